@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-placement bench-planner bench-remat bench-streams bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ check: $(STAMP) ## Format, lint, types, import rules
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
+bench-kernels: $(STAMP) ## Instructions of whole networks with bars: MCUNet, MLPerf Tiny shapes (ARGS="--only 'autoencoder.*M7'")
+	$(BIN)/python -m benchmarks.kernel_bars $(ARGS)
+
 bench: setup ## Instructions against the ledger and bars; compile times, arenas and code sizes of real models
 	$(BIN)/python benchmarks/instructions.py
 	$(BIN)/python -m benchmarks.ratios
@@ -47,8 +50,14 @@ bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three
 bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
 	$(BIN)/python -m benchmarks.remat
 
-bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS=--count: instructions in QEMU
+bench-activations: $(STAMP) ## Low-rank activations by plan alone: bytes kept, multiply-accumulates, arenas (ARGS='--sizes 128')
+	$(BIN)/python -m benchmarks.activations $(ARGS)
+
+bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU
 	$(BIN)/python -m benchmarks.streams $(ARGS)
+
+bench-boards: setup ## Examples linked with the memory maps of three boards: every byte by its place against the report, a run of each
+	$(BIN)/python -m benchmarks.boards
 
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against other rules; ARGS='sweep|schemes|published|run --keep FILE NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
@@ -61,6 +70,12 @@ bench-choice: $(STAMP) ## Accuracy of what auto chooses, with and without data, 
 
 bench-paging: $(STAMP) ## A 256 KB arena and external RAM: time and energy of paging plans, a step of each in QEMU
 	$(BIN)/python -m benchmarks.paging --run
+
+bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes
+	$(BIN)/python -m benchmarks.slices
+
+power-cuts: $(STAMP) ## Cut the power of a device that saves, everywhere, on six flashes; losses (an hour; ARGS=--short)
+	$(BIN)/python -m benchmarks.power_cuts $(ARGS)
 
 remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without rematerialisation: equal bytes in QEMU
 	$(BIN)/python -m pytest -m slow tests/e2e/test_remat.py

@@ -4,6 +4,7 @@ On the host under AddressSanitizer and UndefinedBehaviorSanitizer, every operand
 six boards in QEMU. Kernels of a few rows: calls of 1 and 3 rows on the host, of 2 on the boards, out of a ring buffer.
 
     python benchmarks/fuzz_kernels.py --cases 200
+    python benchmarks/fuzz_kernels.py --cases 200 --ops QConv QConvGradInput
 
 Cases are numbered: the same number is the same case in every run, and the first ones are those of the tests.
 """
@@ -14,7 +15,7 @@ import argparse
 import itertools
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -35,17 +36,19 @@ TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33",
 WORKERS = 2
 
 
-def check_on_host(count: int, first: int) -> int:
+def check_on_host(count: int, first: int, ops: Sequence[str] = ALL) -> int:
     """Cases `first` to `first + count` of every op; how many kernels ran."""
-    cases = fuzz_cases(count, first, ALL)
+    cases = fuzz_cases(count, first, ops)
     with tempfile.TemporaryDirectory() as folder:
         run_sanitised(cases, Path(folder))
     return len(cases)
 
 
-def check_vectors(count: int, first: int) -> int:
+def check_vectors(count: int, first: int, ops: Sequence[str] = ALL) -> int:
     """The same of cases that have kernels on vectors, on the host and on a board."""
-    cases = [case for op in VECTORS for case in vector_cases(op, count, first)]
+    cases = [case for op in VECTORS if op in ops for case in vector_cases(op, count, first)]
+    if not cases:
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         run_sanitised(cases, Path(folder), context=FEATURES)
     for case, found in zip(cases, measure(cases, "cortex-m55"), strict=True):
@@ -54,11 +57,13 @@ def check_vectors(count: int, first: int) -> int:
     return len(cases)
 
 
-def check_rows(count: int, first: int) -> int:
+def check_rows(count: int, first: int, ops: Sequence[str] = ALL) -> int:
     """Kernels of a few rows on the host, scalar and on vectors."""
     done = 0
     for context, step in itertools.product((SCALAR, FEATURES), (1, 3)):
-        cases = row_cases(count, first, context)
+        cases = row_cases(count, first, context, ops)
+        if not cases:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             run_sanitised(cases, Path(folder), context=context, make=partial(by_row_blocks, step=step, ring=True))
         done += len(cases)
@@ -77,17 +82,19 @@ def main() -> None:
     """Run until all agree or the first differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=200, help="of every operator, on every board")
-    wanted = parser.parse_args().cases
-    done = in_chunks(check_on_host, wanted)
+    parser.add_argument("--ops", nargs="+", choices=ALL, default=ALL, help="only these operators")
+    flags = parser.parse_args()
+    wanted, ops = flags.cases, tuple(flags.ops)
+    done = in_chunks(partial(check_on_host, ops=ops), wanted)
     print(f"host, sanitised: {done} kernels, 0 differences, no access outside", flush=True)
-    done = in_chunks(check_vectors, wanted)
+    done = in_chunks(partial(check_vectors, ops=ops), wanted)
     print(f"host, sanitised, and cortex-m55: {done} kernels on vectors, 0 differences", flush=True)
-    done = in_chunks(check_rows, wanted)
+    done = in_chunks(partial(check_rows, ops=ops), wanted)
     print(f"host, sanitised: {done} kernels of a few rows, 0 differences, no access outside", flush=True)
-    print(f"operators: {', '.join(ALL)}", flush=True)
+    print(f"operators: {', '.join(ops)}", flush=True)
     for target in TARGETS:
-        done = in_chunks(partial(check_on_board, target, ops=ALL), wanted)
-        rows = in_chunks(partial(check_rows_on_board, target), wanted)
+        done = in_chunks(partial(check_on_board, target, ops=ops), wanted)
+        rows = in_chunks(partial(check_rows_on_board, target, ops=ops), wanted)
         print(f"{target}: {done} kernels and {rows} of a few rows, 0 differences", flush=True)
 
 

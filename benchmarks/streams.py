@@ -1,9 +1,10 @@
 """make bench-streams: the arenas of the three networks with layers row by row, and whole.
 
 Plans alone, in bytes, as the command line makes them for a Cortex-M7; with --count also the instructions of one step of
-each network on three cores, in QEMU. Exits 1 where a network needs more than its bar.
+each network on three cores, in QEMU; with --verify every row is trained in QEMU, and has to give the bytes of the
+reference, which knows nothing of streams. Exits 1 where a network needs more than its bar, or differs.
 
-usage: python -m benchmarks.streams [--count]
+usage: python -m benchmarks.streams [--count] [--verify]
 """
 
 from __future__ import annotations
@@ -27,20 +28,53 @@ MOST_MORE = {"cortex-m7": 0.06, "cortex-m0plus": 0.06, "cortex-m55": 0.15}
 """Instructions of a step that rows may add, as a share of those without."""
 
 
+STEPS = 10
+"""Training steps after which reference, host and board have to have the same bytes."""
+LINES_BAR = 48_000
+
+
 @dataclass(frozen=True)
 class Row:
-    """A network under some options. bar: what `streamed` may be, or None. whole: the same without streams, or None."""
+    """A network under some options. bar: transient bytes that it may take, or bytes of the whole arena; None: no bar.
+
+    compared: whether the same without streams is shown beside it.
+    """
 
     what: str
     name: str
-    streamed: int
-    whole: int | None
-    bar: int | None
+    options: dict[str, Any]
+    bar: int | None = None
+    arena: bool = False
+    compared: bool = True
 
-    def __str__(self) -> str:
-        whole = "" if self.whole is None else f"{self.whole:,}"
-        met = "" if self.bar is None else f"{'met' if self.streamed <= self.bar else 'MISSED'}, bar {self.bar:,}"
-        return f"{self.what:34} {self.name:15} {whole:>11} {self.streamed:>11,}   {met}"
+    @property
+    def path(self) -> Path:
+        """The model file."""
+        return SHARED / "models" / f"{self.name}{'-qdq' if self.options['quant'] == 'int8' else ''}.onnx"
+
+    def planned(self, **changes: Any) -> tuple[int, int]:
+        """(transient bytes, bytes of the arena) with ten classes."""
+        options = {**self.options, **changes}
+        summary = compile_model(CompileOptions(self.path, classes=10, dry_run=True, **options)).summary
+        assert summary is not None
+        return summary.plan.arena_bytes - summary.plan.persistent_bytes, summary.plan.arena_bytes
+
+    def compared_text(self) -> tuple[str, bool]:
+        """(the line of the table, whether the bar is met)."""
+        found, whole = self.planned()[self.arena], ""
+        if self.compared:
+            whole = f"{self.planned(stream='off')[self.arena]:,}"
+        met = self.bar is None or found <= self.bar
+        said = "" if self.bar is None else f"{'met' if met else 'MISSED'}, bar {self.bar:,}"
+        return f"{self.what:36} {self.name:15} {whole:>11} {found:>11,}   {said}", met
+
+    def verified(self, folder: Path) -> tuple[str, bool]:
+        """(result of the generated C after some steps: reference, host and board, in words; whether it passes)."""
+        asked = {**self.options, "verify": "qemu", "verify_steps": STEPS}
+        summary = compile_model(CompileOptions(self.path, folder / "out", classes=10, force=True, **asked)).summary
+        assert summary is not None
+        result = summary.verify.result
+        return f"{self.what:36} {self.name:15} {STEPS} steps in QEMU: {result}", result == "pass"
 
 
 def scheme(name: str) -> dict[str, Any]:
@@ -48,65 +82,79 @@ def scheme(name: str) -> dict[str, Any]:
     return {"quant": "int8", "update": str(SHARED / "schemes" / f"{name}-49kb.toml")}
 
 
-def planned(name: str, **options: Any) -> tuple[int, int]:
-    """(transient bytes, bytes of the arena) of a network with ten classes."""
-    path = SHARED / "models" / f"{name}{'-qdq' if options['quant'] == 'int8' else ''}.onnx"
-    summary = compile_model(CompileOptions(path, classes=10, dry_run=True, **options)).summary
-    assert summary is not None
-    return summary.plan.arena_bytes - summary.plan.persistent_bytes, summary.plan.arena_bytes
-
-
 def rows(folder: Path) -> Iterator[Row]:
-    """The table of docs/streams.md, from the top."""
-    random = np.random.default_rng(0)
-    samples = folder / "samples.npz"
-    np.savez(samples, x=random.normal(size=(4, 3, 128, 128)).astype(np.float32), y=random.integers(0, 10, 4))
+    """The tables of docs/streams.md, from the top."""
+    lines: dict[str, Any] = {"input_lines": True, "calib": samples(folder)}
     for name in NETWORKS:
-        whole, by_rows = (planned(name, stream=stream, **scheme(name)) for stream in ("off", "min"))
-        yield Row("49 kB scheme, transient", name, by_rows[0], whole[0], 60_000)
-        yield Row("49 kB scheme, arena", name, by_rows[1], whole[1], None)
+        by_rows = {**scheme(name), "stream": "min"}
+        yield Row("49 kB scheme, transient", name, by_rows, 60_000)
+        yield Row("49 kB scheme, arena", name, by_rows, arena=True)
     for name in NETWORKS:
-        lines = planned(name, input_lines=True, calib=samples, **scheme(name))
-        yield Row("49 kB scheme, lines, transient", name, lines[0], None, 48_000)
-    common: dict[str, Any] = {"quant": "int8", "update": "bias"}
+        yield Row("49 kB scheme, lines, transient", name, {**scheme(name), **lines}, LINES_BAR, compared=False)
+    biases: dict[str, Any] = {"quant": "int8", "update": "bias", "stream": "min"}
     for name in NETWORKS:
-        whole, by_rows = (planned(name, stream=stream, **common) for stream in ("off", "min"))
-        bar = 150_000 if name == NETWORKS[0] else None
-        yield Row("biases of all layers, transient", name, by_rows[0], whole[0], bar)
-    common = {"quant": "int8", "update": "all", "remat": "min"}
+        yield Row("biases of all layers, transient", name, biases, 150_000 if name == NETWORKS[0] else None)
     for name in NETWORKS:
-        whole, by_rows = (planned(name, stream=stream, **common) for stream in ("off", "min"))
-        yield Row("full update, --remat min, transient", name, by_rows[0], whole[0], 200_000)
-    common = {"quant": "fp32", "update": "head"}
+        yield Row("biases, --batch 8, transient", name, {**biases, "batch": 8})
+    full: dict[str, Any] = {"quant": "int8", "update": "all", "remat": "min", "stream": "min"}
     for name in NETWORKS:
-        whole, by_rows = (planned(name, stream=stream, **common) for stream in ("off", "min"))
-        yield Row("float32 head, arena", name, by_rows[1], whole[1], 262_144)
+        yield Row("full update, --remat min, transient", name, full, 200_000)
+    head: dict[str, Any] = {"quant": "fp32", "update": "head", "stream": "min"}
+    for name in NETWORKS:
+        yield Row("float32 head, arena", name, head, 262_144, arena=True)
+
+
+def samples(folder: Path) -> Path:
+    """Labelled samples for --calib."""
+    random, path = np.random.default_rng(0), folder / "samples.npz"
+    np.savez(path, x=random.normal(size=(4, 3, 128, 128)).astype(np.float32), y=random.integers(0, 10, 4))
+    return path
+
+
+def steps_of(row: Row, folder: Path, core: str, **changes: Any) -> int:
+    """Instructions of a step on a core."""
+    asked = {**row.options, **changes, "target": core, "count": True}
+    summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **asked)).summary
+    assert summary is not None and summary.verify.counts is not None
+    return sum(summary.verify.counts.step.values())
 
 
 def counted(folder: Path) -> Iterator[tuple[str, bool]]:
-    """Instructions of a step of the 49 kB schemes on three cores, and whether rows add no more than they may."""
+    """Instructions of a step of the 49 kB schemes on three cores, and whether rows add no more than they may: with the
+    smallest arena, and with lines in an arena that keeps to their bar."""
+    lines: dict[str, Any] = {"input_lines": True, "calib": samples(folder)}
     for core in CORES:
         for name in NETWORKS:
-            found: list[int] = []
-            for stream in ("off", "min"):
-                path = SHARED / "models" / f"{name}-qdq.onnx"
-                asked: dict[str, Any] = {**scheme(name), "stream": stream, "target": core, "count": True}
-                summary = compile_model(CompileOptions(path, folder / "out", classes=10, force=True, **asked)).summary
-                assert summary is not None and summary.verify.counts is not None
-                found.append(sum(summary.verify.counts.step.values()))
-            more = found[1] / found[0] - 1
-            yield f"{core:14} {name:15} {found[0]:>13,} {found[1]:>13,}   {more:+.1%}", more <= MOST_MORE[core]
+            row = Row("", name, scheme(name))
+            transient, arena = row.planned(stream="min")
+            whole = steps_of(row, folder, core, stream="off")
+            ways = {"--stream min": {"stream": "min"}, "lines": {**lines, "arena_bytes": arena - transient + LINES_BAR}}
+            for what, options in ways.items():
+                found = steps_of(row, folder, core, **options)
+                more = found / whole - 1
+                yield f"{core:14} {name:15} {what:13} {whole:>13,} {found:>13,}   {more:+.1%}", more <= MOST_MORE[core]
+
+
+def compared(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The table of bytes, line by line."""
+    print(f"{'bytes':36} {'network':15} {'whole':>11} {'row by row':>11}")
+    yield from (row.compared_text() for row in rows(folder))
+
+
+def verified(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Every plan of that table, trained in QEMU."""
+    yield from (row.verified(folder) for row in rows(folder) if not (row.arena and row.options["quant"] == "int8"))
 
 
 def main() -> int:
-    """Print the table; 1 if a bar is missed."""
-    missed = 0
+    """Print the tables; 1 if a bar is missed, or a step differs."""
+    missed, asked = 0, sys.argv[1:]
     with tempfile.TemporaryDirectory() as name:
-        print(f"{'bytes':34} {'network':15} {'whole':>11} {'row by row':>11}")
-        for row in rows(Path(name)):
-            print(row, flush=True)
-            missed += row.bar is not None and row.streamed > row.bar
-        for text, met in counted(Path(name)) if "--count" in sys.argv[1:] else ():
+        folder = Path(name)
+        for text, met in (verified if "--verify" in asked else compared)(folder):
+            print(text, flush=True)
+            missed += not met
+        for text, met in counted(folder) if "--count" in asked else ():
             print(text if met else f"{text}   MISSED", flush=True)
             missed += not met
     return int(missed > 0)

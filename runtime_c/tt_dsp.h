@@ -50,7 +50,25 @@ static inline int32_t tt_halve_above(int32_t value, int32_t times)
     return tt_above(tt_halve(value, times), value);
 }
 
+/* How a kernel keeps a factor (multiplier, shift) that is known when it runs: tt_factor, and by how many bits the factor
+ * shifts right: 1 to 31 (more count as 31); 0 and less (minus the bits to the left) also stand for multiplier 0. */
+static inline int32_t tt_factor(int32_t multiplier)
+{
+    return TT_HAS_DSP ? (int32_t)((uint32_t)multiplier << 1) : multiplier;
+}
+
+static inline int32_t tt_multiplier(int32_t factor)
+{
+    return TT_HAS_DSP ? (int32_t)((uint32_t)factor >> 1) : factor;
+}
+
+static inline int32_t tt_down(int32_t multiplier, int32_t shift)
+{
+    return multiplier == 0 ? 0 : shift < -31 ? 31 : -shift;
+}
+
 #if TT_HAS_THUMB2
+#define TT_KNOWN(condition) (__builtin_constant_p(condition) && (condition))
 /* The nearest int8 from low to high: one instruction, and a few more for every bound that is not an end of int8. (What
  * comes of it stays an int32 until both are met: GCC does not know that it fits a byte.) */
 static inline int8_t tt_clamp8(int32_t value, int32_t low, int32_t high)
@@ -61,23 +79,31 @@ static inline int8_t tt_clamp8(int32_t value, int32_t low, int32_t high)
     return (int8_t)(high < 127 && y > high ? high : y);
 }
 
-/* tt_requantise of a factor below 1/2 that is not 0 (-31 <= shift < 0), plus `zero`, a constant that fits an instruction.
- * Twice the multiplier is 2^32 and a word: the high half of acc times it is acc and that of acc times the word, rounded
- * up. Without that instruction, the product's bit 30 is the carry of a shift by 31, and rounds it up. Dividing, the last
- * bit that is shifted out rounds up; a negative number less one is thereby rounded half away from zero. */
-static inline int32_t tt_requantise_down(int32_t acc, int32_t multiplier, int32_t shift, int32_t zero)
+/* tt_requantise of a factor below 1/2 that is not 0, kept as tt_factor and by how many bits (1 to 31) it shifts right, plus
+ * `zero`, a constant that fits an instruction; what is below `low` may be anything below it. Twice the multiplier is 2^32
+ * and a word: the high half of acc times it is acc and that of acc times the word, rounded up. Without that instruction,
+ * the product's bit 30 is the carry of a shift by 31, and rounds it up. Dividing, the last bit that is shifted out rounds
+ * up; a negative number less one is thereby rounded half away from zero. (Where negative numbers give `low` or less, this
+ * does not matter.) */
+static inline int32_t tt_requantise_kept(int32_t acc, int32_t factor, int32_t down, int32_t zero, int32_t low)
 {
-    int32_t low;
+    int32_t y;
 #if TT_HAS_DSP
-    __asm__("smmlar %0, %1, %2, %1" : "=r"(low) : "r"(acc), "r"((uint32_t)multiplier << 1));
+    __asm__("smmlar %0, %1, %2, %1" : "=r"(y) : "r"(acc), "r"(factor));
 #else
     int32_t high;
-    __asm__("smull %0, %1, %2, %3" : "=&r"(low), "=&r"(high) : "r"(acc), "r"(multiplier));
-    __asm__("lsrs %0, %0, #31\n\tadc %0, %0, %1, lsl #1" : "+r"(low) : "r"(high) : "cc");
+    __asm__("smull %0, %1, %2, %3" : "=&r"(y), "=&r"(high) : "r"(acc), "r"(factor));
+    __asm__("lsrs %0, %0, #31\n\tadc %0, %0, %1, lsl #1" : "+r"(y) : "r"(high) : "cc");
 #endif
-    low += low >> 31;
-    __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(low) : "r"(-shift), "rI"(zero) : "cc");
-    return low;
+    if (!TT_KNOWN(zero <= low)) {
+        y += y >> 31;
+    }
+    if (TT_KNOWN(zero < 0)) { /* the carry is what a subtraction does not borrow */
+        __asm__("asrs %0, %0, %1\n\tsbc %0, %0, %2" : "+r"(y) : "r"(down), "rI"(-1 - zero) : "cc");
+    } else {
+        __asm__("asrs %0, %0, %1\n\tadc %0, %0, %2" : "+r"(y) : "r"(down), "rI"(zero) : "cc");
+    }
+    return y;
 }
 #endif
 
@@ -86,7 +112,7 @@ static inline int32_t tt_rescale(int32_t acc, int32_t multiplier, int32_t shift)
 {
 #if TT_HAS_THUMB2
     if (shift < 0 && multiplier != 0) {
-        return tt_requantise_down(acc, multiplier, shift < -31 ? -31 : shift, 0);
+        return tt_requantise_kept(acc, tt_factor(multiplier), shift < -31 ? 31 : -shift, 0, INT32_MIN);
     }
 #endif
     return tt_requantise(acc, multiplier, shift);
@@ -98,28 +124,15 @@ static inline int32_t tt_rescale_above(int32_t acc, int32_t multiplier, int32_t 
     return tt_above(tt_rescale(acc, multiplier, shift), acc);
 }
 
-/* How a kernel keeps a factor (multiplier, shift) that is known when it runs: tt_factor, and by how many bits the factor
- * shifts right: 1 to 31 (more count as 31); 0 and less (minus the bits to the left) also stand for multiplier 0. */
-static inline int32_t tt_factor(int32_t multiplier)
-{
-    return TT_HAS_DSP ? (int32_t)((uint32_t)multiplier << 1) : multiplier;
-}
-
-static inline int32_t tt_down(int32_t multiplier, int32_t shift)
-{
-    return multiplier == 0 ? 0 : shift < -31 ? 31 : -shift;
-}
-
 /* tt_requantise by a kept factor. */
 static inline int32_t tt_rescaled(int32_t acc, int32_t factor, int32_t down)
 {
-    const int32_t multiplier = TT_HAS_DSP ? (int32_t)((uint32_t)factor >> 1) : factor;
 #if TT_HAS_THUMB2
     if (TT_LIKELY(down > 0)) {
-        return tt_requantise_down(acc, multiplier, -down, 0);
+        return tt_requantise_kept(acc, factor, down, 0, INT32_MIN);
     }
 #endif
-    return tt_requantise(acc, multiplier, -down);
+    return tt_requantise(acc, tt_multiplier(factor), -down);
 }
 
 /* tt_error. A magnitude below the peak and 127 changes neither. */
@@ -225,6 +238,18 @@ static inline uint32_t tt_at_least(uint32_t bytes, uint32_t bound)
 static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
 {
     uint32_t bits = 0;
+#if TT_HAS_DSP
+    /* of four bytes, those are chosen from the bits' own numbers whose differences to both bounds are not negative */
+    const uint32_t least = (uint8_t)(low + 1) * 0x01010101u, most = (uint8_t)(high - 1) * 0x01010101u;
+    for (uint32_t half = 0; half < 8u; half += 4u) {
+        uint32_t bytes, rest;
+        memcpy(&bytes, from + half, sizeof bytes);
+        __asm__("ssub8 %1, %0, %2\n\tsel %1, %4, %5\n\tssub8 %0, %3, %0\n\tsel %0, %1, %5"
+                : "+&r"(bytes), "=&r"(rest)
+                : "r"(least), "r"(most), "r"(0x08040201u << half), "r"(0));
+        __asm__("usada8 %0, %1, %2, %0" : "+r"(bits) : "r"(bytes), "r"(0));
+    }
+#else
     for (uint32_t half = 0; half < 8u; half += 4u) {
         uint32_t bytes;
         memcpy(&bytes, from + half, sizeof bytes);
@@ -233,6 +258,7 @@ static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
         /* the multiplication brings bit 0 of byte i to bit 24 + i */
         bits |= ((((inside >> 7) & 0x01010101u) * 0x01020408u) >> 24 & 15u) << half;
     }
+#endif
     return (uint8_t)bits;
 }
 
@@ -243,19 +269,19 @@ static inline int8_t tt_requantise8(
     return tt_saturate8(tt_rescaled(tt_quick_add(acc, bias), factor, down), zero, low, high);
 }
 
-/* The same for a factor (multiplier, shift) that is not 0, with -31 <= shift < 0. */
-static inline int8_t tt_requantise8_down(
-    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+/* The same for a kept factor that is not 0 and shifts right. */
+static inline int8_t tt_requantise8_kept(
+    int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
 {
 #if TT_HAS_THUMB2
-    const int32_t y = tt_requantise_down(tt_quick_add(acc, bias), multiplier, shift, zero);
+    const int32_t y = tt_requantise_kept(tt_quick_add(acc, bias), factor, down, zero, low);
     return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
-    return tt_saturate8(tt_requantise(tt_add(acc, bias), multiplier, shift), zero, low, high);
+    return tt_saturate8(tt_requantise(tt_add(acc, bias), tt_multiplier(factor), -down), zero, low, high);
 #endif
 }
 
-/* Both of a positive sum that is stored above `zero`, also if it rounds to that. */
+/* Both: a positive sum is stored above `zero`, also if it rounds to that. */
 static inline int8_t tt_requantise8_above(
     int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
 {
@@ -263,15 +289,15 @@ static inline int8_t tt_requantise8_above(
     return tt_saturate8(tt_above(tt_rescaled(sum, factor, down), sum), zero, low, high);
 }
 
-static inline int8_t tt_requantise8_down_above(
-    int32_t acc, int32_t bias, int32_t multiplier, int32_t shift, int32_t zero, int32_t low, int32_t high)
+static inline int8_t tt_requantise8_kept_above(
+    int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
 {
     const int32_t sum = tt_quick_add(acc, bias);
 #if TT_HAS_THUMB2
-    const int32_t y = tt_above(tt_requantise_down(sum, multiplier, shift, 0), sum) + zero;
+    const int32_t y = tt_above(tt_requantise_kept(sum, factor, down, 0, low - zero), sum) + zero;
     return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
-    return tt_saturate8(tt_above(tt_requantise(sum, multiplier, shift), sum), zero, low, high);
+    return tt_saturate8(tt_above(tt_requantise(sum, tt_multiplier(factor), -down), sum), zero, low, high);
 #endif
 }
 

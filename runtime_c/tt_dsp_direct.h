@@ -166,4 +166,49 @@ static inline TT_ALWAYS int32_t tt_dot_direct(int32_t sum, const int16_t *a, con
     return sum;
 }
 
+/* The same of one row of int16 and four neighbouring columns of int8, whose elements are `pitch` behind each other. */
+static inline TT_ALWAYS void tt_dot_columns_1x4(int32_t *sum_00, int32_t *sum_01, int32_t *sum_10, int32_t *sum_11,
+    const int16_t *a, const int8_t *b, int32_t pitch, int32_t blocks)
+{
+#if TT_HAS_DSP
+    int32_t s0 = *sum_00, s1 = *sum_01, s2 = *sum_10, s3 = *sum_11;
+    for (int32_t i = 0; i < blocks; i++, a += 4, b += 4 * pitch) {
+        for (int32_t odd = 0; odd < 2; odd++) { /* rows 0 and 2, then 1 and 3: the order of a */
+            uint32_t x, upper, lower, upper_odd, lower_odd, pair;
+            memcpy(&x, a + 2 * odd, sizeof x);
+            memcpy(&upper, b + odd * pitch, sizeof upper);
+            memcpy(&lower, b + (odd + 2) * pitch, sizeof lower);
+            __asm__("sxtb16 %0, %1, ror #8" : "=r"(upper_odd) : "r"(upper));
+            __asm__("sxtb16 %0, %1, ror #8" : "=r"(lower_odd) : "r"(lower));
+            __asm__("sxtb16 %0, %0" : "+r"(upper));
+            __asm__("sxtb16 %0, %0" : "+r"(lower));
+            __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pair) : "r"(upper), "r"(lower));
+            s0 = __smlad((int32_t)pair, (int32_t)x, s0);
+            __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pair) : "r"(upper_odd), "r"(lower_odd));
+            s1 = __smlad((int32_t)pair, (int32_t)x, s1);
+            __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(pair) : "r"(lower), "r"(upper));
+            s2 = __smlad((int32_t)pair, (int32_t)x, s2);
+            __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(pair) : "r"(lower_odd), "r"(upper_odd));
+            s3 = __smlad((int32_t)pair, (int32_t)x, s3);
+        }
+    }
+    *sum_00 = s0;
+    *sum_01 = s1;
+    *sum_10 = s2;
+    *sum_11 = s3;
+#else
+    for (int32_t i = 0; i < blocks; i++, a += 4, b += 4 * pitch) {
+        TT_UNROLL
+        for (int32_t k = 0; k < 4; k++) {
+            const int32_t x = a[(k & 1) * 2 + (k >> 1)];
+            const int8_t *const row = b + k * pitch;
+            *sum_00 += x * row[0];
+            *sum_01 += x * row[1];
+            *sum_10 += x * row[2];
+            *sum_11 += x * row[3];
+        }
+    }
+#endif
+}
+
 #endif

@@ -319,4 +319,35 @@ static inline TT_ALWAYS void tt_gather_two(
 #endif
 }
 
+/* Four sums of neighbouring columns of int8 over `rows` rows, `pitch` behind each other; in halves of words, as long as
+ * these cannot overflow. */
+static inline TT_ALWAYS void tt_sum_columns(int32_t *sum_0, int32_t *sum_1, int32_t *sum_2, int32_t *sum_3,
+    const int8_t *from, int32_t rows, int32_t pitch)
+{
+#if TT_HAS_DSP
+    while (rows > 0) {
+        uint32_t even = 0, odd = 0;
+        int32_t some = rows < 255 ? rows : 255;
+        rows -= some;
+        for (; some > 0; some--, from += pitch) {
+            uint32_t four;
+            memcpy(&four, from, sizeof four);
+            __asm__("sxtab16 %0, %0, %1" : "+r"(even) : "r"(four));
+            __asm__("sxtab16 %0, %0, %1, ror #8" : "+r"(odd) : "r"(four));
+        }
+        *sum_0 += (int16_t)even;
+        *sum_1 += (int16_t)odd;
+        *sum_2 += (int32_t)even >> 16;
+        *sum_3 += (int32_t)odd >> 16;
+    }
+#else
+    for (int32_t i = 0; i < rows; i++, from += pitch) {
+        *sum_0 += from[0];
+        *sum_1 += from[1];
+        *sum_2 += from[2];
+        *sum_3 += from[3];
+    }
+#endif
+}
+
 #endif

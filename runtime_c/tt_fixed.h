@@ -114,6 +114,12 @@ static inline int32_t tt_scaled(int32_t value, int32_t multiplier, int32_t expon
     return tt_clamp64(product);
 }
 
+/* A bias less tt_scaled of its gradient: a function, for it is needed once a channel and is long. */
+TT_SHARED int32_t tt_moved_bias(int32_t bias, int32_t gradient, int32_t multiplier, int32_t exponent)
+{
+    return tt_subtract(bias, tt_scaled(gradient, multiplier, exponent));
+}
+
 /* value + zero in [low, high], as int8; no sum can overflow. */
 static inline int8_t tt_saturate8(int32_t value, int32_t zero, int32_t low, int32_t high)
 {

@@ -32,6 +32,8 @@ PAGES = (
     "README.md",
     "examples/digits/README.md",
     "examples/linear/README.md",
+    "examples/keywords/README.md",
+    "docs/activations.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",
@@ -42,6 +44,7 @@ PAGES = (
     "docs/export.md",
     "docs/int8.md",
     "docs/options.md",
+    "docs/on-your-board.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""

@@ -49,9 +49,13 @@ def check_on_board(target: str, cases_per_op: int, first: int = 0, ops: Sequence
     return len(cases)
 
 
-def row_cases(cases_per_op: int, first: int = 0, context: KernelContext = SCALAR) -> list[Case]:
+def row_cases(
+    cases_per_op: int, first: int = 0, context: KernelContext = SCALAR, ops: Sequence[str] = ROW_OPS
+) -> list[Case]:
     """Those of the cases that have a kernel of a few rows."""
-    return [case for case in fuzz_cases(cases_per_op, first, ROW_OPS) if has_rows(case, context)]
+    return [
+        case for case in fuzz_cases(cases_per_op, first, [op for op in ROW_OPS if op in ops]) if has_rows(case, context)
+    ]
 
 
 def has_rows(case: Case, context: KernelContext) -> bool:
@@ -63,9 +67,9 @@ def has_rows(case: Case, context: KernelContext) -> bool:
     return True
 
 
-def check_rows_on_board(target: str, cases_per_op: int, first: int = 0) -> int:
+def check_rows_on_board(target: str, cases_per_op: int, first: int = 0, ops: Sequence[str] = ROW_OPS) -> int:
     """Compare cases of every op, two rows a call from a ring buffer; the number of kernels that ran."""
-    cases = row_cases(cases_per_op, first, kernel_context(load_target(target).features, True))
+    cases = row_cases(cases_per_op, first, kernel_context(load_target(target).features, True), ops)
     if not cases:
         return 0
     for case, found in zip(cases, measure(cases, target, make=partial(by_row_blocks, step=2, ring=True)), strict=True):

@@ -31,7 +31,7 @@ from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.target import list_targets
+from tinytrain_compile.target import list_boards, list_targets
 from tinytrain_compile.training import fuse_updates
 
 NESTED = {kind.__name__: kind for kind in (Attrs, Split, ConvAttrs, GemmAttrs, NllAttrs, PoolAttrs, SgdAttrs)}
@@ -104,9 +104,10 @@ def test_version() -> None:
 
 def test_list_targets() -> None:
     lines = run("--list-targets").check_success().out.splitlines()
-    assert tuple(line.split()[0] for line in lines) == list_targets()
-    assert len(lines) == 7
-    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)
+    names = tuple(line.split()[0] for line in lines if line)
+    assert names == (*list_targets(), "Boards:", *list_boards())
+    assert len(lines) == 7 + 2 + 10
+    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines if len(line.split()) > 1)
 
 
 def test_list_ops() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,12 +27,13 @@ from tinytrain_compile.driver.learning import Build, LearningRun, area, learn_al
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.own_data import own_data, read_own_data, split
 from tinytrain_compile.files.samples import in_slots
-from tinytrain_compile.ir.learning import Finding, Learned, Score, Tried, mean_curve
+from tinytrain_compile.ir.learning import Curve, Finding, Learned, RateSchedule, Score, Tried, mean_curve
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.report import finding_html, finding_lines, finding_toml
+from tinytrain_compile.twin.loop import Schedule
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
-SHORT = Effort(epochs=4, seeds=2, clips=(0.0,), jobs=1)
+SHORT = Effort(epochs=6, seeds=2, clips=(0.0,), jobs=1)
 
 
 def silent(_what: str, _share: float) -> None:
@@ -81,7 +83,8 @@ def dense(path: Path, widths: tuple[int, ...]) -> Path:
     return path
 
 
-def test_a_training_is_what_a_twin_does(own: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_training_is_what_a_twin_does(schedule: RateSchedule, own: Path, tmp_path: Path) -> None:
     """The same updates by the calls of the twin, sample by sample: equal scores to the last digit."""
     compiled = tt.compile(DIGITS / "digits.onnx", update="last:2", batch=4, verify="none")
     arrays, _ = read_own_data(own, 0)
@@ -89,19 +92,44 @@ def test_a_training_is_what_a_twin_does(own: Path, tmp_path: Path) -> None:
     data = own_data("own", arrays, compiled.project.model, train)
     code, parts = compiled.library().read_bytes(), (in_slots(face, data.own), in_slots(face, data.test))
     build = Build(tmp_path / "elsewhere", code, face, compiled.project.model, train, *parts, None)
-    curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True))
+    curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True, schedule=schedule))
     assert curve.steps == len(arrays["x"]) // 4
+    rates = Schedule(schedule, 0.02, every=3 * curve.steps)
+    assert rates.rate_of(0) == np.float32(0.02)
+    assert (rates.rate_of(3 * curve.steps - 1) < 1e-3) == (schedule == "cosine")
     with compiled.twin() as twin:
         rng = np.random.default_rng((5, 3))
         first = twin.evaluate(arrays["x_test"], arrays["y_test"])
         assert curve.scores[0] == Score(first["loss"], first["accuracy"])
         for epoch in range(3):
             order = rng.permutation(len(arrays["x"]))
-            for start in range(0, len(order) - 3, 4):
+            for done, start in enumerate(range(0, len(order) - 3, 4), epoch * curve.steps):
                 chosen = order[start : start + 4]
-                twin.train_step(arrays["x"][chosen], arrays["y"][chosen], lr=0.02)
+                twin.train_step(arrays["x"][chosen], arrays["y"][chosen], lr=rates.rate_of(done))
             after = twin.evaluate(arrays["x_test"], arrays["y_test"])
             assert curve.scores[epoch + 1] == Score(after["loss"], after["accuracy"])
+
+
+def test_longer_trainings_are_taken_only_where_they_are_better(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rates that fall to 0 no epoch on the way is a result, so trainings of other lengths are compared."""
+
+    def learned(_builds: Any, runs: Sequence[LearningRun], _jobs: int, told: Any) -> list[Curve]:
+        found = [Curve(tuple(Score(1.0, value) for value in worth(run)), (), 9) for run in runs]
+        for index, curve in enumerate(found):
+            told(index, curve)
+        return found
+
+    def worth(run: LearningRun) -> list[float]:
+        """Better in the middle of every training; at its end by its length."""
+        return [0.1, *([0.9] * (run.epochs - 1)), best[run.epochs]]
+
+    monkeypatch.setattr(search, "learn_all", learned)
+    for best, epochs in (({1: 0.2, 2: 0.5, 6: 0.6}, 6), ({1: 0.2, 2: 0.5, 6: 0.5}, 6), ({1: 0.2, 2: 0.7, 6: 0.6}, 2)):
+        found = found_by(own)
+        assert found.taken.epochs == epochs and found.chosen.best.accuracy == best[epochs]
+        assert found.worth_it and sum("<- taken" in line for line in finding_lines(found)) == 1
+    best = {1: 0.1, 2: 0.1, 6: 0.1}
+    assert not found_by(own).worth_it
 
 
 def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Path) -> None:
@@ -116,13 +144,14 @@ def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Pa
     assert "out" not in settings
     again = run("finetune", DIGITS / "digits.onnx", "--config", tmp_path / "mine.toml", "-o", "none/f.toml")
     assert again.exit_code == 2 and "its folder is not there" in again.err
-    assert settings["update"] == "head" and settings["data"] == str(own)
+    assert settings["update"] == "head" and settings["data"] == str(own) and settings["runtime"] == "schedule"
     assert f"--lr {settings['lr']:g} --batch 1 --epochs {settings['epochs']}" in said.out
     assert "60 test samples" in said.out and "<svg" in (tmp_path / "mine.html").read_text()
     assert not (tmp_path / f"mine.toml{PARTIAL}").exists()
     built = run(DIGITS / "digits.onnx", "--config", tmp_path / "mine.toml", "--verify", "none", "-o", tmp_path / "out")
     assert built.exit_code == 0, built.err
     header = (tmp_path / "out" / "digits_train.h").read_text()
+    assert (tmp_path / "out" / "digits_schedule.h").is_file()
     assert f"#define DIGITS_EPOCHS {settings['epochs']}\n" in header
     rate = float(
         next(line.split()[2].rstrip("f") for line in header.splitlines() if line.startswith("#define DIGITS_LR "))

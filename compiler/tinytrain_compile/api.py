@@ -19,7 +19,7 @@ from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
-from tinytrain_compile.ir.learning import Finding
+from tinytrain_compile.ir.learning import SCHEDULES, Finding, RateSchedule
 from tinytrain_compile.twin import Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -75,6 +75,7 @@ def finetune(
     batches: Sequence[int] = (),
     clips: Sequence[float] = (0.0, 1.0),
     jobs: int = -1,
+    schedule: RateSchedule = "cosine",
     out: Path | str = "finetune.toml",
     **options: Any,
 ) -> Finding:
@@ -83,7 +84,9 @@ def finetune(
     options: of a compilation, as for `compile`. out: a name beside which what was tried is kept until all of it is
     done; nothing else is written. Raises CompileError.
     """
-    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs)
+    if schedule not in SCHEDULES:
+        raise CompileError("E0101", "schedule", f"{schedule!r} is none of {', '.join(SCHEDULES)}", "give one of them")
+    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, schedule)
     return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
 
 

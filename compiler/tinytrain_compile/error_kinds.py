@@ -43,7 +43,7 @@ _kind(
     "--lock takes the plan.json of an earlier output and uses its order and addresses. They are checked against the "
     "model and the options of this run; the message says what does not agree.",
 )
-_kind("E0107", EXIT_INPUT, "no such memory", "--memory names a further memory of the target, up to its size there.")
+_kind("E0107", EXIT_INPUT, "no such memory", "--memory and --arena (of a board) take no more than the target has.")
 _kind(
     "E0108",
     EXIT_INPUT,
@@ -341,8 +341,8 @@ _kind(
     "E0403",
     EXIT_DOES_NOT_FIT,
     "does not fit into flash",
-    "Code and constant tables need more than --flash-budget. Most of it are the model's weights; the code is smallest "
-    "with --code size (which --flash-budget chooses by itself where it has to), and with fewer trained layers.",
+    "Code and constant tables need more than --flash-budget, or the board's flash. Most of it are the model's weights; "
+    "the code is smallest with --code size (--flash-budget chooses it where needed), and with fewer trained layers.",
 )
 # E05xx: unsupported
 _kind(

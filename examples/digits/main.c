@@ -7,6 +7,12 @@
 #include "digits_train.h"
 #include "port.h"
 
+#ifdef __has_include /* --runtime schedule, which finetune asks for: the learning rate falls to 0 until the end */
+#if __has_include("digits_schedule.h")
+#include "digits_schedule.h"
+#endif
+#endif
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -106,14 +112,36 @@ static uint32_t accuracy(digits_t *model)
     return images == 0 ? 0 : (1000 * right + images / 2) / images;
 }
 
-/* One pass over the training images; returns the mean loss in thousandths. */
-static uint32_t train(digits_t *model)
+/* The learning rate of the next update. */
+static void set_rate(digits_t *model, uint32_t update, uint32_t updates)
+{
+#ifdef DIGITS_SCHEDULE_H
+    const digits_schedule_t falling = {.kind = DIGITS_RATE_COSINE, .rate = DIGITS_LR, .every = updates};
+    check(digits_schedule_set(model, &falling, update), "setting the rate");
+#else
+    (void)model, (void)update, (void)updates; /* it stays what --lr says */
+#endif
+}
+
+static uint32_t count_images(digits_t *model)
+{
+    const int32_t file = open_samples("train.bin");
+    uint32_t images = 0;
+    for (digits_label_t label; read_sample(model, file, &label); images++) {
+    }
+    port_close(file);
+    return images;
+}
+
+/* One pass over the training images, of DIGITS_EPOCHS; returns the mean loss in thousandths. */
+static uint32_t train(digits_t *model, uint32_t epoch, uint32_t count)
 {
     const int32_t file = open_samples("train.bin");
     uint32_t images = 0;
     float sum = 0.0f;
     for (digits_label_t label; read_sample(model, file, &label); images++) {
         float loss;
+        set_rate(model, (epoch - 1) * count + images, DIGITS_EPOCHS * count);
         check(digits_train_step(model, &label, &loss), "training");
         sum += loss;
     }
@@ -156,8 +184,9 @@ int main(void)
     port_print("before                held-back accuracy ");
     print_number(accuracy(model), true);
     port_print("\n");
+    const uint32_t count = count_images(model);
     for (uint32_t epoch = 1; epoch <= DIGITS_EPOCHS; epoch++) {
-        const uint32_t loss = train(model);
+        const uint32_t loss = train(model, epoch, count);
         print_line(epoch, loss, accuracy(model));
     }
     save(model);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* The check program's port for a host: stdio. */
+#ifndef TT_CHECK
+typedef int tt_no_check_program; /* an IDE that compiles every file it finds: nothing of this is for a firmware */
+#else
 #include "port.h"
 
 #include <stdio.h>
@@ -70,3 +73,4 @@ unsigned char *port_spare(size_t size)
 {
     return malloc(size); /* the process ends soon: never freed; aligned to 16 on 64-bit hosts */
 }
+#endif

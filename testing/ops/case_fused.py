@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from testing.ops import case_groups, case_linear
+from testing.ops import case_groups, case_linear, case_subspace
 from testing.ops.case import GENERATORS, Case, Rng, generator, make
 from tinytrain_compile.ops.fused_update import PAIRS, FusedUpdateAttrs, Pair
 
-__all__ = ["case_groups", "case_linear"]
+__all__ = ["case_groups", "case_linear", "case_subspace"]
 
 FEW = 8
 """Cases of an update whose loops are those of another one, of which all gradients are tried."""
 THOROUGH = ("SgdUpdate", "MomentumUpdate", "AdamUpdate")
 SQUARED = 5
-"""Cases of one that adds up squares as well: for that, its loops are those without, or those of Adam."""
+"""Cases of one that adds up squares as well: for that, its loops are those without, or those of Adam; of one of a
+low-rank activation, whose loops are those of a dense layer's."""
 
 
 def _fused(pair: Pair) -> None:
     gradients, updates = (GENERATORS[op.name] for op in (pair.gradient, pair.update))
-    count = SQUARED if pair.squares else max(gradients[1], updates[1]) if pair.update.name in THOROUGH else FEW
+    low_rank = pair.gradient.name == "SubspaceGradWeight"
+    count = (
+        SQUARED if pair.squares or low_rank else max(gradients[1], updates[1]) if pair.update.name in THOROUGH else FEW
+    )
 
     @generator(pair.name, count)
     def _case(rng: Rng, index: int) -> Case:

@@ -9,10 +9,12 @@ from testing.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise,
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.int8.rows import RowSumAttrs
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
 
 ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
+WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1), (9, 3, 3, 1))
 
 
 @generator("QBiasUpdate", 2 * len(ERRORS))
@@ -34,14 +36,21 @@ def bias_sum(rng: Rng, shape: tuple[int, ...], kind: int) -> Case:
     return make("QBiasSum", (words(rng, shape[-1:], kind, 3000), bytes_of(rng, shape, kind, -127)))
 
 
+@generator("QSumAdd", 3 * len(WEIGHTS))
+def _sum_add(rng: Rng, index: int) -> Case:
+    """Of biases, of weights, and of weights by rows of taps."""
+    way, kind = index % 3, (index + index // len(WEIGHTS)) % KINDS
+    shape = listed(rng, WEIGHTS, index, 3)
+    shape = shape[:1] if way == 0 else shape
+    sums = words(rng, shape, kind, 20000), words(rng, shape, (kind + 1) % KINDS, 20000)
+    return make("QSumAdd", sums, RowSumAttrs(by_rows=way == 2))
+
+
 @generator("QBiasApply", 8)
 def _bias_apply(rng: Rng, index: int) -> Case:
     channels, kind = (1, 5, 8)[index % 3], index % KINDS
     sums = words(rng, (channels,), (kind + index // KINDS) % KINDS, 3000)
     return make("QBiasApply", (words(rng, (channels,), kind, 3000), sums, *steps(rng, channels, kind)))
-
-
-WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1), (9, 3, 3, 1))
 
 
 @generator("QWeightApply", 2 * len(WEIGHTS))

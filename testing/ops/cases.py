@@ -20,6 +20,7 @@ from testing.ops import (
     case_resize,
     case_stream,
     case_structure,
+    case_subspace,
 )
 from testing.ops.case import GENERATORS, Bits, Case, cases_of, make
 
@@ -44,6 +45,7 @@ __all__ = [
     "case_resize",
     "case_stream",
     "case_structure",
+    "case_subspace",
     "cases_of",
     "make",
 ]

@@ -11,6 +11,7 @@ from testing.ops.case import Case, Generator, Rng, make, normal
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
+from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs
 
 
 def _split(rng: Rng, out_channels: int, in_channels: int, grouped: bool) -> Split | None:
@@ -95,8 +96,28 @@ def _conv(op: str) -> Generator:
     return case
 
 
+def _mode_product(rng: Rng, index: int) -> Case:
+    shape = [int(size) for size in rng.integers(1, 9, 4 if index % 3 else 2)]
+    axis, expand = int(rng.integers(0, len(shape))), index % 2 == 1
+    rank = int(rng.integers(1, shape[axis] + 1))
+    u = normal(rng, (rank, shape[axis]))
+    shape[axis] = rank if expand else shape[axis]
+    return make("ModeProduct", (normal(rng, (*shape,)), u), ModeAttrs(axis, expand))
+
+
+def _subspace_weight(rng: Rng, index: int) -> Case:
+    groups = int(rng.choice((1, 1, 2, 3)))
+    per_in, per_out, rank = (int(size) for size in rng.integers(1, (7, 5, 5)))
+    rank = min(rank, groups * per_in)
+    taps = (int(rng.integers(1, 4)), int(rng.integers(1, 4))) if index % 2 else ()
+    dz = normal(rng, (groups * per_out, *taps, rank))
+    return make("SubspaceGradWeight", (dz, normal(rng, (rank, groups * per_in))), GroupAttrs(groups))
+
+
 RANDOM_PRODUCTS: dict[str, Generator] = {
     "MatMul": _matmul,
+    "ModeProduct": _mode_product,
+    "SubspaceGradWeight": _subspace_weight,
     **{op: _gemm(op) for op in ("Gemm", "GemmGradInput", "GemmGradWeight")},
     **{op: _conv(op) for op in ("Conv", "ConvGradInput", "ConvGradWeight")},
 }

@@ -21,6 +21,7 @@ from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelCache, KernelSet
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
@@ -84,6 +85,9 @@ def project(
     name: str = "net",
     remat: RematOptions | None = None,
     one: TrainGraph | None = None,
+    parts: RuntimeParts = NO_PARTS,
+    features: bool = False,
+    slices: bool = False,
 ) -> Project:
     """Plan (quickly), lower and emit; `kernels` may be given where several boards share them.
 
@@ -96,7 +100,7 @@ def project(
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
     plan, kernels = with_one(train, plan, kernels, one, target, prefix)
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma)
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features, slices)
 
 
 def with_one(
@@ -127,11 +131,23 @@ def moved(made: Project, arena_bytes: int, target: str = "cortex-m7") -> Project
 
 
 def emitted(
-    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, alignment: int, prefix: str = "net", fma: bool = True
+    train: TrainGraph,
+    plan: MemoryPlan,
+    kernels: KernelSet,
+    alignment: int,
+    prefix: str = "net",
+    fma: bool = True,
+    parts: RuntimeParts = NO_PARTS,
+    features: bool = False,
+    slices: bool = False,
 ) -> Project:
-    """The project of a plan, whether or not that plan is right."""
+    """The project of a plan, right or not. slices: every node costs 100 and its place in the order."""
     small = all(kernel.small for kernel in kernels.kernels)
-    emit = EmitOptions(prefix, alignment, ("test",), runtime_headers(), small_calls=small, fma=fma)
+    costs = {node.name: 100 + place for place, node in enumerate(plan.order)} if slices else None
+    headers = runtime_headers()
+    emit = EmitOptions(
+        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, slices=costs, features=features
+    )
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from testing import models
 from tests.e2e import chain
 from tests.e2e.broken import write
-from tests.e2e.command import run
+from tests.e2e.command import run, tree
 from tests.e2e.marks import needs_qemu
 from tests.e2e.test_watched_plans import bundle_of, outcome
 from tests.quantize import lines, nets
@@ -99,15 +100,38 @@ def test_auto_leaves_the_first_layer_alone(folder: Path) -> None:
     assert " B but callbacks" in text
 
 
+@pytest.mark.parametrize("flags", ["--optimise memory", "--optimise time", "--memory sram2=8KB"])
+def test_beside_other_options(flags: str, folder: Path) -> None:
+    """The reference knows nothing of rows; a lock of the plan gives the same code again."""
+    run("net.onnx", *INT8, "--verify", "none").check_success()
+    arena = json.loads((folder / "out" / "report.json").read_text())["memory"]["arena_bytes"]
+    tight = ("--arena", str(arena - 64)) if "--memory" in flags else ()
+    run("net.onnx", *INT8, *flags.split(), *tight, "--verify", "host", "-o", "made").check_success()
+    report = json.loads((folder / "made" / "report.json").read_text())
+    assert report["verify"]["result"] == "pass" and report["plan"]["streams"]["input_lines"] is True
+    assert not tight or report["memory"]["arena_bytes"] <= arena - 64
+    kept = (*flags.split(), *tight) if tight else ()
+    run("net.onnx", *INT8, *kept, "--lock", "made/plan.json", "--verify", "none", "-o", "again").check_success()
+    old, new = tree(folder / "made"), tree(folder / "again")
+    assert [path for path in old if path.endswith((".c", ".h")) and old[path] != new[path]] == []
+
+
+def test_a_lock_of_a_whole_image_is_refused(folder: Path) -> None:
+    """And one of rows where the image is to come as a whole."""
+    whole = (*INT8[:4], "--update", "last:4", "--verify", "none")
+    for made, locked in ((whole, (*whole, "--input-lines")), ((*whole, "--input-lines"), whole)):
+        run("net.onnx", *made, "-o", "first").check_success()
+        run("net.onnx", *locked, "--lock", "first/plan.json", "-o", "no").check_error("E0106", 2)
+        assert not (folder / "no").exists()
+        shutil.rmtree(folder / "first")
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         ("--update all", "trains a layer that reads the image"),
         ("--calib x.npz", "compute errors twice"),
         ("--stream off", "is not possible with --stream off"),
-        ("--lock plan.json", "is not possible with --lock"),
-        ("--arena 9KB --memory sram2=1MB", "is not possible with --memory"),
-        ("--optimise memory", "is not possible with --optimise"),
         ("--batch 4 --micro-batch 2", "is not possible with --micro-batch"),
         ("--batch 4 --micro-batch auto", "is not possible with --micro-batch"),
         ("--cycles", "is not possible with --cycles"),

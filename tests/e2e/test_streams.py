@@ -167,14 +167,40 @@ def test_second_runs_keep_to_the_other_flags(place: Path, tmp_path: Path) -> Non
     assert paged <= int(room)
 
 
+def least(seed: int, folder: Path) -> tuple[Any, ...]:
+    """What asks for the update of all layers of a chain; its smallest plan is in `min`, beside the model."""
+    model, random = random_chain(seed), np.random.default_rng(7)
+    write(model, folder)
+    shape = [8, *(axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim[1:])]
+    np.savez(folder / "own.npz", x=random.normal(size=shape).astype(np.float32), y=random.integers(0, 3, 8))
+    asked = (folder / "net.onnx", "--quant", "int8", "--calib", folder / "own.npz", "--update", "all")
+    command(*asked, "--remat", "min", "--verify", "none", "-o", folder / "min").check_success()
+    return asked
+
+
+def test_a_lock_of_streams_that_hold_second_runs(tmp_path: Path) -> None:
+    """The lock gives the same code again; a run that repeats another node, or is of no stream, is refused."""
+    again, made = least(16, tmp_path), tmp_path / "min"
+    plan = json.loads((made / "plan.json").read_text(encoding="utf-8"))
+    runs = {run["name"] for run in plan["second_runs"]}
+    inside = [stream for stream in plan["streams"] if runs & set(stream["nodes"])]
+    assert inside
+    command(*again, "--verify", "none", "--lock", made / "plan.json", "-o", tmp_path / "again").check_success()
+    old, new = tree(made), tree(tmp_path / "again")
+    assert [path for path in old if path.endswith((".c", ".h")) and old[path] != new[path]] == []
+    name = next(iter(runs & set(inside[0]["nodes"])))
+    others = [run["of"] for run in plan["second_runs"] if run["name"] != name]
+    turned = [{**run, "of": others[0]} if run["name"] == name else run for run in plan["second_runs"]]
+    without = [{**s, "nodes": [node for node in s["nodes"] if node != name]} for s in plan["streams"]]
+    for wrong in ({"second_runs": turned}, {"streams": without}, {"streams": plan["streams"][1:]}):
+        (tmp_path / "wrong.json").write_text(json.dumps({**plan, **wrong}), encoding="utf-8")
+        command(*again, "--lock", tmp_path / "wrong.json", "-o", tmp_path / "no").check_error("E0106", 2)
+        assert not (tmp_path / "no").exists()
+
+
 def test_second_runs_row_by_row_where_nothing_else_fits(tmp_path: Path) -> None:
     """With --remat auto, and without the flag up to 25 % more multiply-accumulates; never with --remat off."""
-    model, random = random_chain(11), np.random.default_rng(7)
-    write(model, tmp_path)
-    shape = [8, *(axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim[1:])]
-    np.savez(tmp_path / "own.npz", x=random.normal(size=shape).astype(np.float32), y=random.integers(0, 3, 8))
-    asked = (tmp_path / "net.onnx", "--quant", "int8", "--calib", tmp_path / "own.npz", "--update", "all")
-    command(*asked, "--remat", "min", "--verify", "none", "-o", tmp_path / "min").check_success()
+    asked = least(11, tmp_path)
     room = json.loads((tmp_path / "min/report.json").read_text(encoding="utf-8"))["memory"]["arena_bytes"]
     for flags in ((), ("--remat", "auto")):
         command(*asked, "--arena", str(room), *flags, "-o", tmp_path / "out").check_success()

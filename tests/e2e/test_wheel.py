@@ -82,7 +82,10 @@ def test_installed_wheel_compiles(installed: Path, tmp_path: Path) -> None:
 
 def test_installed_wheel_lists_targets(installed: Path, tmp_path: Path) -> None:
     out = _run([installed / "python", "-m", "tinytrain_compile", "--list-targets"], tmp_path)
-    assert [line.split()[0] for line in out.splitlines()] == sorted(p.stem for p in (ROOT / "targets").glob("*.toml"))
+    names = [
+        sorted(path.stem for path in place.glob("*.toml")) for place in (ROOT / "targets", ROOT / "targets" / "boards")
+    ]
+    assert [line.split()[0] for line in out.splitlines() if line] == [*names[0], "Boards:", *names[1]]
 
 
 def test_installed_wheel_has_the_pages_that_messages_name(installed: Path, tmp_path: Path) -> None:

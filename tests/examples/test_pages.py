@@ -23,7 +23,7 @@ from tinytrain_compile.report.layout import WIDTH
 
 PAGES = sorted(
     path.relative_to(ROOT)
-    for folder in (".", "docs", "docs/adr", "examples/digits", "examples/linear")
+    for folder in (".", "docs", "docs/adr", "examples/digits", "examples/linear", "examples/keywords")
     for path in (ROOT / folder).glob("*.md")
 )
 
@@ -55,7 +55,10 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
-DOCS = ("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "export", "options")
+DOCS = (
+    *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "export", "options"),
+    "on-your-board",
+)
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])

@@ -44,6 +44,7 @@ EXACT_BY_CONSTRUCTION = (
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "Accumulate"),
     *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate", "SetState"),
     *("RowSquares", "SquareTotal", "ClipFactor"),
+    "KeepSubspace",
 )
 """Float ops whose reference already does what the kernel does."""
 
@@ -180,6 +181,7 @@ FUSING = (
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "AveragePoolGrad"),
     *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate"),
     "RowSquares",
+    *("SubspacePower", "Orthonormalize"),
 )
 """Ops whose kernels contain a multiply-add."""
 

@@ -122,7 +122,7 @@ def form_of(case: Case) -> RowForm:
 @pytest.mark.parametrize(
     ("pixels", "inputs", "outputs", "kept", "scratch"),
     [
-        ((8, 8), 240, 40, 19200, 20160),  # a pixel for each row of the weights
+        ((8, 8), 240, 40, 19680, 20640),  # a pixel for each row of the weights, and what ends their sums
         ((4, 4), 12, 17, 408, 456),  # few weights
         ((8, 8), 40, 240, 960, 960),  # a row of pixels is widened, and two of the weights
         ((4, 4), 576, 160, 640, 4608),  # a row of pixels is

@@ -44,7 +44,7 @@ def _requantised(zero: int, low: int, high: int, above: bool = False) -> Any:
 
 
 def _requantise(name: str, zero: int, low: int, high: int, down: bool, above: bool = False) -> Helper:
-    how, operands = ("_down", "a2, a3") if down else ("", "tt_factor(a2), tt_down(a2, a3)")
+    how, operands = ("_kept", "tt_factor(a2), -a3") if down else ("", "tt_factor(a2), tt_down(a2, a3)")
     body = f"y0 = tt_requantise8{how}{'_above' if above else ''}(a0, a1, {operands}, {zero}, {low}, {high});"
     ranges = (WORD, WORD, NORMAL, DOWN) if down else (WORD, WORD, FACTOR, SHIFT)
     return Helper(name, body, ranges, _requantised(zero, low, high, above))
@@ -115,6 +115,47 @@ def _direct(pixels: int, channels: int, blocks: int) -> Helper:
         return [first + dot(*divmod(index, channels)) for index, first in enumerate(firsts)]
 
     return Helper(f"{name}_{blocks}", body, (WORD, WORD, SUM), twin, sums)
+
+
+def _columns(blocks: int) -> Helper:
+    """Of 1x4 sums: a as a widened row, b as columns of int8."""
+    pitch = 5
+    size, length = (4 * blocks - 1) * pitch + 4, 4 * blocks
+    body = (
+        f"_Alignas(8) int16_t a[{length}]; int8_t b[{size}]; y0 = a2; y1 = 1; y2 = -a2; y3 = 0;"
+        f"for (int32_t k = 0; k < {length}; k++) {{ a[k] = {ROW.format(0)}; }}"
+        f"for (int32_t k = 0; k < {size}; k++) {{ b[k] = (int8_t)({ROW.format(1)} / 3); }}"
+        f"tt_dot_columns_1x4(&y0, &y1, &y2, &y3, a, b, {pitch}, {blocks});"
+    )
+
+    def twin(left: Any, right: Any, start: Any) -> Sequence[Any]:
+        a, b = _row(left, length), [np.sign(v) * (abs(v) // 3) for v in _row(right, size)]
+
+        def dot(column: int) -> Any:
+            places = [(s, k) for s in range(blocks) for k in range(4)]
+            return sum(a[4 * s + k] * b[(4 * s + SPREAD[k]) * pitch + column] for s, k in places)
+
+        return [first + dot(column) for column, first in enumerate((start, 1, -start, 0))]
+
+    return Helper(f"dot_columns_1x4_{blocks}", body, (WORD, WORD, SUM), twin, 4)
+
+
+def _sum_columns(rows: int) -> Helper:
+    """Of columns of int8: more rows than halves of words have room for, too."""
+    pitch = 5
+    size = (rows - 1) * pitch + 4
+    body = (
+        f"int8_t b[{size}]; y0 = a1; y1 = 1; y2 = -a1; y3 = 0;"
+        f"for (int32_t k = 0; k < {size}; k++) {{ b[k] = (int8_t)((a0 >> (k % 13)) | 64); }}"
+        f"tt_sum_columns(&y0, &y1, &y2, &y3, b, {rows}, {pitch});"
+    )
+
+    def twin(left: Any, start: Any) -> Sequence[Any]:
+        b = [((left >> (k % 13)) | 64).astype(np.int8).astype(np.int64) for k in range(size)]
+        sums = [sum(b[row * pitch + column] for row in range(rows)) for column in range(4)]
+        return [first + total for first, total in zip((start, 1, -start, 0), sums, strict=True)]
+
+    return Helper(f"sum_columns_{rows}", body, (WORD, SUM), twin, 4)
 
 
 def _windows(rows: int, run: int, apart: int, in_turn: bool = False) -> Helper:
@@ -192,22 +233,24 @@ GATHER = (
 )
 
 DSP_HELPERS = (
+    *(_columns(blocks) for blocks in (2, 3)),
+    *(_sum_columns(rows) for rows in (1, 16, 300)),
     *(_direct(*tile, blocks) for tile in ((2, 2), (1, 4), (4, 1), (1, 1)) for blocks in (2, 3, 7, 9, 12, 13)),
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),
     Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda *a: (fx.requantise(*a),)),
     _requantise("requantise8", -128, -128, 127, down=False),
-    _requantise("requantise8_down", -128, -128, 127, down=True),
+    _requantise("requantise8_kept", -128, -128, 127, down=True),
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
     _requantise("requantise8_from", 37, -5, 127, down=True),
     _requantise("requantise8_to", -37, -128, 60, down=True),
     _requantise("requantise8_above", -128, -128, 127, down=False, above=True),
     _requantise("requantise8_above_to", -5, -5, 60, down=False, above=True),
-    _requantise("requantise8_down_above", -128, -128, 127, down=True, above=True),
-    _requantise("requantise8_down_above_to", -128, -128, 60, down=True, above=True),
-    _requantise("requantise8_down_above_from", -5, -5, 127, down=True, above=True),
-    _requantise("requantise8_down_above_bounds", -5, -5, 60, down=True, above=True),
+    _requantise("requantise8_kept_above", -128, -128, 127, down=True, above=True),
+    _requantise("requantise8_kept_above_to", -128, -128, 60, down=True, above=True),
+    _requantise("requantise8_kept_above_from", -5, -5, 127, down=True, above=True),
+    _requantise("requantise8_kept_above_bounds", -5, -5, 60, down=True, above=True),
     Helper(
         "above", "y0 = tt_above(a0, a1);", (between(-2, 2, 0), WORD), lambda y, s: (np.where((y == 0) & (s > 0), 1, y),)
     ),

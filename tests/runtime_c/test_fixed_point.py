@@ -173,7 +173,7 @@ def test_no_undefined_behaviour(tmp_path: Path) -> None:
     folders = [f"-I{data_dir('runtime_c')}", f"-I{data_dir('runtime_c') / 'ports'}"]
     host = str(data_dir("runtime_c") / "ports" / "host.c")
     built = subprocess.run(
-        ["gcc", *FLAGS.split(), *sanitize, *folders, "main.c", host, "-o", "checked"],
+        ["gcc", *FLAGS.split(), "-DTT_CHECK", *sanitize, *folders, "main.c", host, "-o", "checked"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -220,6 +220,8 @@ MUTATIONS = (
     ("dot_direct_1x4_3", "x * b[k + 2 * pitch];", "x * b[k + pitch];"),
     ("dot_direct_4x1_3", "a[place + 12] * y", "a[place + 8] * y"),
     ("dot_direct_1x1_2", "a[(k & 1) * 2 + (k >> 1)] * b[k];", "a[k] * b[k];"),
+    ("dot_columns_1x4_3", "*sum_10 += x * row[2];", "*sum_10 += x * row[1];"),
+    ("sum_columns_16", "*sum_2 += from[2];", "*sum_2 += from[1];"),
     ("dot_windows_2_14_3", "a_row + next + k, b_row + k)", "a_row + k, b_row + k)"),
     ("gather4", "from[2 * pitch] + offset);", "from[2 * pitch]);"),
     ("widen_two_2", "from + pitch + i, offset);", "from + i, offset);"),
@@ -231,9 +233,9 @@ MUTATIONS = (
     ("halve_x4", "tt_halve(value[i], times)", "value[i] >> times"),
     ("above", "y == 0 && sum > 0 ? 1", "y == 0 && sum > 1 ? 1"),
     (
-        "requantise8_down_above",
-        "tt_above(tt_requantise(sum, multiplier, shift), sum)",
-        "tt_requantise(sum, multiplier, shift)",
+        "requantise8_kept_above",
+        "tt_above(tt_requantise(sum, tt_multiplier(factor), -down), sum)",
+        "tt_requantise(sum, tt_multiplier(factor), -down)",
     ),
     (
         "requantise8_above_x4",
@@ -241,7 +243,7 @@ MUTATIONS = (
         "tt_requantise_x4(sum, multiplier, shift)",
     ),
     ("dot8_x4_27", "*sum_2 += a[k] * b2[k];", "*sum_2 += a[k] * b1[k];"),
-    ("requantise8_down", "tt_add(acc, bias), multiplier, shift), zero", "acc + bias, multiplier, shift), zero"),
+    ("requantise8_kept", "tt_add(acc, bias), tt_multiplier(factor)", "acc + bias, tt_multiplier(factor)"),
 )
 
 

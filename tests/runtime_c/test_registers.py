@@ -18,6 +18,7 @@ CALLS = {
     "direct 2x2": "tt_dot_direct_2x2(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
     "direct 1x4": "tt_dot_direct_1x4(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
     "direct 4x1": "tt_dot_direct_4x1(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * n3], n1 * 4, n1)",
+    "columns": "tt_dot_columns_1x4(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[0], &w[i * 4], n3, n1)",
     "direct": "acc_1 = tt_dot_direct(acc_0, &scratch[0], &w[i * n3], n1)",
     "widen two": "tt_widen_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "gather two": "tt_gather_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
@@ -26,6 +27,7 @@ CALLS = {
 BEGINNINGS = {"zero": "0", "given": "bias[i]"}
 """What sums begin with: constants leave the compiler to think of registers that hold the same number."""
 
+END = "#define END(acc, i) tt_requantise8_kept(acc, bias[i], tt_factor(multiplier[i]), -shift[i], n2, 0, 9)\n"
 KERNEL = """
 void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *restrict wide,
     const int32_t *restrict bias, const int32_t *restrict multiplier, const int8_t *restrict shift, int8_t *y,
@@ -38,10 +40,10 @@ void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *res
     for (int32_t i = 0; i < n1; ++i) {{
         int32_t acc_0 = {start}, acc_1 = {start}, acc_2 = {start}, acc_3 = {start};
         {call};
-        y[i * 4] = tt_requantise8_down(acc_0, bias[i * 4], multiplier[i * 4], shift[i * 4], n2, 0, 9);
-        y[i * 4 + 1] = tt_requantise8_down(acc_1, bias[i * 4 + 1], multiplier[i * 4 + 1], shift[i * 4 + 1], n2, 0, 9);
-        y[i * 4 + 2] = tt_requantise8_down(acc_2, bias[i * 4 + 2], multiplier[i * 4 + 2], shift[i * 4 + 2], n2, 0, 9);
-        y[i * 4 + 3] = tt_requantise8_down(acc_3, bias[i * 4 + 3], multiplier[i * 4 + 3], shift[i * 4 + 3], n2, 0, 9);
+        y[i * 4] = END(acc_0, i * 4);
+        y[i * 4 + 1] = END(acc_1, i * 4 + 1);
+        y[i * 4 + 2] = END(acc_2, i * 4 + 2);
+        y[i * 4 + 3] = END(acc_3, i * 4 + 3);
     }}
 }}
 """
@@ -53,7 +55,7 @@ void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *res
 def test_helpers_compile_where_registers_are_few(core: str, level: str, tmp_path: Path) -> None:
     compiler = shutil.which("arm-none-eabi-gcc")
     assert compiler is not None
-    texts = ['#include "tt_fixed.h"\n#include "tt_dsp_sums.h"\n#include "tt_dsp_direct.h"\n']
+    texts = ['#include "tt_dsp.h"\n' + END]
     for index, (call, start) in enumerate((call, start) for call in CALLS.values() for start in BEGINNINGS.values()):
         texts.append(KERNEL.format(name=index, call=call, start=start))
     (tmp_path / "kernels.c").write_text("".join(texts))

@@ -209,6 +209,15 @@ def test_bounded_dynamic_frames_and_callbacks_are_fine(tmp_path: Path) -> None:
     assert bound.size_bytes == 48
 
 
+def test_the_stack_of_a_part_has_the_callbacks_that_it_gives_away(tmp_path: Path) -> None:
+    """m_save calls back into the store: whoever calls through the pointer, what lies below is the store's own."""
+    text = node("m_save", 40) + edge("m_save", "__indirect_call")
+    text += node("m_store_save", 24) + edge("m_store_save", "m_save")
+    text += node("a.c:take_nothing", 8) + node("a.c:save_piece", 100) + edge("a.c:save_piece", "__indirect_call")
+    bound = stack_bound(read_call_graph([graph_file(tmp_path, text)]), "m", {})
+    assert bound.size_bytes == 24 + 40 + 100
+
+
 def test_the_library_table_covers_the_installed_tools() -> None:
     if find_tools().cross_cc is None:
         pytest.skip(find_tools().missing_for_qemu())

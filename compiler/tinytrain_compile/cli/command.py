@@ -39,9 +39,10 @@ the model. A model file that is called like a command is reached by ./
 
 
 def _targets() -> list[str]:
-    from tinytrain_compile.target import list_targets, load_target
+    from tinytrain_compile.target import list_boards, list_targets, load_target
 
-    return [f"{name:16} {load_target(name).summary}" for name in list_targets()]
+    cores = [f"{name:16} {load_target(name).summary}" for name in list_targets()]
+    return [*cores, "", "Boards:", *(f"{name:16} {load_target(name).summary}" for name in list_boards())]
 
 
 def _ops() -> list[str]:
@@ -60,7 +61,7 @@ def _explain(code: str) -> list[str]:
 
 
 _ANSWERS = (
-    asking("--list-targets", lambda _: _targets(), is_flag=True, help="Cores, and stop."),
+    asking("--list-targets", lambda _: _targets(), is_flag=True, help="Cores and boards, and stop."),
     asking("--list-ops", lambda _: _ops(), is_flag=True, help="Operators, and stop."),
     asking("--explain", _explain, metavar="E0203", help="Explain an error id."),
 )

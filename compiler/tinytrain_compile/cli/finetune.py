@@ -21,6 +21,7 @@ from tinytrain_compile.cli.options import (
 )
 from tinytrain_compile.driver.option_values import parse_norm
 from tinytrain_compile.driver.options import OPTIONS
+from tinytrain_compile.ir.learning import SCHEDULES
 
 _HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
 
@@ -76,6 +77,14 @@ def _own_options() -> list[click.Parameter]:
             show_default=True,
             help="Old samples (x_old) that the device could keep.",
         ),
+        GroupedOption(
+            "common",
+            "--schedule",
+            type=click.Choice(SCHEDULES),
+            default="cosine",
+            show_default=True,
+            help="What the rate does in a training: fall to 0 along a cosine, or stay.",
+        ),
         jobs_option(),
     ]
 
@@ -99,7 +108,7 @@ def finetune(**flags: Any) -> None:
 
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
     batches, clips = _batches(flags.pop("batches")), _clips(flags.pop("clips"))
-    effort = Effort(*sizes, batches, clips, flags.pop("jobs"))
+    effort = Effort(*sizes, batches, clips, flags.pop("jobs"), flags.pop("schedule"))
     out: Path = flags.pop("out")
     given = _given(out.parent)
     options = options_of(flags)

@@ -15,7 +15,15 @@ from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report import finding_lines, kernel_lines, pareto_lines, reason_lines, step_lines, success_text
+from tinytrain_compile.report import (
+    finding_lines,
+    kernel_lines,
+    low_rank_lines,
+    pareto_lines,
+    reason_lines,
+    step_lines,
+    success_text,
+)
 from tinytrain_compile.report.layout import wrapped
 from tinytrain_compile.report.words import plural, printable
 
@@ -68,7 +76,7 @@ class Terminal:
                 said = f"{printable(choice.name)}: {plural(choice.elements, 'number')}, {printable(choice.why)}"
                 for line in wrapped(f"{kind:<11}", said):
                     self._out.print(line, markup=False)
-            for line in reason_lines(result.summary):
+            for line in (*low_rank_lines(result.summary), *reason_lines(result.summary)):
                 self._out.print(line, markup=False)
             self._file(result.summary)
             for line in step_lines(result.summary):

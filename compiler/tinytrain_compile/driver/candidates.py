@@ -12,6 +12,7 @@ from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.fallbacks import Means, plan_with_fallbacks
 from tinytrain_compile.driver.inference import NoRoomError, infer_one
 from tinytrain_compile.driver.lines import check_lines
+from tinytrain_compile.driver.low_rank import LowRankChoice
 from tinytrain_compile.driver.memories import core_model, further_memories
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
@@ -32,6 +33,7 @@ from tinytrain_compile.plan import (
     plan_graph,
     spread,
     step_cost,
+    with_lines,
     with_streams,
     without_lines,
     without_streams,
@@ -130,6 +132,7 @@ class Planner:
         )
         self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
         """Samples in a step, unless the arena decides that (`driver/micro_batch.py`)."""
+        self.low_rank = LowRankChoice(model, options)
         self._made = _Made()
 
     def with_options(self, smallest: bool = True, again: bool = True, **changes: Any) -> Planner:
@@ -140,6 +143,8 @@ class Planner:
         smallest, again: as in Means, for what the two do not share.
         """
         other, o = Planner(self.model, replace(self.options, **changes), self.target, self.externals), self.options
+        if other.options.activations == o.activations:
+            other.low_rank = self.low_rank
         if replace(other.options, update=o.update) == o:
             other._made = self._made
         elif self.searches_smallest and replace(other.options, update=o.update, arena_bytes=o.arena_bytes) == o:
@@ -198,7 +203,7 @@ class Planner:
     def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
         o = self.options
         chosen = training_options(o, self.model, o.batch, micro_batch)
-        train = build_training(self.model, update, chosen)
+        train = build_training(self.model, self.low_rank.applied(update, micro_batch), chosen)
         if o.quant == "int8":
             train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))
         return fuse_updates(self.externals.assigned(join_pieces(train), self.target))
@@ -215,6 +220,10 @@ class Planner:
         if means.lines:
             check_lines(train, planned.plan, self.options)
         return planned, PlanChoice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, attempts)
+
+    def _as_planned(self, train: TrainGraph) -> Graph:
+        """The graph that a plan is of, before streams: its image may come row by row."""
+        return with_lines(train.graph, self.means.as_bytes) if self.means.lines else train.graph
 
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
         """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
@@ -285,6 +294,7 @@ class Planner:
         """The candidate with this training graph."""
         planned, choice = self._plan(train, quick, means)
         graph = _with_graph(train, planned.graph)
+        update = self.low_rank.applied(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
         return candidate if quick else self._with_one(candidate)
 
@@ -313,9 +323,11 @@ class Planner:
                 "E0106", lock.file, what, "compile without --lock, or with the lock's --batch"
             ) from problem
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
-        planned = plan_from_lock(train.graph, lock, settings, self.means.memories)
+        planned = plan_from_lock(self._as_planned(train), lock, settings, self.means.memories)
+        if self.means.lines:
+            check_lines(train, planned.plan, self.options)
         choice = PlanChoice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
-        graph = _with_graph(train, planned.graph)
+        graph, update = _with_graph(train, planned.graph), self.low_rank.applied(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
         return self._with_one(candidate)
 
@@ -368,12 +380,11 @@ class Planner:
         return self._plan(train, False, means)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
-        """The candidate with all of the target's memories at hand, if it then fits; not with --input-lines (yet)."""
-        if self.options.input_lines:
-            return None
+        """The candidate with all of the target's memories at hand, if it then fits."""
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
-        whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable}
-        graph = with_streams(candidate.train.graph, (node for node in candidate.plan.order if node.op == "Stream"))
+        whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable and bank.size_bytes}
+        streams = (node for node in candidate.plan.order if node.op == "Stream")
+        graph = with_streams(self._as_planned(candidate.train), streams)
         planned = spread(graph, candidate.plan, settings, further_memories(self.target, whole))
         return None if planned is None else planned.plan

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from tinytrain_compile.driver.candidates import Candidate
 from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix
+from tinytrain_compile.driver.memories import core_model
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
+from tinytrain_compile.driver.prefix import prefix_of
+from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet, Tiles
@@ -16,9 +18,11 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
+from tinytrain_compile.plan import node_ps
 from tinytrain_compile.report import batch_text
 from tinytrain_compile.target import Target
 
+PS_PER_US = 1_000_000
 ROUNDS = 6
 """Mixtures that are compiled, at most, before all of the code is small."""
 
@@ -48,7 +52,7 @@ class Generator:
     ) -> None:
         self._candidate, self._options, self._target, self._report = candidate, options, target, report
         self._tiles = tiles or {}
-        self._prefix = c_identifier(options.model.stem)
+        self._prefix = prefix_of(options)
         self._cache = KernelCache()
 
     @property
@@ -82,6 +86,12 @@ class Generator:
 
         return share_kernels(kernels, self._prefix)
 
+    def _cycles(self) -> dict[str, int]:
+        """Modelled cycles of every node of the plan, at least one."""
+        core = core_model(self._target)
+        nodes = self._candidate.plan.order
+        return {node.name: max(1, node_ps(node, core) * core.clock_mhz // PS_PER_US) for node in nodes}
+
     def emitted(self, kernels: KernelSet, small_calls: bool) -> SourceBundle:
         """The project."""
         train, options = self._candidate.train, self._options
@@ -98,6 +108,10 @@ class Generator:
             fma=self._target.features.fma,
             external=self._candidate.externals.used(self._candidate.plan.all_nodes),
             epochs=options.epochs,
+            board=None if self._target.board is None else self._target,
+            parts=options.runtime,
+            features=options.features == "on",
+            slices=self._cycles() if options.slices == "on" else None,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

@@ -5,6 +5,7 @@ Sizes are those of real objects. Instructions come from a model, since what is s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,9 +15,8 @@ from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import transposed_copy
-from tinytrain_compile.ops.int8.tiles import error_tiles
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.int8.conv_form import error_product, transposed_copy
+from tinytrain_compile.ops.names import result
 
 if TYPE_CHECKING:
     from tinytrain_compile.verify import FlashSizes
@@ -131,7 +131,5 @@ def choose_copies(nodes: Iterable[Node], frozen: AbstractSet[str], free_bytes: i
 
 def _widened(node: Node) -> int:
     """How often a 1x1 data gradient widens each of its weights."""
-    *pixels, channels = result(node, "error").shape
-    rows = pixels[0] * pixels[1] * pixels[2]
-    tiles = error_tiles(rows, channels, operand(node, "g").shape[3])
-    return rows // tiles.strip if tiles.strip_axis == 0 else 1
+    tiles = error_product(node)
+    return math.prod(result(node, "error").shape[:3]) // tiles.strip if tiles.strip_axis == 0 else 1

@@ -14,6 +14,13 @@ from tinytrain_compile.files.samples import labelled, load_inputs
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.target import Target
 
+
+def _chooses_layers(o: CompileOptions) -> bool:
+    """Whether low-rank copies are asked for of layers that are still to be chosen."""
+    bounded = o.arena_bytes is not None or o.max_step_ps is not None or o.pareto
+    return o.activations != "exact" and o.update == "auto" and bounded
+
+
 _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("momentum", lambda o: o.optimizer not in ("momentum", "rmsprop"), "is for momentum and rmsprop", "choose one"),
     ("nesterov", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
@@ -25,6 +32,13 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("alpha", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("centered", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("clip_per", lambda o: o.clip_norm is None, "is about --clip-norm", "add that"),
+    (
+        "rank_error",
+        lambda o: o.activations == "exact" and ".toml" not in o.update,
+        "is about --activations",
+        "add that",
+    ),
+    ("activations", _chooses_layers, "is not weighed by --update auto (yet)", "name an --update"),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
@@ -47,8 +61,17 @@ def check_options(options: CompileOptions) -> None:
             flag = OPTIONS[name].flag
             raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
     _check_counting(options)
-    _check_memories(options)
     _check_lines(options)
+    _check_features(options)
+
+
+def _check_features(options: CompileOptions) -> None:
+    """E0101 for --features on with what a step on features cannot be."""
+    others = (("memories", bool(options.memories)), ("input_lines", options.input_lines))
+    for name, given in others if options.features == "on" else ():
+        if given:
+            what = f"is not possible with {OPTIONS[name].flag}"
+            raise CompileError("E0101", "--features on", what, "leave one of the two out")
 
 
 def _check_memories(options: CompileOptions) -> None:
@@ -64,11 +87,9 @@ def _check_lines(options: CompileOptions) -> None:
         return
     others = (
         ("stream", options.stream == "off" and "stream" in options.given),
-        ("lock", options.lock is not None),
-        ("memories", bool(options.memories)),
-        ("optimise", options.optimise is not None),
         ("micro_batch", "micro_batch" in options.given),
         ("cycles", options.cycles),
+        ("slices", options.slices == "on"),
     )
     for name, given in others:
         if given:
@@ -89,6 +110,7 @@ def _check_counting(options: CompileOptions) -> None:
 
 def check_machine(options: CompileOptions, target: Target) -> None:
     """E0101 for what this target or this machine cannot do, before anything takes time; a dry run says it too."""
+    _check_memories(options)
     wants = (("cycles", options.cycles), ("count", options.count), ("tune", options.tune))
     asked = [OPTIONS[name].flag for name, wanted in wants if wanted]
     wanted = "verify" in options.given and options.verify != "none"

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.prefix import prefix_of
 from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.formula import Formula, parse_formula
@@ -49,7 +50,7 @@ class KernelEntry:
     def serves(self, target: Target) -> bool:
         """Whether it is for this target."""
         has = asdict(target.features)
-        return (not self.targets or target.name in self.targets) and all(has[name] for name in self.features)
+        return (not self.targets or target.core_name in self.targets) and all(has[name] for name in self.features)
 
     def takes(self, node: Node) -> bool:
         """Whether it computes this node. Errors: E0108 if its condition has no value there."""
@@ -124,7 +125,7 @@ def blaming(nodes: Iterable[Node]) -> Generator[None]:
 
 def load_externals(options: CompileOptions) -> Externals:
     """Read the kernel files and the C files that they name. Errors: E0108."""
-    prefix = c_identifier(options.model.stem)
+    prefix = prefix_of(options)
     entries: list[KernelEntry] = []
     found: dict[str, Path] = {}
     read: list[Path] = []

@@ -83,7 +83,7 @@ def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tu
 
 def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """The same without second runs in streams."""
-    room = settings.capacity_bytes if means.stream == "auto" and not means.lines else None
+    room = settings.capacity_bytes if means.stream == "auto" else None
     by_rows = streamed(graph, settings, room or 0) if means.lines or _needs_rows(graph, settings, means) else graph
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:

@@ -26,7 +26,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.files.own_data import OwnData, own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots
-from tinytrain_compile.ir.learning import Curve, Finding, Learned, Score, Tried, curve_of, mean_curve
+from tinytrain_compile.ir.learning import Curve, Finding, Learned, RateSchedule, Score, Tried, curve_of, mean_curve
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.report import finding_html, finding_toml
@@ -38,7 +38,7 @@ NEXT_TO = (10.0**-0.25, 1.0, 10.0**0.25)
 """Rates of the last round, times the best so far."""
 SURVIVORS = 3
 """Rates of the second round."""
-FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 2, 2
+FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 3, 2
 """Of the epochs, a run of the first and of the second round trains one in so many; on one seed and on so many."""
 FORGOTTEN, REPLAY_GAIN, FORGOTTEN_LOSS = 0.02, 0.01, 1.1
 """Of the accuracy on old samples: what may be lost before replay is asked for, and what it has to bring back; where
@@ -49,7 +49,7 @@ labels are values, how many times larger the loss on them may become."""
 class Effort:
     """epochs: of a run at most; seeds: that what is recommended was judged by; replay: old samples kept (0: none);
     batches: that are compared (none: that of the options); clips: norms that gradients are clipped to, 0 for none,
-    where the options do not say one; jobs: processes, -1 for all cores."""
+    where the options do not say one; jobs: processes, -1 for all cores; schedule: what the rate does in a training."""
 
     epochs: int = 30
     seeds: int = 3
@@ -57,6 +57,7 @@ class Effort:
     batches: tuple[int, ...] = ()
     clips: tuple[float, ...] = (0.0, 1.0)
     jobs: int = -1
+    schedule: RateSchedule = "cosine"
 
     def most_runs(self, builds: int, old: bool) -> int:
         """Of a search with so many builds, final ones included. old: whether there are old samples."""
@@ -208,12 +209,15 @@ class _Search:
         self.taken, rate = again[max(range(len(again)), key=lambda index: second[index].best.worth)]
         last = [(self.taken, rate * step) for step in NEXT_TO]
         third = self._round(last, seeds, epochs)
-        top = max(range(len(last)), key=lambda index: third[index].best.worth)
-        learned = self._final(*last[top], max(1, third[top].best_epoch))
-        return Finding((first, second, third), third[top], learned, _replay(learned), self.made)
+        chosen = max(third, key=lambda one: one.best.worth)
+        shorter = max(second, key=lambda one: one.best.worth)
+        if chosen.settles and shorter.best.worth > chosen.best.worth:  # longer trainings make it worse
+            chosen = shorter
+        learned = self._final(self.taken, chosen.rate, max(1, chosen.best_epoch))
+        return Finding((first, second, third), chosen, learned, _replay(learned), self.made)
 
     def _round(self, each: Sequence[tuple[int, float]], seeds: int, epochs: int) -> tuple[Tried, ...]:
-        runs = [LearningRun(b, rate, self.seed + seed, epochs) for b, rate in each for seed in range(seeds)]
+        runs = [self._run(b, rate, seed, epochs) for b, rate in each for seed in range(seeds)]
         curves = self._curves(runs)
         parts = [curves[first : first + seeds] for first in range(0, len(curves), seeds)]
         return tuple(
@@ -224,6 +228,7 @@ class _Search:
                 seeds,
                 _means(part),
                 sum(one.failed for one in part),
+                runs[0].settles,
             )
             for (build, rate), part in zip(each, parts, strict=True)
         )
@@ -235,13 +240,16 @@ class _Search:
         replays = (0, most) if most else (0,)
         seeds, learned = range(self.effort.seeds), list[Learned]()
         for replay in replays:
-            runs = [LearningRun(build, rate, self.seed + seed, epochs, replay, True) for seed in seeds]
+            runs = [replace(self._run(build, rate, seed, epochs), replay=replay, final=True) for seed in seeds]
             curves = self._curves(runs)
             old_curve = mean_curve([one.old for one in curves], [one.failed for one in curves]) if curves[0].old else ()
             ends = [one.scores[-1] for one in curves]
             spread = float(np.std([one.loss if one.accuracy is None else one.accuracy for one in ends]))
             learned.append(Learned(replay, _means(curves), old_curve, spread, curves[0].steps))
         return tuple(learned)
+
+    def _run(self, build: int, rate: float, seed: int, epochs: int) -> LearningRun:
+        return LearningRun(build, rate, self.seed + seed, epochs, schedule=self.effort.schedule)
 
     def _curves(self, runs: Sequence[LearningRun]) -> list[Curve]:
         missing = [run for run in runs if self.known.of(run.key) is None]

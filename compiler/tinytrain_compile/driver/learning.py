@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.own_data import split
 from tinytrain_compile.files.samples import class_count, is_written
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.learning import Curve, Score
+from tinytrain_compile.ir.learning import Curve, RateSchedule, Score
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.twin import Instance
+from tinytrain_compile.twin.loop import Schedule
 from tinytrain_compile.twin.scores import scores
 from tinytrain_compile.verify import work_folder
 
@@ -34,7 +36,8 @@ class LearningRun:
     """One training of a build. seed: of the order of samples, of those held back, and of rounding noise.
 
     replay: old samples that are kept, one of which follows every new one (0: none). final: trains on all own samples,
-    to the last epoch, and is judged by the test samples; others hold some back and end when nothing gets better.
+    to the last epoch, and is judged by the test samples; others hold some back, and end when nothing gets better at a
+    constant rate. schedule: what the rate does from the first update to the last.
     """
 
     build: int
@@ -43,12 +46,25 @@ class LearningRun:
     epochs: int
     replay: int = 0
     final: bool = False
+    schedule: RateSchedule = "constant"
+
+    @property
+    def settles(self) -> bool:
+        """Whether the rate has fallen to 0 at the end."""
+        return self.schedule != "constant"
 
     @property
     def key(self) -> str:
         """A name by which it is known again."""
         kind = "final" if self.final else "choosing"
-        return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay}"
+        return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay} {self.schedule}"
+
+    def rates(self, updates: int) -> Iterator[float]:
+        """Of one update after the other, of so many in all."""
+        if not self.settles:
+            return repeat(self.rate)
+        falling = Schedule("cosine", self.rate, every=updates)
+        return (falling.rate_of(update) for update in range(updates))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +104,6 @@ class Build:
 
     def _learned(self, instance: Instance, run: LearningRun) -> Curve:
         _seed_noise(instance, run.seed)
-        instance.set_rate(run.rate)
         fit, judged = self._parts(run)
         pool, kept = self._old_parts(run) if run.final else (None, None)
         rng = np.random.default_rng((run.seed, 3))
@@ -96,16 +111,17 @@ class Build:
         old = [] if kept is None else [self._score(instance, kept)]
         best, waited = found[0].worth, 0
         steps = self._steps(len(fit.x), pool)
+        rates = run.rates(steps * run.epochs)
         for _ in range(run.epochs):
             try:
-                self._epoch(instance, fit, pool, rng)
+                self._epoch(instance, fit, pool, rng, rates)
                 found.append(self._score(instance, judged, run.final))
             except CompileError:
                 return Curve(tuple(found), tuple(old), steps, True)
             old += [] if kept is None else [self._score(instance, kept)]
             better = found[-1].worth > best
             best, waited = (found[-1].worth, 0) if better else (best, waited + 1)
-            if waited >= PATIENCE and not run.final:
+            if waited >= PATIENCE and not (run.final or run.settles):
                 break
         return Curve(tuple(found), tuple(old), steps)
 
@@ -129,7 +145,14 @@ class Build:
     def _steps(self, count: int, pool: Samples | None) -> int:
         return count * (2 if pool is not None and len(pool.x) else 1) // self.train.batch
 
-    def _epoch(self, instance: Instance, fit: Samples, pool: Samples | None, rng: np.random.Generator) -> None:
+    def _epoch(
+        self,
+        instance: Instance,
+        fit: Samples,
+        pool: Samples | None,
+        rng: np.random.Generator,
+        rates: Iterator[float],
+    ) -> None:
         """All samples once in an order of their own, with as many old ones; a last part of a batch is left out."""
         x, y = fit.x, fit.y
         if pool is not None and len(pool.x):
@@ -138,6 +161,7 @@ class Build:
         order, batch = rng.permutation(len(x)), self.train.batch
         for first in range(0, len(order) - batch + 1, batch):
             some = order[first : first + batch]
+            instance.set_rate(next(rates))
             instance.train(x[some], y[some])
 
     def _score(self, instance: Instance, samples: Samples, final: bool = False) -> Score:

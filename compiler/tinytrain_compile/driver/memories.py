@@ -12,7 +12,7 @@ from tinytrain_compile.target import Target
 def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, ...]:
     """Memories of a target by name and size, with what they cost more than the first one; E0107 for one it lacks."""
     first, found = target.memories[0], list[Memory]()
-    banks = {bank.name: bank for bank in target.memories[1:] if bank.writable}
+    banks = {bank.name: bank for bank in target.memories[1:] if bank.writable and bank.size_bytes}
     for name, size in sizes.items():
         if name not in banks or size > banks[name].size_bytes:
             what = f"{target.name} has no such memory that a step may write"

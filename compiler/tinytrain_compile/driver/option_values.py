@@ -6,6 +6,7 @@ import math
 import re
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES, PARTS, RuntimeParts
 
 REPORTS = ("text", "json", "html")
 
@@ -97,3 +98,25 @@ def parse_reports(text: str, where: str) -> tuple[str, ...]:
     if unknown:
         raise CompileError("E0101", where, f"unknown kind {unknown[0]!r}", f"use {', '.join(REPORTS)}")
     return kinds
+
+
+def parse_runtime(text: str, where: str) -> RuntimeParts:
+    """The parts of "replay=100,schedule"; CompileError E0101 for unknown ones and such as are named twice."""
+    names, samples = list[str](), 0
+    for item in (part.strip() for part in text.split(",") if part.strip()):
+        name, sign, count = item.partition("=")
+        if name not in PARTS or name in names:
+            what = f"{name!r} is named twice" if name in names else f"unknown part {name!r}"
+            raise CompileError("E0101", where, what, f"use {', '.join(PARTS)}")
+        if sign:
+            samples = _samples(name, count, where)
+        names.append(name)
+    return RuntimeParts(tuple(name for name in PARTS if name in names), samples)
+
+
+def _samples(name: str, count: str, where: str) -> int:
+    number = int(count) if count.isascii() and count.isdigit() and len(count) < 8 else 0
+    if name != "replay" or not 1 <= number <= MAX_SAMPLES:
+        what = f"{name} takes no number" if name != "replay" else f"{count!r} is no number of samples"
+        raise CompileError("E0101", where, what, f"for example replay=100, at most {MAX_SAMPLES}")
+    return number

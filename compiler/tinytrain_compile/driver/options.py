@@ -14,11 +14,12 @@ from typing import Literal
 from tinytrain_compile.driver.option import Option, at_least_one, option, option_of, within
 from tinytrain_compile.driver.option_values import (
     parse_memories,
-    parse_reports,
     parse_shapes,
     parse_size,
     parse_time,
 )
+from tinytrain_compile.driver.output_options import OutputOptions
+from tinytrain_compile.driver.package_options import PackageOptions
 from tinytrain_compile.driver.update_options import UpdateOptions
 from tinytrain_compile.ir.cost import Objective
 
@@ -32,7 +33,7 @@ def _no_memories() -> Mapping[str, int]:
 
 
 @dataclass(frozen=True)
-class CompileOptions(UpdateOptions):
+class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
     """One compilation. Sizes in bytes; `out` is the output folder; `data` an .npz for verification.
 
     given: names of the options that the command line sets.
@@ -51,7 +52,7 @@ class CompileOptions(UpdateOptions):
     out: Path = field(default=Path("out"), metadata=option("common", "Output folder.", "-o", "--out"))
     target: str = field(
         default="cortex-m7",
-        metadata=option("common", "Core (--list-targets) or TOML.", "--target", metavar="NAME|FILE"),
+        metadata=option("common", "Board or core (--list-targets) or TOML.", "--target", metavar="NAME|FILE"),
     )
     arena_bytes: int | None = field(
         default=None,
@@ -153,7 +154,6 @@ class CompileOptions(UpdateOptions):
             "model", "Input that holds the labels, for a model that ends in its loss.", "--label", metavar="NAME"
         ),
     )
-
     model_output: str = field(
         default="",
         metadata=option("model", "Which output is trained, of several.", "--model-output", metavar="NAME"),
@@ -347,28 +347,6 @@ class CompileOptions(UpdateOptions):
         ),
     )
 
-    # ---- output -----------------------------------------------------------------------------------------------------
-
-    dry_run: bool = field(default=False, metadata=option("output", "Plan and report; write nothing.", "--dry-run"))
-    force: bool = field(
-        default=False,
-        metadata=option(
-            "output", "Overwrite files in -o of the same names that tinytrain-compile did not write there.", "--force"
-        ),
-    )
-    report: tuple[str, ...] = field(
-        default=("text", "json", "html"),
-        metadata=option(
-            "output",
-            "text on the terminal, html beside report.json [default: text,json,html].",
-            "--report",
-            metavar="KINDS",
-            read=parse_reports,
-        ),
-    )
-    dump_after: Literal["frontend", "training", "plan"] | None = field(
-        default=None, metadata=option("output", "Print a stage's result and stop.", "--dump-after")
-    )
     given: frozenset[str] = frozenset()
 
     @property

@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tinytrain_compile.driver.activation_notes import activation_notes
+from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.code import Generated, generate
 from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
+from tinytrain_compile.driver.features import check_features
 from tinytrain_compile.driver.file_check import check_file
+from tinytrain_compile.driver.layout import check_files, expected_files, project_files
 from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
@@ -26,7 +30,7 @@ from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tile
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
-from tinytrain_compile.emit import c_identifier, with_stack
+from tinytrain_compile.emit import feature_cut, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
@@ -89,7 +93,7 @@ def _silent(_what: str, _share: float) -> None:
 def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
     """Run all stages. Raises CompileError; then the output folder is as it was."""
     if not options.dry_run and not options.dump_after:
-        check_place(options.out, _expected(options), options.force)
+        check_place(options.out, expected_files(options), options.force)
     made = make_project(options, progress)
     if isinstance(made, Result):
         return made
@@ -99,7 +103,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
 
 def make_project(options: CompileOptions, progress: Progress = _silent) -> Project | Result:
     """The same without the folder; a Result where only a plan or a dump is asked for."""
-    target = load_target(options.target)
+    options, target, offered = with_board(options, load_target(options.target))
     check_machine(options, target)
     externals = load_externals(options)
     tiles = known_tiles(options)
@@ -107,7 +111,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     model = imported(options)
     options, said = with_file_training(options, model)
     options, notes = with_number_format(options, model)
-    notes = (*said, *notes)
+    notes = (*said, *notes, *offered)
     check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
@@ -117,10 +121,12 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     candidate = _choose(planner, progress)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
+    check_features(candidate.train, candidate.plan, options)
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, planner, candidate)
+    summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
@@ -139,11 +145,12 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
         made = _generate(candidate, options, target, progress, tiling)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed)
+    check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     tiling.save(options)
-    more = {**tiling.files, **_check_files(made.bundle, samples, options, target, candidate.train)}
+    more = {**tiling.files, **check_files(made.bundle, samples, options, target, candidate.train.batch)}
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
-    files = {**bundle.files, **more, **_reports(summary, options)}
+    files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
 
 
@@ -190,13 +197,6 @@ def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -
     return random_samples(train, options.verify_steps * train.batch, options.seed, model.whole)
 
 
-def _expected(options: CompileOptions) -> tuple[str, ...]:
-    """Files that every run writes: what the output folder is looked at for before anything takes time."""
-    prefix = c_identifier(options.model.stem)
-    made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
-    return ("report.json", "plan.json", "CMakeLists.txt", "tt_runtime.h", *made)
-
-
 def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
     """Files that the user gave."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
@@ -241,6 +241,7 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
+    features = feature_cut(candidate.train, candidate.plan) if options.features == "on" else None
     return Summary(
         model=options.model.name,
         target=target.name,
@@ -261,7 +262,13 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         external_functions=candidate.externals.functions,
         choices=model.choices,
         options=recorded(options, model.training is not None),
+        board=target.board,
+        core=target.core_name,
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
+        runtime=options.runtime,
+        features=features,
+        features_asked=options.features == "on",
+        replay=replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes),
     )
 
 
@@ -363,14 +370,4 @@ def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes
         files[PARETO_CSV] = pareto_csv(summary.choice.pareto)
     if "html" in options.report:
         files["report.html"] = report_html(summary)
-    return files
-
-
-def _check_files(
-    bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, train: TrainGraph
-) -> dict[str, str | bytes]:
-    from tinytrain_compile.verify.firmware import verification_files, verification_input
-
-    files: dict[str, str | bytes] = dict(verification_files(bundle, target))
-    files["verify/vectors.bin"] = verification_input(bundle.interface, samples, options.verify_steps, train.batch, None)
     return files

@@ -13,8 +13,9 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
 
 REPORT = "report.json"
-_RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate"}
-"""What decides which numbers a step makes and how they are stored. Samples and targets come and go."""
+_RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}
+"""What decides which numbers a step makes and how they are stored. Samples and targets come and go; what layers keep of
+their inputs is part of the scheme."""
 
 
 def recorded(options: CompileOptions, told: bool) -> dict[str, Any]:

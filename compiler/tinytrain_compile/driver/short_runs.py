@@ -24,6 +24,7 @@ from tinytrain_compile.ir.learning import Score
 from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.sparse import Layer, layers_of, parameter_of
+from tinytrain_compile.target import load_target
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
 from tinytrain_compile.verify import build_library, find_tools
@@ -203,6 +204,8 @@ def make_desk(options: CompileOptions, count: int, progress: Progress) -> Desk:
     if options.data is None:
         raise CompileError("E0101", "--data", "short runs need samples", "give --data FILE.npz with arrays x and y")
     same: dict[str, Any] = {name: getattr(options, name) for name in OF_THE_MODEL}
+    target = load_target(options.target)
+    same["target"] = target.base or options.target  # a board's memories are no limit here
     given = options.given & OF_THE_MODEL
     same |= {"clip_norm": None, "clip_per": "model"}  # which would count the gradients of what a run does not train
     given -= {"clip_norm", "clip_per"}

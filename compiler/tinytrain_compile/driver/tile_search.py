@@ -94,7 +94,7 @@ def choose_tiles(
         return Tiling(TilesUsed(), known.earlier)
     gcc, fused = cross_version(), not candidate.train.integer
     nodes = [n for n in candidate.plan.order if n.external is None and n.op != "Stream" and op_def(n.op).macs(n) > 0]
-    keys = {node.name: tile_key(node, target.name, gcc, fused) for node in nodes}
+    keys = {node.name: tile_key(node, target.core_name, gcc, fused) for node in nodes}
     wanted = {keys[node.name]: node for node in nodes if keys[node.name] not in known.lines} if options.tune else {}
     found = _search(wanted, candidate, target, samples, report)
     lines = {**known.lines, **found}

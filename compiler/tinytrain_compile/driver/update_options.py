@@ -94,6 +94,24 @@ class UpdateOptions:
         default="model",
         metadata=option("training", "Whose norm: of all that is trained, or of each layer alone.", "--clip-per"),
     )
+    activations: Literal["exact", "asi", "subspace"] = field(
+        default="exact",
+        metadata=option(
+            "training",
+            "What layers keep of their inputs for gradients: all, or a low-rank copy in subspaces that follow (asi) or"
+            " are fixed (docs/activations.md; float32, needs --data).",
+            "--activations",
+        ),
+    )
+    rank_error: float = field(
+        default=0.1,
+        metadata=option(
+            "training",
+            "Of --activations: largest relative error of a layer's gradient on --data.",
+            "--rank-error",
+            check=within(0.0, 1.0),
+        ),
+    )
     accumulate: Literal["exact", "inplace"] = field(
         default="exact",
         metadata=option(

@@ -1,7 +1,20 @@
 """Writes the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing is run here."""
 
+from tinytrain_compile.emit.border import feature_cut
 from tinytrain_compile.emit.names import c_identifier
+from tinytrain_compile.emit.packages import SOURCES, PackageFacts, package_files
+from tinytrain_compile.emit.parts import replay_room
 from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.emit.stack import with_stack
 
-__all__ = ["EmitOptions", "c_identifier", "emit_project", "with_stack"]
+__all__ = [
+    "SOURCES",
+    "EmitOptions",
+    "PackageFacts",
+    "c_identifier",
+    "emit_project",
+    "feature_cut",
+    "package_files",
+    "replay_room",
+    "with_stack",
+]

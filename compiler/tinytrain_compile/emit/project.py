@@ -10,24 +10,30 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile import __version__
+from tinytrain_compile.emit.board import board_files
+from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
+from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.parts import part_files
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
-from tinytrain_compile.emit.sequence import Part, Sequencer, transposed_name
+from tinytrain_compile.emit.sequence import Part, Sequencer
 from tinytrain_compile.emit.stack import unknown_stack
+from tinytrain_compile.emit.tables import flash_tables, transposed_tables
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
-from tinytrain_compile.ir.types import Array, Node, Value
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.input_lines import BYTE_ZERO, takes_lines
 from tinytrain_compile.ops.int8.update import error_exponents
-from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.row_form import row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.target.model import Target
 
 LICENCE = "LicenseRef-model-owner"
 """What generated files say: we claim no rights in them (docs/licence.md)."""
@@ -44,6 +50,7 @@ class EmitOptions:
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
     fma: whether the target fuses products that are only added; then every machine does.
     epochs: passes over the samples, for the loop of the firmware; None: not said.
+    board: the target, where it is a board; None for a core.
     """
 
     prefix: str
@@ -57,46 +64,55 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
+    features: bool = False
+    """Whether the step is cut where training begins, as far as something is frozen."""
+    board: Target | None = None
+    slices: Mapping[str, int] | None = None
+    """Modelled cycles of every node, for a step that can be computed in slices; None: only whole."""
+    parts: RuntimeParts = NO_PARTS
+    """Of the loop around the step."""
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Templates, compiled once: --flash-budget emits several times."""
-    environment = jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("tinytrain_compile.emit"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["float32"] = float_text
-    return environment
+    made.filters["float32"] = float_text
+    return made
 
 
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
     """All C files and the build file of the project."""
-    environment = _environment()
+    templates = environment()
     interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
     watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls)
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.slices is not None)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
-    constants = _flash_tables(train, plan, tables)
-    constants += _transposed_tables(train, kernels, tables)
+    constants = flash_tables(train, plan, tables)
+    constants += transposed_tables(train, kernels, tables)
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
     small = [f"{prefix}_train.c"] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
     external = [name for name in options.external if name.endswith(".c")]
+    parts = part_files(templates, model, train, options.parts, prefix)
     sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
+    sources += [name for name in parts if name.endswith(".c")]
     model.update(sources=sources, small_sources=small)
     model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.functions]
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
 
     def rendered(name: str) -> str:
-        return fitted(environment.get_template(f"{name}.j2").render(model))
+        return fitted(templates.get_template(f"{name}.j2").render(model))
 
     code = {f"{prefix}_train.c": rendered("train.c"), **kernel_files}
     model["headers"] = used = directly_used(code.values(), options.runtime)
@@ -109,8 +125,11 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         ),
         **copied(used, options.external.values(), options.runtime),
         **options.external,
-        "CMakeLists.txt": environment.get_template("CMakeLists.txt.j2").render(model),
+        **parts,
+        "CMakeLists.txt": templates.get_template("CMakeLists.txt.j2").render(model),
     }
+    if options.board is not None:
+        files |= board_files(templates, model, options.board, interface, plan)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface, tuple(small), tuple(external))
@@ -161,7 +180,13 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         terms=train.terms,
         transient_offsets=_transient_offsets(plan),
         input_rows=train.graph.inputs[0].shape[1] if _line_stream(plan) else 0,
+        feature_bytes=_feature_bytes(train, plan) if options.features else 0,
     )
+
+
+def _feature_bytes(train: TrainGraph, plan: MemoryPlan) -> int:
+    border = border_of(train, plan)
+    return 0 if border is None else border.size_bytes
 
 
 def _image(train: TrainGraph, plan: MemoryPlan) -> Value:
@@ -198,24 +223,6 @@ def _watches(plan: MemoryPlan) -> tuple[Watch, ...]:
         return (Watch(plan),)
     kept = tuple(enumerate(_transient_offsets(plan)))
     return Watch(plan), Watch(plan.inference.plan, "one", tuple((memory, size) for memory, size in kept if size))
-
-
-def _flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
-    """Every constant that lies in flash: frozen weights, and initial values that are not all zero."""
-    state = {value.name for value in train.graph.state}
-    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
-    return [
-        (tables.of(name), data)
-        for name, data in {**more, **train.graph.constants}.items()
-        if name not in state or bool(np.any(data))
-    ]
-
-
-def _transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
-    """Copies of frozen 1x1 weights, by (input channel, output channel)."""
-    nodes = [node for node in train.graph.nodes if node.name in kernels.transposed]
-    weights = {transposed_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
-    return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]
 
 
 def _template_data(
@@ -296,6 +303,8 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
     after_loss = next(node.name for node in training[judged:] if not op_def(node.op).view)
     starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
+    border = border_of(train, plan) if options.features else None
+    starts |= set[str]() if border is None else border.starts
     stream = _line_stream(plan)
     until = 0 if stream is None else 1 + step.index(stream)
     behind = {node.name for node in step[until:]}
@@ -306,7 +315,13 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     )
     train_parts = sequencer.parts("step", (n for n in training if n.name in behind), infer, {*starts, after_loss})
     cut = next(i for i, part in enumerate(train_parts) if part.first == after_loss)
+    features: dict[str, object] = {"feature_bytes": 0}
+    if border is not None:
+        features = feature_lines(border, train_parts, cut, sequencer)
     return {
+        **features,
+        "features_asked": options.features,
+        "slices": None if options.slices is None else [options.slices[part.first] for part in train_parts],
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),

@@ -35,9 +35,18 @@ class Part:
     finds_exponents: bool
     reads_row: bool = False
 
+    @property
+    def call(self) -> str:
+        """Of this function, where the caller has what it takes under the names of its parameters."""
+        more = (("label", self.reads_label), ("first", self.finds_exponents), ("row", self.reads_row))
+        return f"{self.name}({', '.join(['arena', *(name for name, taken in more if taken)])});"
+
 
 class Sequencer:
-    """Turns nodes into calls; collects the offsets and tables that the calls use. small: no call stands there twice."""
+    """Turns nodes into calls; collects the offsets and tables that the calls use.
+
+    small: no call stands there twice. apart: every call is a function of its own, after which a step may pause.
+    """
 
     def __init__(
         self,
@@ -47,9 +56,11 @@ class Sequencer:
         tables: Names,
         watches: Sequence[Watch] = (),
         small: bool = False,
+        apart: bool = False,
     ) -> None:
         self._watches = watches
         self._small = small
+        self._most = 1 if apart else CALLS_PER_FUNCTION
         self._train = train
         self._plan = plan
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
@@ -117,7 +128,7 @@ class Sequencer:
         for node in nodes:
             if op_def(node.op).view:
                 continue
-            if not runs or len(runs[-1]) == CALLS_PER_FUNCTION or node.name in starts:
+            if not runs or len(runs[-1]) == self._most or node.name in starts:
                 runs.append([])
             runs[-1].append(node)
         result: list[Part] = []

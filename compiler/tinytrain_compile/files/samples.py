@@ -84,7 +84,7 @@ def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples
 
 def samples_of(where: str, x: Array, y: Array, model: ImportedModel, train: TrainGraph) -> Samples:
     """The same of arrays; `where` is what messages call them."""
-    return Samples(inputs_of(where, x, model, train), _labels(where, y, len(x), model, train))
+    return Samples(inputs_of(where, x, model, train), labels_of(where, y, len(x), model, train))
 
 
 def inputs_of(where: str, x: Array, model: ImportedModel, train: TrainGraph) -> Array:
@@ -104,8 +104,12 @@ def stored_input(x: Array, train: TrainGraph) -> Array:
 
 def in_slots(interface: Interface, samples: Samples) -> Samples:
     """Samples in the types of the C calls."""
-    kind = "<i4" if interface.label_ctype == "int32_t" else "<f4"
-    return Samples(in_input_slot(interface, samples.x), np.ascontiguousarray(samples.y, kind))
+    return Samples(in_input_slot(interface, samples.x), in_label_type(interface, samples.y))
+
+
+def in_label_type(interface: Interface, y: Array) -> Array:
+    """Labels in the type of the C calls."""
+    return np.ascontiguousarray(y, "<i4" if interface.label_ctype == "int32_t" else "<f4")
 
 
 def in_input_slot(interface: Interface, x: Array) -> Array:
@@ -182,7 +186,8 @@ def is_written(model: ImportedModel) -> bool:
     return model.loss is not None and model.loss.written is not None
 
 
-def _labels(where: str, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
+def labels_of(where: str, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
+    """Labels of so many samples alone."""
     classes = class_count(train)
     y = labels.shaped(where, y, label_shape(count, model, train), classes)
     if classes:

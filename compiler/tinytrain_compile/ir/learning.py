@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tinytrain_compile.ir.cost import StepCost
+
+RateSchedule = Literal["cosine", "constant"]
+"""What a learning rate does in a training: it falls to 0 along half a cosine, or stays."""
+SCHEDULES: tuple[RateSchedule, ...] = get_args(RateSchedule)
 
 ENOUGH = 0.9
 """Share of the gain after which more epochs bring little."""
@@ -82,7 +86,7 @@ def mean_score(found: Sequence[Score]) -> Score:
 @dataclass(frozen=True)
 class Tried:
     """A batch, a norm to clip to (0: none) and a rate in a round of the search: the mean curve over its trainings, each
-    on a seed of its own."""
+    on a seed of its own. settles: the rate had fallen to 0 at the end, so that only the end is what a device gets."""
 
     batch: int
     clip: float
@@ -90,10 +94,13 @@ class Tried:
     seeds: int
     curve: tuple[Score, ...]
     failed: int
+    settles: bool = False
 
     @property
     def best_epoch(self) -> int:
         """The epoch after which held-back samples were known best; 0: before the first."""
+        if self.settles:
+            return len(self.curve) - 1
         return max(range(len(self.curve)), key=lambda epoch: self.curve[epoch].worth)
 
     @property
@@ -161,7 +168,7 @@ class Finding:
     @property
     def worth_it(self) -> bool:
         """Whether held-back samples were known better after training than before it."""
-        return self.chosen.best_epoch > 0
+        return self.chosen.best.worth > self.chosen.curve[0].worth
 
     def device(self, updates: int) -> tuple[float, float] | None:
         """Seconds and joules of so many updates by the target's figures."""

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
@@ -30,11 +31,15 @@ class ChannelSlice:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """What is updated: parameter name -> None (the whole tensor) or a channel slice. All others are frozen."""
+    """What is updated: parameter name -> None (the whole tensor) or a channel slice. All others are frozen.
+
+    activations: weight -> how its layer keeps its input for the gradient (None: exactly), where that is said.
+    """
 
     updates: Mapping[str, ChannelSlice | None]
     label: str = ""
     """How the user would ask for it again: `last:6`, `all`, a file name ..."""
+    activations: Mapping[str, LowRank | None] = field(default_factory=dict[str, LowRank | None])
 
 
 # ---- training -> plan, lower, emit ----------------------------------------------------------------------------------
@@ -148,7 +153,7 @@ class TrainGraph:
     clip: what the gradient of a parameter is multiplied by so that a norm is kept, by the parameter's name; where
     gradients are divided by something too, that is not part of it.
     identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
-    trained: which of the state are parameters, by name.
+    trained: which of the state are parameters, by name. low_rank: what is kept of activations that are not kept whole.
     """
 
     graph: Graph
@@ -173,6 +178,7 @@ class TrainGraph:
     clip: Mapping[str, Value] = field(default_factory=dict[str, Value])
     identity: str = ""
     trained: Mapping[str, TrainedPart] = field(default_factory=dict[str, TrainedPart])
+    low_rank: tuple[KeptActivation, ...] = ()
 
     def of_one(self, value: Value) -> tuple[int, ...]:
         """Shape of one sample's part of an input, a label or an output."""
@@ -368,6 +374,7 @@ class Interface:
     transient_offsets: tuple[int, ...] = ()
     """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
     input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
+    feature_bytes: int = 0  # of what m_features writes; 0: the step is not cut
 
 
 @dataclass(frozen=True)

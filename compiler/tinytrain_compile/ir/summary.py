@@ -9,7 +9,9 @@ from typing import Any
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
+from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.target.model import Board
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------
 
@@ -42,6 +44,7 @@ class InstructionCounts:
     """Instructions executed under QEMU in one call each, by function; scalar helpers count for their callers.
 
     step_index: which step was counted. step: of one micro-batch; apply: of the update after several, or None.
+    features, train_features: of a sample by its features; None where there are none, or no step was made on them.
     code_bytes: size of every function of the model.
     """
 
@@ -51,6 +54,8 @@ class InstructionCounts:
     apply: Mapping[str, int] | None
     code_bytes: Mapping[str, int]
     cycles: CycleModel | None = None
+    features: Mapping[str, int] | None = None
+    train_features: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,8 @@ class Summary:
     choices: which initializers of the file are parameters.
     options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
     --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
+    runtime: parts of the loop around the step; replay: what a reservoir of samples takes, if there is one.
+    features: where the step is cut, if that is asked for and anything is frozen.
     """
 
     model: str
@@ -186,6 +193,12 @@ class Summary:
     choices: tuple[ParameterChoice, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scheme: str = ""
+    board: Board | None = None
+    core: str = ""  # the target that QEMU checks, which is the board's core
+    runtime: RuntimeParts = NO_PARTS
+    replay: ReplayRoom | None = None
+    features: FeatureCut | None = None
+    features_asked: bool = False
 
     @property
     def all_notes(self) -> tuple[str, ...]:

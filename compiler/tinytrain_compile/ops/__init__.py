@@ -25,6 +25,7 @@ from tinytrain_compile.ops import (
     shape,
     smooth,
     stream,
+    subspace,
     update,
     views,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "shape",
     "smooth",
     "stream",
+    "subspace",
     "update",
     "views",
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops import clip, conv, linear, update
+from tinytrain_compile.ops import clip, conv, linear, subspace, update
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, ReferenceRule, register
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ UPDATES = (
 )
 """What takes a gradient `g` element by element; its first operand has the same shape."""
 
+LOW_RANK_UPDATES = (update.ACCUMULATE, update.SGD_UPDATE, update.MOMENTUM_UPDATE, update.ADAM_UPDATE)
+"""What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
 
 ROWS = ("rows",)
 KEPT_SUMS = 40
@@ -162,3 +164,5 @@ for _gradient in GRADIENTS:
         _fuse(Pair(_gradient, _update))
         if _update is not update.ACCUMULATE:
             _fuse(Pair(_gradient, _update, squares=True))
+for _update in LOW_RANK_UPDATES:
+    _fuse(Pair(subspace.SUBSPACE_GRAD_WEIGHT, _update))

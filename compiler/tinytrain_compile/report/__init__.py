@@ -10,6 +10,7 @@ from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
 from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml
+from tinytrain_compile.report.low_rank import low_rank_lines
 from tinytrain_compile.report.pareto import PARETO_CSV, pareto_csv, pareto_lines
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 from tinytrain_compile.report.steps import step_lines
@@ -26,6 +27,7 @@ __all__ = [
     "finding_toml",
     "kernel_lines",
     "kernel_work",
+    "low_rank_lines",
     "milliseconds",
     "ops_markdown",
     "ops_text",

@@ -13,12 +13,15 @@ from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
+from tinytrain_compile.report.board import board_json
 from tinytrain_compile.report.choice import choice_json, update_choice_json
 from tinytrain_compile.report.code import code_json, tiles_json
 from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
+from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
+from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 
@@ -29,6 +32,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
     return {
         "model": summary.model,
         "target": summary.target,
+        "board": board_json(summary),
         "quant": summary.quant,
         "contract": summary.contract,
         "loss": loss_name(summary),
@@ -43,8 +47,11 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "update_totals": update_totals(summary),
         "update_choice": update_choice_json(summary.choice),
         "pareto": [] if summary.choice is None else pareto_json(summary.choice.pareto),
+        "low_rank": low_rank_json(summary),
         "parameters": [asdict(choice) for choice in summary.choices],
         "memory": _memory(summary, analysis),
+        "runtime": runtime_json(summary),
+        "features": features_json(summary),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(analysis, summary.choice),
         "work": _work(summary),
@@ -67,6 +74,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
         "micro_batch": summary.train.micro_batch,
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
+        **({"replay_bytes": replay_bytes(summary)} if summary.replay is not None else {}),
         "lower_bound_bytes": plan.lower_bound_bytes,
         "gap_bytes": plan.gap_bytes,
         "order_proven": plan.order_proven,
@@ -194,6 +202,7 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "stack_bytes": summary.verify.stack_bytes,
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
         "arena_measured_bytes": summary.verify.arena_measured_bytes,
+        "replay_bytes": replay_bytes(summary),
         "regions": _regions(summary),
         "peak_bytes": analysis.breakdown(plan.peak_step),
         "peak_live": [

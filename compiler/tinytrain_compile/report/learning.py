@@ -94,7 +94,8 @@ def _advice(finding: Finding) -> list[str]:
     kept = f"; keep {finding.replay} old samples and replay one after each new one" if finding.replay else ""
     clip = f" --clip-norm {finding.chosen.clip:g}" if finding.chosen.clip else ""
     options = f"--lr {finding.chosen.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
-    return [f"{'recommend':<10} {options}{kept}"]
+    falling = f"{'':<10} falling to 0 along a cosine over all updates (--runtime schedule, docs/training-loop.md)"
+    return [f"{'recommend':<10} {options}{kept}", *([falling] if finding.chosen.settles else [])]
 
 
 def bars(curve: Sequence[Score]) -> str:
@@ -119,6 +120,7 @@ def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
     found = {**options, "lr": float(f"{finding.chosen.rate:.4g}"), "batch": finding.chosen.batch}
     found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
     found["epochs"] = finding.taken.epochs
+    found |= {"runtime": "schedule"} if finding.chosen.settles else {}
     return _toml(found, finding)
 
 

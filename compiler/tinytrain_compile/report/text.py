@@ -14,12 +14,15 @@ from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.board import board_rows
 from tinytrain_compile.report.choice import attempt_lines, choice_rows, update_choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.formats import float_regions
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, row, sentence, wrapped
+from tinytrain_compile.report.low_rank import low_rank_pieces
+from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
     bytes_text,
@@ -52,15 +55,19 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
     rows = [
         *_model_rows(summary, width),
         sentence("target", _target(summary), width),
+        *board_rows(summary, width),
         *_update_rows(summary, width),
         *update_choice_rows(summary, width),
         *_arena_rows(summary, analysis, width),
+        row("features", feature_pieces(summary), width, most=2),
+        row("runtime", runtime_pieces(summary), width, most=2),
         row("stack", _stack(summary), width, most=1),
         row("flash", [*_flash(summary), *code_pieces(summary)], width),
         row("tiles", tile_pieces(summary), width, most=2, rank=8),
         row("external", external_pieces(summary), width, most=2, rank=8),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=2),
         row("work", _work(summary), width, most=2),
+        row("low rank", low_rank_pieces(summary), width, most=3),
         *_float_rows(summary, width),
         *_data_rows(summary, width),
         *_stream_rows(summary, width),

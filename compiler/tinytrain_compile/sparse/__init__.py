@@ -12,10 +12,11 @@ from tinytrain_compile.sparse.choices import (
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
 from tinytrain_compile.sparse.rules import tables_of_gradients, tables_without_data
-from tinytrain_compile.sparse.select import resolve_update
+from tinytrain_compile.sparse.select import LOW_RANK_LAYERS, resolve_update
 
 __all__ = [
     "COLUMNS",
+    "LOW_RANK_LAYERS",
     "PRIOR",
     "UNITS",
     "GainTable",

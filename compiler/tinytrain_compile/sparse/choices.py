@@ -102,10 +102,12 @@ def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
     """How a plan trains a layer."""
     bias = any(value.name in plan.updates for value in layer.biases)
     weights = [value for value in layer.weights if value.name in plan.updates]
+    how = plan.activations.get(layer.weights[0].name) if weights else None
+    kept = (how.kind, how.ranks) if how is not None and how.kind == "asi" else ("", ())
     piece = next((plan.updates[value.name] for value in weights if plan.updates[value.name] is not None), None)
     if piece is None:
-        return SchemeEntry(layer.name, bias, "all" if weights else 0, "out")
-    return SchemeEntry(layer.name, bias, piece.channels, weight_axis(layer.node, piece.axis))
+        return SchemeEntry(layer.name, bias, "all" if weights else 0, "out", *kept)
+    return SchemeEntry(layer.name, bias, piece.channels, weight_axis(layer.node, piece.axis), *kept)
 
 
 def entries_of_plan(graph: Graph, plan: UpdatePlan) -> tuple[SchemeEntry, ...]:
@@ -137,6 +139,8 @@ def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
                 lines.append(f"weight = {json.dumps(weight)}")
             if entry.weight not in (0, "all"):
                 lines.append(f'axis = "{entry.axis}"')
+            if entry.activation:
+                lines += [f'activation = "{entry.activation}"', f"ranks = {list(entry.ranks)}"]
             blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 

@@ -10,17 +10,25 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.toml_table import load_toml
 from tinytrain_compile.files.user_file import read_text
 
-_KEYS = {"layer", "bias", "weight", "axis"}
+_KEYS = {"layer", "bias", "weight", "axis", "activation", "ranks"}
+_ACTIVATIONS = ("exact", "asi", "subspace")
+_MODES = 4
+"""Of an activation, at most."""
 
 
 @dataclass(frozen=True)
 class SchemeEntry:
-    """One [[update]] table. weight: "all", a count of leading channels (0: none), or channel indices."""
+    """One [[update]] table. weight: "all", a count of leading channels (0: none), or channel indices.
+
+    activation: how the layer keeps its input ("": as --activations says); ranks: of its modes, none: measured ones.
+    """
 
     layer: str
     bias: bool
     weight: str | int | tuple[int, ...]
     axis: str
+    activation: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
@@ -51,7 +59,28 @@ def _entry(where: str, raw: Any) -> SchemeEntry:
         raise _bad(where, "`bias` is true or false")
     if axis not in ("out", "in"):
         raise _bad(where, '`axis` is "out" or "in"')
-    return SchemeEntry(layer, bias, _weight(where, table.get("weight", 0)), axis)
+    weight = _weight(where, table.get("weight", 0))
+    return SchemeEntry(layer, bias, weight, axis, *_activation(where, table))
+
+
+def _activation(where: str, table: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """How a layer keeps its input, and in which ranks."""
+    activation, ranks = table.get("activation", ""), table.get("ranks", [])
+    if "activation" in table and activation not in _ACTIVATIONS:
+        raise _bad(where, '`activation` is "exact", "asi" or "subspace"')
+    listed = cast(list[Any], ranks) if isinstance(ranks, list) else [0]
+    whole = all(isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1 for rank in listed)
+    if not whole or len(listed) > _MODES or ("ranks" in table and not listed):
+        raise _bad(where, "`ranks` is a list of one to four numbers from 1 on: channels, height, width, samples")
+    if activation == "subspace" and len(listed) == _MODES:
+        raise _bad(where, "`ranks` of a fixed subspace are of channels, height and width: samples come in any order")
+    if listed and activation not in ("asi", "subspace"):
+        raise _bad(where, '`ranks` are for activation = "asi" or "subspace"')
+    if activation in ("asi", "subspace") and table.get("weight", 0) == 0:
+        raise _bad(where, "`activation` is about the gradient of a weight, and the entry trains none")
+    if activation in ("asi", "subspace") and table.get("axis") == "in" and table["weight"] != "all":
+        raise _bad(where, '`activation` needs whole inputs: leave axis = "in" out')
+    return activation, tuple(listed)
 
 
 def _weight(where: str, weight: Any) -> str | int | tuple[int, ...]:

@@ -8,12 +8,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.sparse.layers import Layer, channel_axes, layers_of, weight_axis
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
+
+LOW_RANK_LAYERS = ("Conv", "Gemm")
+"""Ops of layers that can keep their input in subspaces."""
 
 UpdateMap = dict[str, ChannelSlice | None]
 """Parameter -> the channels that are updated, None for all of it."""
@@ -31,7 +36,8 @@ def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
         )
     chosen = _named_set(layers, spec)
     if chosen is None and files and _is_file(spec):
-        plan = UpdatePlan(_from_scheme(layers, load_scheme(Path(spec))), Path(spec).name)
+        entries = _by_layer(layers, load_scheme(Path(spec)))
+        plan = UpdatePlan(_from_scheme(layers, entries), Path(spec).name, _activations(layers, entries))
         _check_slices(graph, layers, plan)
         return plan
     if chosen is None:
@@ -93,19 +99,44 @@ def _match(layers: tuple[Layer, ...], pattern: str) -> list[Layer]:
     return found
 
 
-def _from_scheme(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> UpdateMap:
+def _by_layer(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> dict[str, SchemeEntry]:
     final: dict[str, SchemeEntry] = {}
-    by_name = {layer.name: layer for layer in layers}
     for entry in entries:
         for layer in _match(layers, entry.layer):
             final[layer.name] = entry
+    return final
+
+
+def _from_scheme(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> UpdateMap:
     updates: UpdateMap = {}
     for layer in layers:
         if layer.name in final:
-            updates.update(entry_updates(by_name[layer.name], final[layer.name]))
+            updates.update(entry_updates(layer, final[layer.name]))
     if not updates:
         raise CompileError("E0303", "--update", "the scheme updates nothing", "set bias = true or weight in an entry")
     return updates
+
+
+def _activations(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> dict[str, LowRank | None]:
+    """How layers keep their inputs, where entries say it. E0302 for a layer that has no such form."""
+    found: dict[str, LowRank | None] = {}
+    for layer in layers:
+        entry = final.get(layer.name)
+        if entry is None or not entry.activation or not layer.weights:
+            continue
+        if entry.activation == "exact":
+            found[layer.weights[0].name] = None
+            continue
+        if layer.node.op not in LOW_RANK_LAYERS or _cuts_groups(layer, entry):
+            what = f"has no low-rank form of its input (activation = {entry.activation!r})"
+            raise CompileError("E0302", layer.name, what, "leave activation out, or train all of its weight")
+        found[layer.weights[0].name] = LowRank(entry.ranks, "asi" if entry.activation == "asi" else "subspace")
+    return found
+
+
+def _cuts_groups(layer: Layer, entry: SchemeEntry) -> bool:
+    """Whether the channels that are trained read channels of their own."""
+    return entry.weight != "all" and isinstance(layer.node.attrs, ConvAttrs) and layer.node.attrs.groups > 1
 
 
 def entry_updates(layer: Layer, entry: SchemeEntry) -> UpdateMap:

@@ -1,6 +1,29 @@
-"""Targets: what the compiler knows about a core and about the board that checks it."""
+"""Targets: what the compiler knows about a core, its board in QEMU, and boards that people have."""
 
-from tinytrain_compile.target.loader import list_targets, load_target
-from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, Target
+from tinytrain_compile.target.boards import with_reserve
+from tinytrain_compile.target.loader import list_boards, list_targets, load_target
+from tinytrain_compile.target.model import (
+    Board,
+    BoardMemory,
+    Core,
+    Features,
+    MemoryBank,
+    QemuBoard,
+    Region,
+    Target,
+)
 
-__all__ = ["Core", "Features", "MemoryBank", "QemuBoard", "Region", "Target", "list_targets", "load_target"]
+__all__ = [
+    "Board",
+    "BoardMemory",
+    "Core",
+    "Features",
+    "MemoryBank",
+    "QemuBoard",
+    "Region",
+    "Target",
+    "list_boards",
+    "list_targets",
+    "load_target",
+    "with_reserve",
+]

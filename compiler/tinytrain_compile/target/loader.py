@@ -8,27 +8,37 @@ from pathlib import Path
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.files.toml_table import Table, TableKind, parse_table, read_table
+from tinytrain_compile.target.boards import CORE_KEY, board_target
 from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, Target
 
+BOARDS = "boards"
+"""The folder of the boards, in that of the targets."""
 _KIND = TableKind("E0102", "E0103", "compare with the files in targets/", "a target name or a readable .toml file")
 
 
 def list_targets() -> tuple[str, ...]:
-    """Names of the built-in targets, sorted."""
+    """Names of the built-in cores, sorted."""
     return tuple(sorted(path.stem for path in data_dir("targets").glob("*.toml")))
 
 
+def list_boards() -> tuple[str, ...]:
+    """Names of the built-in boards, sorted."""
+    return tuple(sorted(path.stem for path in (data_dir("targets") / BOARDS).glob("*.toml")))
+
+
 def load_target(name_or_path: str) -> Target:
-    """A built-in target by name, or any target file by its path (ending in .toml).
+    """A built-in core or board by name, or the file of one by its path (ending in .toml).
 
     Errors: E0102 for an unknown name or unreadable file, E0103 for a file that is not a target description.
     """
     if name_or_path in list_targets():
         path = data_dir("targets") / f"{name_or_path}.toml"
+    elif name_or_path in list_boards():
+        path = data_dir("targets") / BOARDS / f"{name_or_path}.toml"
     elif name_or_path.endswith(".toml"):
         path = Path(name_or_path)
     else:
-        known = ", ".join(list_targets())
+        known = ", ".join((*list_targets(), *list_boards()))
         raise CompileError("E0102", "--target", f"there is no target {name_or_path!r}", f"choose one of: {known}")
     return _target(read_table(path, name_or_path, _KIND))
 
@@ -39,6 +49,17 @@ def parse_target(text: str, where: str) -> Target:
 
 
 def _target(root: Table) -> Target:
+    if not root.has(CORE_KEY):
+        return _core_target(root)
+    named = root.text(CORE_KEY)
+    if named not in list_targets():
+        raise root.error(CORE_KEY, f"names no core (one of: {', '.join(list_targets())})")
+    target = board_target(root, load_target(named))
+    _check_name(target, root)
+    return target
+
+
+def _core_target(root: Table) -> Target:
     target = Target(
         name=root.text("name"),
         summary=root.text("summary"),
@@ -112,10 +133,14 @@ def _region(table: Table) -> Region:
     return region
 
 
-def _check(target: Target, root: Table) -> None:
-    """Rules that involve more than one key."""
+def _check_name(target: Target, root: Table) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", target.name):
         raise root.error("name", "must be lower-case letters, digits, '-' and '_'")
+
+
+def _check(target: Target, root: Table) -> None:
+    """Rules that involve more than one key."""
+    _check_name(target, root)
     if target.alignment_bytes not in (4, 8, 16, 32):
         raise root.error("alignment_bytes", "must be 4, 8, 16 or 32")
     if len({bank.name for bank in target.memories}) != len(target.memories):

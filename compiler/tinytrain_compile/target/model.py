@@ -80,8 +80,66 @@ class QemuBoard:
 
 
 @dataclass(frozen=True)
+class BoardMemory:
+    """A RAM of a board as its manual has it. stack_bytes, reserve_bytes: of it, that the model may not have.
+
+    retained: its content outlives the part's standby. dma: DMA controllers reach it. cached: the core's data cache lies
+    in front of it.
+    """
+
+    name: str
+    region: Region
+    retained: bool
+    dma: bool
+    cached: bool
+    stack_bytes: int = 0
+    reserve_bytes: int = 0
+
+    @property
+    def model_bytes(self) -> int:
+        """What is left for models."""
+        return self.region.size_bytes - self.stack_bytes - self.reserve_bytes
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board that people have: where its memories are. The first memory holds the arena.
+
+    flash: what an application may have of it, behind a boot stage. flash_reserve_bytes: of that, for what is not the
+    model. pj_source: where the energy of a cycle is published. unverified: why less is known than of others, or "".
+    """
+
+    part: str
+    flash: Region
+    flash_reserve_bytes: int
+    memories: tuple[BoardMemory, ...]
+    pj_source: str
+    sources: tuple[str, ...]
+    unverified: str = ""
+
+    @property
+    def stack(self) -> BoardMemory:
+        """The memory that holds the stack."""
+        return next(memory for memory in self.memories if memory.stack_bytes)
+
+    @property
+    def reserve(self) -> BoardMemory:
+        """The memory that holds everything of the firmware that is not the model's: statics, heap, RTOS."""
+        return next(memory for memory in self.memories if memory.reserve_bytes)
+
+    @property
+    def flash_bytes(self) -> int:
+        """What models may have of the flash."""
+        return self.flash.size_bytes - self.flash_reserve_bytes
+
+
+@dataclass(frozen=True)
 class Target:
-    """One core: features, compiler flags, alignment of the arena, stack budget, core, memories, board (None: host)."""
+    """One core: features, compiler flags, alignment of the arena, stack budget, core, memories, QEMU's (None: host).
+
+    Of a board: name and memories are the board's (what it leaves to models), the rest is that of the core `base`,
+    QEMU's machine too.
+    """
 
     name: str
     summary: str
@@ -94,3 +152,10 @@ class Target:
     qemu: QemuBoard | None = None
     cycle_model: str = ""
     """How --cycles models it: "table", "llvm-mca:CPU", or "" for no model."""
+    base: str = ""
+    board: Board | None = None
+
+    @property
+    def core_name(self) -> str:
+        """The core's own target, by whose name tiles and external kernels know it."""
+        return self.base or self.name

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.imported import ImportedModel
@@ -15,6 +18,7 @@ from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.frozen import fold_frozen
 from tinytrain_compile.training.identity import identity_of
 from tinytrain_compile.training.loss import append_loss
+from tinytrain_compile.training.low_rank import keep_subspaces, with_low_rank
 from tinytrain_compile.training.masks import keep_masks
 from tinytrain_compile.training.optimizer import Optimizer
 from tinytrain_compile.training.options import TrainingOptions
@@ -40,16 +44,13 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
-    gradients = differentiate(builder, tuple(forward), loss.loss, list(trained), factor)
-    if not gradients:
-        raise CompileError(
-            "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
-        )
-    forward, backward = keep_masks(builder, forward, builder.nodes)
+    found = _gradients(builder, forward, loss.loss, trained, factor)
+    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed)
+    forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
-    found = [(target, gradients[target.name]) for target in trained if target.name in gradients]
     optimizer.update(found, layers_of(forward))
+    optimizer.follow(keep_subspaces(builder, copies.updates))
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
@@ -69,7 +70,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         dropout=None if dropouts is None else dropouts.active,
         clip=optimizer.clip,
         identity=identity_of(imported, plan, judge, options.meaning),
-        trained={target.name: part for target, part in trained.items() if target.name in gradients},
+        trained={target.name: trained[target] for target, _ in found},
+        low_rank=tuple(copies.kept),
     )
     check_graph(result.graph, infer)
     return result
@@ -88,6 +90,27 @@ def _forward(
     }
     kept = {value.name for value in (*trained, *graph.outputs)}
     return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained
+
+
+def _gradients(
+    builder: GraphBuilder, forward: Sequence[Node], loss: Value, trained: Iterable[Value], factor: int
+) -> list[tuple[Value, Value]]:
+    """What is trained, with its gradient; the backward pass is in the builder. CompileError E0303 if there is none."""
+    targets = [*trained]
+    gradients = differentiate(builder, tuple(forward), loss, targets, factor)
+    if not gradients:
+        raise CompileError(
+            "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
+        )
+    return [(target, gradients[target.name]) for target in targets if target.name in gradients]
+
+
+def _ways(
+    plan: UpdatePlan, trained: Mapping[Value, TrainedPart], found: Sequence[tuple[Value, Value]]
+) -> dict[str, LowRank]:
+    """How layers keep their inputs, by the name of their weight's gradient, where that is not exact."""
+    ways = {gradient.name: plan.activations.get(trained[target].parameter) for target, gradient in found}
+    return {name: how for name, how in ways.items() if how is not None}
 
 
 def _names(graph: Graph) -> set[str]:

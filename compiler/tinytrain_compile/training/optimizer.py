@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,8 +56,13 @@ class Optimizer:
     def keep(self, scalar: Value, counted: tuple[Value, Value]) -> None:
         """State that is no parameter's: a scalar that the generated code sets, a count and its new content."""
         self.accumulators.append(scalar)
-        self.state.append(counted[0])
-        self.updates.append(counted)
+        self.follow([counted])
+
+    def follow(self, changes: Iterable[tuple[Value, Value]]) -> None:
+        """State that is no parameter's, and its new content."""
+        for state, after in changes:
+            self.state.append(state)
+            self.updates.append((state, after))
 
     def update(self, gradients: Sequence[tuple[Value, Value]], layers: Mapping[str, str]) -> None:
         """Emit the updates of parameters by their gradients; layers: the layer of each parameter, by names."""

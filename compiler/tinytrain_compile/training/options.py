@@ -26,6 +26,7 @@ class TrainingOptions:
     optimizer), raw_epsilon, decay_after and late: of adam and adamw, see AdamAttrs.
     steps_before: updates that the state has behind it.
     dropout: the seed of its masks; None leaves every Dropout out.
+    seed: of the subspaces that low-rank activations begin with.
     clip_norm: the largest norm that a gradient keeps; None: any. clip_per: of all trained tensors together, or of those
     of each layer.
     initial: first values of the optimizer's state by parameter and kind, where they are not 0.
@@ -50,6 +51,7 @@ class TrainingOptions:
     late: bool = False
     steps_before: int = 0
     dropout: int | None = None
+    seed: int = 0
     clip_norm: float | None = None
     clip_per: ClipPer = "model"
     initial: Mapping[tuple[str, str], Array] = field(default_factory=dict[tuple[str, str], Array])

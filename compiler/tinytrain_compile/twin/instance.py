@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,28 @@ class Instance:
         face, together = self.interface, self.interface.micro_batch
         step = "accumulate" if face.accumulates else "train" if face.input_rows else "train_step"
         step += "_end" if face.input_rows else ""
-        losses = list[float]()
+        starts = range(0, len(x), together)
+        return self._updated(self._trained(step, x[at : at + together], y[at : at + together]) for at in starts)
+
+    def features(self, x: Array) -> Array:
+        """What the frozen part makes of each sample: (samples, bytes). E0101 of a build without features."""
+        found = np.empty((len(x), self._feature_bytes()), np.uint8)
+        for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
+            self._give(sample, _TRAIN)
+            self._check("features", self._call("features")(self._handle, ctypes.c_void_p(result.ctypes.data)))
+        return found
+
+    def train_features(self, features: Array, y: Array) -> Array:
+        """`train` on samples by their features: the same bytes."""
+        self._feature_bytes()
+        step = "accumulate_features" if self.interface.accumulates else "train_features"
+        return self._updated(self._trained_behind(step, *pair) for pair in zip(features, y, strict=True))
+
+    def _updated(self, calls: Iterator[float]) -> Array:
+        """Makes the calls of an update; the loss of each."""
+        face, losses = self.interface, list[float]()
         try:
-            for first in range(0, len(x), together):
-                losses.append(self._trained(step, x[first : first + together], y[first : first + together]))
+            losses.extend(calls)
         except CompileError:
             if face.accumulates:
                 self.load(self.save())  # which clears the sums: nothing of the batch stays
@@ -139,6 +157,18 @@ class Instance:
         self._give(np.ascontiguousarray(x), _TRAIN)
         self._check("step", self._call(call)(self._handle, ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss)))
         return loss.value
+
+    def _trained_behind(self, call: str, features: Array, y: Array) -> float:
+        features, y, loss = np.ascontiguousarray(features), np.ascontiguousarray(y), ctypes.c_float()
+        pointers = (ctypes.c_void_p(features.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss))
+        self._check("step", self._call(call)(self._handle, *pointers))
+        return loss.value
+
+    def _feature_bytes(self) -> int:
+        if not self.interface.feature_bytes:
+            what = "this build has none"
+            raise CompileError("E0101", "features", what, "compile with features='on', and freeze the first layer")
+        return self.interface.feature_bytes
 
     def _give(self, x: Array, kind: int) -> None:
         """Put what a call reads where it reads it."""

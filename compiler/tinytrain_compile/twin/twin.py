@@ -8,7 +8,15 @@ from types import TracebackType
 
 import numpy as np
 
-from tinytrain_compile.files.samples import in_input_slot, in_slots, inputs_of, is_written, samples_of
+from tinytrain_compile.files.samples import (
+    in_input_slot,
+    in_label_type,
+    in_slots,
+    inputs_of,
+    is_written,
+    labels_of,
+    samples_of,
+)
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import Interface, TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -44,10 +52,29 @@ class Twin:
             raise ValueError(f"{len(x)} samples, an update takes {self.batch} (batch=)")
         if lr is not None:
             self.instance.set_rate(lr)
-        losses = self.instance.train(x, y)
+        return self._of_batch(self.instance.train(x, y), y)
+
+    def _of_batch(self, losses: Array, y: Array) -> float:
         together = self.instance.interface.micro_batch
         calls = [y[first : first + together] for first in range(0, len(y), together)]
         return self._train.terms.of_batch([float(loss) for loss in losses], calls)
+
+    def features(self, x: Array) -> Array:
+        """What the frozen part of the model makes of N samples: (N, bytes) in uint8, as the device keeps them.
+
+        Raises E0101 of a build without `features="on"`, or whose first layer is trained.
+        """
+        return self.instance.features(self.as_inputs(x))
+
+    def train_features(self, features: Array, y: Array, *, lr: float | None = None) -> float:
+        """`train_step` on N samples by their features: the same bytes, for the work of the trained part alone."""
+        y = labels_of("y", np.asarray(y), len(features), self._model, self._train)
+        y = in_label_type(self.instance.interface, y)
+        if len(features) != self.batch:
+            raise ValueError(f"{len(features)} samples, an update takes {self.batch} (batch=)")
+        if lr is not None:
+            self.instance.set_rate(lr)
+        return self._of_batch(self.instance.train_features(features, y), y)
 
     def predict(self, x: Array) -> Array:
         """The model's output of each sample: (N, *one output's shape) in float32."""

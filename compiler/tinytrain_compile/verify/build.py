@@ -13,6 +13,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.firmware import (
+    CHECK_FLAG,
     COMPILE_FLAGS,
     HOST_FLAGS,
     LINK_FLAGS,
@@ -71,7 +72,7 @@ def compile_project(
     models = model_sources(bundle)
     compiler = _compiler(target, mode, tools)
     with workers() as pool:
-        more = file_flags(bundle)
+        more = file_flags(bundle) | dict.fromkeys(check_sources, (CHECK_FLAG,))
         jobs = [
             pool.submit(_compile, [*compiler, *more.get(source, ())], source, folder)
             for source in (*models, *check_sources)

@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface
 from tinytrain_compile.ir.summary import InstructionCounts
+from tinytrain_compile.verify.firmware import WHOLE_CALLS
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
 
 COUNTED_STEP = 1
@@ -121,8 +122,25 @@ def instruction_counts(
     for function in functions:
         if function.kind != _PROGRAM:
             code[function.name] = code.get(function.name, 0) + function.high - function.low
-    step = _nth(calls, train, COUNTED_STEP * (batch // interface.micro_batch if interface.accumulates else 1))
-    return InstructionCounts(COUNTED_STEP, step, _nth(calls, infer, 0 if interface.input_rows else 1), applied, code)
+    step = _nth(calls, train, _counted(calls, train, interface, batch))
+    infers = _nth(calls, infer, 0 if interface.input_rows else 1)
+    behind = f"{train}_features" if interface.accumulates else f"{prefix}_train_features"
+    taken, given = (_first(calls, name) for name in (f"{prefix}_features", behind))
+    return InstructionCounts(COUNTED_STEP, step, infers, applied, code, features=taken, train_features=given)
+
+
+def _counted(calls: list[Call], train: str, interface: Interface, batch: int) -> int:
+    """Which call of a step is counted; of a build with features the nearest that is on a sample."""
+    call = COUNTED_STEP * (batch // interface.micro_batch if interface.accumulates else 1)
+    if not interface.feature_bytes:
+        return call
+    turns, rest = divmod(call, 2 * WHOLE_CALLS)
+    made = sum(each.name == train for each in calls)
+    return min(turns * WHOLE_CALLS + min(rest, WHOLE_CALLS), made - 1)
+
+
+def _first(calls: list[Call], name: str) -> dict[str, int] | None:
+    return next((call.instructions for call in calls if call.name == name), None)
 
 
 def _ends(interface: Interface) -> tuple[str, str]:
@@ -154,7 +172,7 @@ def counted_calls(calls: list[Call], interface: Interface, batch: int) -> tuple[
     step = COUNTED_STEP * (batch if interface.accumulates else 1)
     places = ([i for i, call in enumerate(calls) if call.name == name] for name in (train, f"{prefix}_infer"))
     steps, infers = places
-    return steps[step], infers[1]
+    return steps[_counted(calls, train, interface, batch) if interface.feature_bytes else step], infers[1]
 
 
 def _nth(calls: list[Call], name: str, index: int) -> dict[str, int]:

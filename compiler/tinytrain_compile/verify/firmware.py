@@ -24,7 +24,12 @@ STACK_EXTRA_BYTES = 16384
 
 INPUT_MAGIC = 0x56495454
 
+WHOLE_CALLS = 2
+"""Calls on a sample, before as many on its features, where a build has these."""
+
 COMPILE_FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
+CHECK_FLAG = "-DTT_CHECK"
+"""Behind the others, for files of the check program, which are empty without it."""
 SMALL_FLAG = "-Os"
 """Behind the others, for files that are made for small code."""
 EXTERNAL_FLAG = "-w"
@@ -48,8 +53,11 @@ def file_flags(bundle: SourceBundle) -> dict[str, tuple[str, ...]]:
     return {**dict.fromkeys(bundle.small, (SMALL_FLAG,)), **dict.fromkeys(bundle.external, (EXTERNAL_FLAG,))}
 
 
-def verification_files(bundle: SourceBundle, target: Target) -> dict[str, str]:
-    """Path in the output folder -> text of everything that a user needs to repeat the check (vectors apart)."""
+def verification_files(bundle: SourceBundle, target: Target, place: str = "") -> dict[str, str]:
+    """Path in the output folder -> text of everything that a user needs to repeat the check (vectors apart).
+
+    place: where in that folder the sources are, "" or a path that ends in a slash.
+    """
     interface = bundle.interface
     files = {
         "verify/main.c": _main(interface),
@@ -59,7 +67,7 @@ def verification_files(bundle: SourceBundle, target: Target) -> dict[str, str]:
     if target.qemu is not None:
         files["verify/startup.c"] = read_text("runtime_c", "ports/cortex_m/startup.c")
         files["verify/link.ld"] = _link_script(interface, target, target.qemu)
-    files["verify/Makefile"] = _makefile(bundle, target)
+    files["verify/Makefile"] = _makefile(bundle, target, place)
     files["verify/README.md"] = _readme(interface, target)
     return files
 
@@ -125,14 +133,30 @@ def _image(interface: Interface) -> dict[str, str]:
             f"    PORT_MEASURED(stack_high_water, status = (uint32_t){end}(model, &label, &loss));\n",
         }
     call = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
+    step = f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n"
     return {
         "IMAGE": f"{prefix}_input_t",
         "LINES": "",
         "INFER": f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
         f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer(model, &prediction));\n",
         "TRAIN": f"    get({prefix}_input(model), sizeof probe);\n    get(&label, sizeof label);\n"
-        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n",
+        + (_by_features(interface, step) if interface.feature_bytes else step),
     }
+
+
+def _by_features(interface: Interface, step: str) -> str:
+    """Of every four calls that train, two by features, between which all is overwritten that no call may rely on."""
+    prefix, call = interface.prefix, "accumulate_features" if interface.accumulates else "train_features"
+    return (
+        f"    static unsigned char features[{prefix.upper()}_FEATURE_BYTES];\n"
+        "    static uint32_t calls;\n"
+        f"    if (calls++ % {WHOLE_CALLS * 2}u < {WHOLE_CALLS}u) {{\n    {step}    }} else {{\n"
+        f"        PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_features(model, features));\n"
+        "        repaint();\n"
+        "        PORT_MEASURED(\n            stack_high_water,\n"
+        f"            status = (uint32_t){prefix}_{call}(model, features, &label, &loss));\n"
+        "    }\n"
+    )
 
 
 def _further(interface: Interface) -> range:
@@ -186,10 +210,10 @@ def qemu_arguments(board: QemuBoard) -> tuple[str, ...]:
     return ("-M", board.machine, *quiet, "-semihosting-config", "enable=on,target=native")
 
 
-def _makefile(bundle: SourceBundle, target: Target) -> str:
+def _makefile(bundle: SourceBundle, target: Target, place: str) -> str:
     more = file_flags(bundle)
-    sources = " ".join(f"../{path}" for path in model_sources(bundle) if path not in more)
-    common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, "-I..", "-I."))
+    sources = " ".join(f"../{place}{path}" for path in model_sources(bundle) if path not in more)
+    common = " ".join((*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, f"-I../{place}".rstrip("/"), "-I."))
     host, models = " ".join(HOST_FLAGS), "$(MODEL) $(MORE)" if more else "$(MODEL)"
 
     def objects(folder: str) -> str:
@@ -200,12 +224,12 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
         "# SPDX-License-Identifier: LicenseRef-model-owner",
         f"# Repeats the check of {bundle.interface.prefix}: vectors.bin holds the samples that it was made with.",
         f"MODEL = {sources}",
-        *([f"MORE = {' '.join(f'../{path}' for path in more)}"] if more else []),
+        *([f"MORE = {' '.join(f'../{place}{path}' for path in more)}"] if more else []),
         f"FLAGS = {common}",
         "",
         f"host/output.bin: {models} main.c host.c vectors.bin",
         "\tmkdir -p host && cp vectors.bin host/input.bin",
-        *_more_objects(bundle, "host", f"$(CC) $(FLAGS) {host}"),
+        *_more_objects(bundle, place, "host", f"$(CC) $(FLAGS) {host}"),
         f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -o host/check",
         "\tcd host && ./check",
     ]
@@ -216,7 +240,7 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
             "",
             f"qemu/output.bin: {models} main.c startup.c link.ld vectors.bin",
             "\tmkdir -p qemu && cp vectors.bin qemu/input.bin",
-            *_more_objects(bundle, "qemu", f"{cross} $(FLAGS)"),
+            *_more_objects(bundle, place, "qemu", f"{cross} $(FLAGS)"),
             f"\t{cross} $(FLAGS) {' '.join(LINK_FLAGS)} {objects('qemu')} main.c startup.c -o qemu/check.elf",
             f"\tcd qemu && qemu-system-arm {options} -kernel check.elf",
             "",
@@ -227,10 +251,10 @@ def _makefile(bundle: SourceBundle, target: Target) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _more_objects(bundle: SourceBundle, folder: str, compiler: str) -> list[str]:
+def _more_objects(bundle: SourceBundle, place: str, folder: str, compiler: str) -> list[str]:
     """Recipe lines that compile the files with flags of their own."""
     more = ((path.removesuffix(".c"), " ".join(flags)) for path, flags in file_flags(bundle).items())
-    return [f"\t{compiler} {flags} -c ../{name}.c -o {folder}/{name}.o" for name, flags in more]
+    return [f"\t{compiler} {flags} -c ../{place}{name}.c -o {folder}/{name}.o" for name, flags in more]
 
 
 def _readme(interface: Interface, target: Target) -> str:

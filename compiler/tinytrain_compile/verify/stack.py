@@ -18,8 +18,13 @@ _NODE = re.compile(r'node: \{ title: "(?P<title>[^"]*)" label: "(?P<label>[^"]*)
 _EDGE = re.compile(r'edge: \{ sourcename: "(?P<source>[^"]*)" targetname: "(?P<target>[^"]*)"')
 _FRAME = re.compile(r"(\d+) bytes \(([a-z,]+)\)")
 _INDIRECT = "__indirect_call"
-CALLBACKS = ("save", "load", "infer_rows", "train_step_rows", "accumulate_rows")
-"""Functions of the API that take callbacks."""
+CALLBACKS = (
+    *("save", "load", "infer_rows", "train_step_rows", "accumulate_rows"),
+    *("replay_add", "replay_draw", "stop_keep", "stop_restore", "store_open", "store_load", "store_save"),
+)
+"""Functions of the API and of parts of the loop that take callbacks."""
+OWN_CALLBACKS = {"store_load": ("no_piece", "load_piece"), "store_save": ("take_nothing", "save_piece")}
+"""Function of a part -> static functions that it gives to m_load and m_save, which call them; those call the user's."""
 _HINT = "please report this with the model"
 
 
@@ -80,7 +85,16 @@ def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra
     roots = sorted(name for name in graph.frames if ":" not in name)
     calling = {f"{prefix}_{name}" for name in CALLBACKS}
     bounds = [search.bound(name, name in calling) for name in roots]
+    own = {f"{prefix}_{root}": names for root, names in OWN_CALLBACKS.items()}
+    bounds = [_under(bound, search, own.get(name, ())) for name, bound in zip(roots, bounds, strict=True)]
     return max(bounds, key=lambda bound: bound.size_bytes, default=StackBound(0, ()))
+
+
+def _under(bound: StackBound, search: _StackSearch, callbacks: Iterable[str]) -> StackBound:
+    """The bound of a function with the deepest of the callbacks that it gives away, wherever they are called."""
+    below = [search.bound(name, True) for callback in callbacks for name in search.static(callback)]
+    deepest = max(below, key=lambda one: one.size_bytes, default=StackBound(0, ()))
+    return StackBound(bound.size_bytes + deepest.size_bytes, (*bound.path, *deepest.path))
 
 
 def _known(library: Mapping[str, int], name: str) -> int:
@@ -99,6 +113,10 @@ class _StackSearch:
     def __init__(self, graph: CallGraph, library: Mapping[str, int], extra_bytes: int) -> None:
         self._graph, self._library, self._extra_bytes = graph, library, extra_bytes
         self._done: dict[tuple[str, bool], StackBound] = {}
+
+    def static(self, function: str) -> list[str]:
+        """The names that static functions of this name have in the graph, one for each file."""
+        return sorted(name for name in self._graph.frames if name.endswith(f":{function}"))
 
     def bound(self, name: str, callbacks: bool, path: tuple[str, ...] = ()) -> StackBound:
         if name in path:

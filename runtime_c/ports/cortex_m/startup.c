@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* The check program's port for Cortex-M boards in QEMU: vectors, core set-up, faults, semihosting. */
+#ifndef TT_CHECK
+typedef int tt_no_check_program; /* an IDE that compiles every file it finds: nothing of this is for a firmware */
+#else
 #include "port.h"
 
 #include <string.h>
@@ -164,3 +167,4 @@ __attribute__((section(".vectors"), used)) const struct vector_table tt_vectors 
     {Reset_Handler, Fault_Handler, Fault_Handler, Fault_Handler, Fault_Handler, Fault_Handler, Fault_Handler, 0, 0, 0,
      Fault_Handler, Fault_Handler, 0, Fault_Handler, Fault_Handler},
 };
+#endif

@@ -11,9 +11,9 @@ class Buffer(Var):
     # In TVM an ordinary Var whose type is a BufferType.
     shape: Sequence[Expr]
     def scope(self) -> str: ...
-    def __getitem__(self, indices: tuple[Expr, ...], /) -> Expr: ...
+    def __getitem__(self, indices: tuple[Expr | int, ...], /) -> Expr: ...
 
-def decl_buffer(shape: Sequence[Expr | int], dtype: str, name: str) -> Buffer: ...
+def decl_buffer(shape: Sequence[Expr | int], dtype: str, name: str, *, scope: str = ...) -> Buffer: ...
 
 class PrimFunc:
     params: Sequence[Buffer]
@@ -113,10 +113,11 @@ class BufferStore(Stmt):
     buffer: Buffer
     value: Expr
     indices: Sequence[Expr]
-    def __init__(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None: ...
+    def __init__(self, buffer: Buffer, value: Expr | int, indices: Sequence[Expr | int]) -> None: ...
 
 class AllocBuffer(Stmt):
     buffer: Buffer
+    def __init__(self, buffer: Buffer) -> None: ...
 
 class DeclBuffer(Stmt):
     buffer: Buffer
@@ -135,6 +136,7 @@ class IfThenElse(Stmt):
     condition: Expr
     then_case: Stmt
     else_case: Stmt | None
+    def __init__(self, condition: Expr, then_case: Stmt, else_case: Stmt | None) -> None: ...
 
 class Evaluate(Stmt):
     value: Expr

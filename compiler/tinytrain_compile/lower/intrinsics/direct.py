@@ -25,6 +25,34 @@ def dot_direct(tile: tuple[int, int], blocks: int, pitch: int) -> str:
     return name
 
 
+@cache
+def dot_columns(blocks: int, pitch: int) -> str:
+    """sum[j] += a[block, 0, odd, half] b[4 block + odd + 2 half, j] of a row and four columns of int8: the name.
+
+    pitch: elements of int8 from a row to the next.
+    """
+    name = f"tt_dot_columns_1x4_{blocks}_{pitch}"
+    shape = (blocks, 1, 2, 2)
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        a: T.Buffer(shape, "int16", offset_factor=1),
+        b: T.Buffer((4 * blocks, 4), "int8", strides=(pitch, 1), offset_factor=1),
+        c: T.Buffer((4,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(c[0:4], a[0:blocks, 0, 0:2, 0:2], b[0 : 4 * blocks, 0:4])
+            T.writes(c[0:4])
+            for j, s, k, h in T.grid(4, blocks, 2, 2):
+                with T.sblock("u"):
+                    vj, vs, vk, vh = T.axis.remap("SRRR", [j, s, k, h])
+                    c[vj] = c[vj] + T.cast(a[vs, 0, vk, vh], "int32") * T.cast(b[vs * 4 + vk + vh * 2, vj], "int32")
+
+    code = _four_sums("tt_dot_columns_1x4", (shape, (4 * blocks, 4), (4,)), pitch, blocks)
+    TensorIntrin.register(name, algebra, code, override=True)
+    return name
+
+
 def _four_sums(helper: str, shapes: tuple[tuple[int, ...], ...], pitch: int, blocks: int) -> PrimFunc:
     return four_sums(helper, "int16", shapes, pitch, blocks, right=("int8", (pitch, 1)))
 

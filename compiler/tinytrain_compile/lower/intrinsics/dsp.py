@@ -51,11 +51,15 @@ WRITES_FIRST = {
     "tt_dot_direct_2x2": 4,
     "tt_dot_direct_1x4": 4,
     "tt_dot_direct_4x1": 4,
+    "tt_dot_columns_1x4": 4,
     "tt_dot_windows": 4,
     "tt_dot8_x4": 4,
     "tt_dot16_x4": 4,
     "tt_copy8": 1,
     "tt_gather8": 1,
+    "tt_sum_columns": 4,
+    "tt_dense_update": 1,
+    "tt_dense_update_fine": 2,
 }
 """Helpers that write through so many first arguments and read through the others."""
 

@@ -16,23 +16,22 @@ _ALIGNMENT = 8
 class Scratch:
     """Places of buffers by name; the peeled end of a loop has a copy of a buffer in the same place.
 
-    size_bytes: of all; dtype: their element type, "" if there are none.
+    size_bytes: of all; dtype: the element type of the first, which the parameter has, "" if there are none.
     """
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
         sizes: dict[str, int] = {}
-        self.dtype, self.size_bytes = "", 0
+        self._dtypes: dict[str, str] = {}
+        self.size_bytes = 0
         for buffer in buffers:
-            dtype = str(buffer.dtype)
-            if self.dtype not in ("", dtype):
-                raise ValueError(f"a kernel has internal buffers of {self.dtype} and of {dtype}")
-            self.dtype = dtype
-            sizes[str(buffer.name)] = max(sizes.get(str(buffer.name), 0), elements(buffer))
-        self._places: dict[str, int] = {}
+            name = str(buffer.name)
+            self._dtypes[name] = str(buffer.dtype)
+            sizes[name] = max(sizes.get(name, 0), elements(buffer) * np.dtype(self._dtypes[name]).itemsize)
+        self.dtype = next(iter(self._dtypes.values()), "")
+        self._places: dict[str, int] = {}  # in bytes
         for name, count in sizes.items():
-            width = np.dtype(self.dtype).itemsize
-            self._places[name] = -(-self.size_bytes // _ALIGNMENT) * (_ALIGNMENT // width)
-            self.size_bytes = (self._places[name] + count) * width
+            self._places[name] = -(-self.size_bytes // _ALIGNMENT) * _ALIGNMENT
+            self.size_bytes = self._places[name] + count
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,5 +50,11 @@ class Scratch:
         """C statements: where buffers begin, if they are several; used: by a part of the function (None: by all)."""
         if len(self._places) < 2:
             return []
-        places = [(name, f"scratch + {at}" if at else "scratch") for name, at in self._places.items()]
-        return [f"{C_TYPES[self.dtype]} *const {n} = {place};" for n, place in places if used is None or n in used]
+        return [self._pointer(name, at) for name, at in self._places.items() if used is None or name in used]
+
+    def _pointer(self, name: str, at: int) -> str:
+        """The declaration of a pointer to a buffer; one of another type than the parameter's is cast to it."""
+        kind, elements_before = C_TYPES[self._dtypes[name]], at // np.dtype(self.dtype).itemsize
+        place = f"scratch + {elements_before}" if at else "scratch"
+        cast = "" if self._dtypes[name] == self.dtype else f"({kind} *)(void *)"
+        return f"{kind} *const {name} = {f'{cast}({place})' if cast else place};"

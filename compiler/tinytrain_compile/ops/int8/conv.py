@@ -21,6 +21,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
     backward_depthwise,
     error_patch,
+    error_product,
     forward_dense,
     forward_depthwise,
     forward_product,
@@ -28,10 +29,11 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    is_rank_one,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
-from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, rows_of_sum
+from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, row_sum_attrs, rows_of_sum
 from tinytrain_compile.ops.int8.tiles import error_tiles, packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
@@ -238,7 +240,8 @@ def _grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
         *pixels, channels = result(node, "error").shape
-        return error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes
+        lanes = error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3])  # they read no columns
+        return max(error_product(node).scratch_bytes, lanes.scratch_bytes)
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape
@@ -309,9 +312,9 @@ def apply_attrs(node: Node) -> Attrs:
     return QWeightApplyAttrs(attrs.limit, by_rows=attrs.conv.kernel[0] > 1)
 
 
-def summed_weight(total: Array, attrs: QWeightApplyAttrs) -> Array:
-    """A weight's gradient as the weight lies."""
-    if not attrs.by_rows:
+def as_weight(total: Array, by_rows: bool) -> Array:
+    """A weight's gradient as the weight lies. by_rows: see QWeightApplyAttrs."""
+    if not by_rows:
         return total
     outputs, rows, *rest = total.shape
     return total.reshape(rows, outputs, *rest).swapaxes(0, 1)
@@ -324,7 +327,7 @@ def _update_scratch(node: Node) -> int:
         return tiles.scratch_bytes
     if not is_product(geometry(node)):
         return 0
-    return packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
+    return 2 * inputs if is_rank_one(node) else packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
 
 
 def _update_macs(node: Node) -> int:
@@ -389,6 +392,7 @@ register(
         scratch=_update_scratch,
         accumulator=_weight_bound,
         macs=_update_macs,
+        rows=rows_of_sum("x", "g", add="QConvSum", apply="QSumAdd", attrs=row_sum_attrs),
         inputs=("sum", "x", "g"),
         outputs=("sum",),
     )

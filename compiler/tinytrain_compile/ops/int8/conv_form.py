@@ -16,12 +16,16 @@ from tinytrain_compile.ops.int8.tiles import (
     PackedTiles,
     dense_tiles,
     depthwise_tiles,
+    error_tiles,
     light_row_tiles,
     packed_row_tiles,
     packed_tiles,
 )
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
+
+FORWARD_ENDS, ERROR_ENDS = 3, 2
+"""Words that the end of a sum reads of a channel: bias, factor and shift; of an error factor and shift."""
 
 
 def geometry(node: Node) -> ConvAttrs:
@@ -38,8 +42,18 @@ def is_product(conv: ConvAttrs) -> bool:
 
 def forward_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
-    *pixels, channels = operand(node, "x").shape
-    return packed_tiles(math.prod(pixels), result(node, "y").shape[3], channels, geometry(node).split is None)
+    *image, channels = operand(node, "x").shape
+    pixels = math.prod(image)
+    tiles = packed_tiles(pixels, result(node, "y").shape[3], channels, geometry(node).split is None)
+    return tiles.with_ends(FORWARD_ENDS, 1, pixels)
+
+
+def error_product(node: Node) -> PackedTiles:
+    """Tiles of a 1x1 QConvGradInput: pixels by input channels."""
+    *image, channels = result(node, "error").shape
+    pixels = math.prod(image)
+    lies = geometry(node).split is None
+    return error_tiles(pixels, channels, operand(node, "g").shape[3], lies).with_ends(ERROR_ENDS, 1, pixels)
 
 
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
@@ -49,10 +63,17 @@ def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
     map's kernel has in scratch.
     """
     (_, height, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
-    kept = packed_row_tiles(width, outputs, channels)
+    kept = packed_row_tiles(width, outputs, channels).with_ends(FORWARD_ENDS, 1, height * width)
     if outputs <= height * width or kept.scratch_bytes <= SCRATCH_BYTES[0]:
         return kept, True
     return light_row_tiles(width, outputs, channels, geometry(node).split is None), False
+
+
+def error_row_product(node: Node) -> PackedTiles:
+    """Tiles of some rows of a 1x1 QConvGradInput: all widened weights stay from call to call."""
+    _, height, width, channels = result(node, "error").shape
+    tiles = packed_row_tiles(width, channels, operand(node, "g").shape[3])
+    return tiles.with_ends(ERROR_ENDS, 1, height * width)
 
 
 def is_depthwise(node: Node) -> bool:
@@ -124,6 +145,15 @@ def backward_dense(node: Node) -> DenseTiles | None:
     kernel, phases = (patch.rows.window, patch.columns.window), (patch.rows.phases, patch.columns.phases)
     budget = min(max(LEAST_ROW_BYTES, (operand(node, "g").elements + result(node, "error").elements) // 2), ROW_BYTES)
     return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
+
+
+RANK_ONE = ("QConvUpdate", "QConvUpdateFine")
+"""Updates that have a kernel of their own for one pixel."""
+
+
+def is_rank_one(node: Node) -> bool:
+    """Whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
+    return node.op in RANK_ONE and is_product(geometry(node)) and math.prod(operand(node, "x").shape[:3]) == 1
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:

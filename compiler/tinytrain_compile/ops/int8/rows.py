@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -15,6 +15,7 @@ from tinytrain_compile.ops.conv import TILE_WIDTH, forward_patch, gathers
 from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
     backward_phases,
+    error_row_product,
     forward_dense,
     forward_depthwise,
     forward_row_product,
@@ -23,7 +24,6 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
 )
-from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.row_form import RowForm, RowSum
 from tinytrain_compile.ops.rows import window_rows
@@ -32,6 +32,13 @@ _ON = 8
 _WIDE, _SUM = 2, 4
 _PADDING = 1
 """Elements by which a widened row may be longer, so that it has whole words."""
+
+
+@dataclass(frozen=True)
+class RowSumAttrs(Attrs):
+    """Of a sum over the rows of one sample. by_rows: it lies by rows of taps: what belongs to the first one, first."""
+
+    by_rows: bool = False
 
 
 def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
@@ -56,7 +63,7 @@ def convolution_rows(node: Node) -> RowForm | None:
     maps = (position(node, "x"),)
     if is_product(conv):
         tiles, stays = forward_row_product(node)
-        strip = _aligned(_WIDE * tiles.depth * tiles.strip)
+        strip = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
         size = strip + (0 if tiles.direct else _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis]))
         kept = strip if stays else _aligned(_SUM * outputs)  # vectors keep a sum of every channel's weights
         return RowForm(maps, kept_bytes=kept, scratch_bytes=max(kept, size))
@@ -77,13 +84,13 @@ def convolution_rows(node: Node) -> RowForm | None:
 
 def error_rows(node: Node) -> RowForm | None:
     """The rule of a data gradient, 1x1 or depthwise; not where strides leave zeros between the rows of the error."""
-    conv, (_, _, width, channels), g = geometry(node), result(node, "error").shape, operand(node, "g")
+    conv = geometry(node)
     maps = tuple(position(node, name) for name in ("g", *_mask(node)))
     if not _whole_bytes(node):
         return None
     if is_product(conv):
-        tiles = packed_row_tiles(width, channels, g.shape[3])
-        kept = _aligned(_WIDE * tiles.depth * tiles.strip)
+        tiles = error_row_product(node)
+        kept = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
         return RowForm(maps, kept_bytes=kept, scratch_bytes=kept + _aligned(_WIDE * tiles.depth * tiles.tile[0]))
     phases = backward_phases(node)
     if not is_depthwise(node) or conv.strides[0] != phases[0]:
@@ -102,7 +109,8 @@ def rows_of_sum(
     """The rule of an update that sums over rows of the maps with these names, by the operators `add` and `apply`.
 
     attrs: those of `apply`; `add` has those of the update. A weight's gradient is summed for each row of taps alone:
-    of the last map's row and that row of the first which lies under the taps.
+    of the last map's row and that row of the first which lies under the taps. What adds to a running sum of samples
+    (its operand `sum`) adds the sum over rows at once, since the running one may saturate.
     """
 
     def rule(node: Node) -> RowForm | None:
@@ -127,13 +135,18 @@ def rows_of_sum(
 
         one = replace(total, shape=shape)
         first = half(add, {**own, **rows, "sum": one}, added, (replace(one, name=f"{one.name}.next"),))
-        parts = RowSum(total, first, half(apply, {**own, "sum": total}, attrs(node), node.outputs))
+        parts = RowSum(total, first, half(apply, {"sum": total, **own, "rows": total}, attrs(node), node.outputs))
         kept = _aligned(total.size_bytes)
         scratch = kept + _aligned(op_def(add).scratch(first))
         places = tuple(position(node, name) for name in names)
         return RowForm(places, reach, step, pad, kept, scratch, reach > 1 or step > 1, sum=parts)
 
     return rule
+
+
+def row_sum_attrs(node: Node) -> Attrs:
+    """Of what adds the sum over rows of a gradient to the running one."""
+    return RowSumAttrs(by_rows=node.op == "QConvSum" and geometry(node).kernel[0] > 1)
 
 
 def _mask(node: Node) -> tuple[str, ...]:

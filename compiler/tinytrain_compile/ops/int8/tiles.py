@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DOT_TERMS = 4
 """Products that are summed by one helper call."""
@@ -17,7 +17,11 @@ DIRECT_ROWS = 4
 instructions for every four rows if they are read as they lie, else one for every two rows, and 3.75 once."""
 COLUMN = (DIRECT_ROWS, 1)
 """Tile of that."""
-_WIDE, _SUMS = 2, 4
+COLUMNS = 4
+"""Columns of the weight that a pixel's data gradient reads at a time."""
+_WIDE, _WORD, _SUMS, _ON = 2, 4, 4, 8
+_REPAID = 2
+"""Tiles after which it has been worth while to keep what the end of a channel's sums reads."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class PackedTiles:
     """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
 
     depth: products in a sum, filled up with zeros to whole DOT_TERMS. direct: the right operand is read as it lies, as
-    int8; then the strip is one of the left.
+    int8; then the strip is one of the left. ends: words that the end of a sum reads of a row of the strip, which lie
+    behind the operands where the strip is one of channels.
     """
 
     tile: tuple[int, int]
@@ -33,11 +38,23 @@ class PackedTiles:
     strip: int
     depth: int
     direct: bool = False
+    ends: int = 0
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the strip, and of one tile of the other operand."""
-        return _WIDE * self.depth * (self.strip + (0 if self.direct else self.tile[1 - self.strip_axis]))
+        """Of the strip, of one tile of the other operand, and of what belongs to the rows of the strip."""
+        operands = _WIDE * self.depth * (self.strip + (0 if self.direct else self.tile[1 - self.strip_axis]))
+        return operands + (-(-operands // _ON) * _ON - operands + self.ends_bytes if self.ends else 0)
+
+    @property
+    def ends_bytes(self) -> int:
+        """Of what the ends of sums read."""
+        return _WORD * self.ends * self.strip
+
+    def with_ends(self, words: int, channel_axis: int, others: int) -> PackedTiles:
+        """The same with so many words kept of a channel, where several tiles of the `others` rows read them."""
+        kept = channel_axis == self.strip_axis and self.tile == (2, 2) and not self.direct and others > 2 * _REPAID
+        return replace(self, ends=words) if kept else self
 
     def unit(self, m: int) -> int:
         """How many of the m rows of the left operand are copied before any of their output is written, at least.
@@ -48,8 +65,13 @@ class PackedTiles:
         return rows if m % rows == 0 else 1
 
 
-def error_tiles(m: int, n: int, k: int) -> PackedTiles:
-    """Tiles of a 1x1 data gradient: m pixels, n input channels, k output channels."""
+def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTiles:
+    """Tiles of a 1x1 data gradient: m pixels, n input channels, k output channels.
+
+    columns_lie: the weight is one matrix (k, n); for one pixel it is read as it lies.
+    """
+    if columns_lie and m == 1 and n % COLUMNS == 0 and _whole_terms(k):
+        return _direct_tiles((1, COLUMNS), m, k)
     return packed_tiles(m, n, k, most=ERROR_SCRATCH_BYTES)
 
 

@@ -13,13 +13,13 @@ from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.int8.conv import (
     BACKWARD,
     QWeightApplyAttrs,
+    as_weight,
     channel_sum_bound,
     step_size,
-    summed_weight,
     updated_weight,
 )
 from tinytrain_compile.ops.int8.error import error_operands, expect_dtypes
-from tinytrain_compile.ops.int8.rows import rows_of_sum
+from tinytrain_compile.ops.int8.rows import RowSumAttrs, row_sum_attrs, rows_of_sum
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,35 @@ register(
         _bias_sum,
         BACKWARD,
         accumulator=_sum_bound,
+        rows=rows_of_sum("g", add="QBiasSum", apply="QSumAdd", attrs=row_sum_attrs),
         inputs=("sum", "g"),
+        outputs=("sum",),
+    )
+)
+
+
+def _sum_add_infer(inputs: tuple[Value, ...], _attrs: RowSumAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QSumAdd", inputs, ("int32", "int32"))
+    running, rows = inputs
+    if running.shape != rows.shape:
+        raise ValueError(f"QSumAdd: running sum {running.shape}, sum over rows {rows.shape}")
+    return (running.type,)
+
+
+def _sum_add(arrays: tuple[Array, ...], attrs: RowSumAttrs) -> tuple[Array, ...]:
+    running, rows = arrays
+    return (fx.saturate(running.astype(np.int64) + as_weight(rows, attrs.by_rows)).astype(np.int32),)
+
+
+register(
+    OpDef(
+        "QSumAdd",
+        "Adds what was summed over the rows of one sample to the running sum, saturating; operands (sum, rows).",
+        _sum_add_infer,
+        _sum_add,
+        BACKWARD,
+        RowSumAttrs,
+        inputs=("sum", "rows"),
         outputs=("sum",),
     )
 )
@@ -137,7 +165,7 @@ def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[
 
 def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
     w, total, *scale, noise, salt = arrays
-    return (updated_weight(w, summed_weight(total, attrs), tuple(scale), noise, salt, attrs.limit),)
+    return (updated_weight(w, as_weight(total, attrs.by_rows), tuple(scale), noise, salt, attrs.limit),)
 
 
 register(

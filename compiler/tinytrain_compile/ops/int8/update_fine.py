@@ -18,8 +18,8 @@ from tinytrain_compile.ops.int8.conv import (
     QConvUpdateAttrs,
     QWeightApplyAttrs,
     apply_attrs,
+    as_weight,
     step_size,
-    summed_weight,
     weight_gradient,
 )
 from tinytrain_compile.ops.int8.rows import rows_of_sum
@@ -90,7 +90,7 @@ def _apply_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[T
 
 def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
     w, total, *scale, fraction = arrays
-    return updated_fine(w, fraction, summed_weight(total, attrs), tuple(scale), attrs.limit)
+    return updated_fine(w, fraction, as_weight(total, attrs.by_rows), tuple(scale), attrs.limit)
 
 
 register(

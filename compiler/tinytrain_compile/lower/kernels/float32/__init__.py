@@ -12,11 +12,13 @@ from tinytrain_compile.lower.kernels.float32 import (
     linear,
     loss,
     normalise,
+    orthonormal,
     pool,
     power,
     resize,
     rows,
     smooth,
+    subspace,
     update,
 )
 
@@ -32,10 +34,12 @@ __all__ = [
     "linear",
     "loss",
     "normalise",
+    "orthonormal",
     "pool",
     "power",
     "resize",
     "rows",
     "smooth",
+    "subspace",
     "update",
 ]

@@ -33,6 +33,7 @@ from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     row_gradient,
     weight_gradient,
 )
+from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -41,8 +42,14 @@ from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
-from tinytrain_compile.ops.int8.conv_form import error_patch, forward_product, is_dense, is_depthwise, is_product
-from tinytrain_compile.ops.int8.tiles import error_tiles
+from tinytrain_compile.ops.int8.conv_form import (
+    error_patch,
+    error_product,
+    forward_product,
+    is_dense,
+    is_depthwise,
+    is_product,
+)
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
 
@@ -185,7 +192,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         extents = (pixels, shape[3], out_c)
         left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
         right = transposed_weight(node, weights, whole, context.layout.transposed)
-        out, schedule = packed_product(extents, left, right, finish, error_tiles(*extents), context.style, stages)
+        out, schedule = packed_product(extents, left, right, finish, error_product(node), context.style, stages)
         inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
         return KernelSpec(inputs, [out, None], schedule)
     if tiles is not None:
@@ -264,6 +271,8 @@ def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
     """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
+    if (rank_one := dense_update(node)) is not None:
+        return rank_one
     w, scale, (noise, salt) = tensor(node, "w"), tensors(node, *SCALE), tensors(node, "noise", "salt")
     shape = operand(node, "w").shape
     _, kernel_h, kernel_w, channels = shape

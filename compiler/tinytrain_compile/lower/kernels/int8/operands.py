@@ -8,7 +8,7 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Elements, Finish, Index, address, call_int, i32, tensor
+from tinytrain_compile.lower.kernels.base import Elements, Finish, Index, address, call_int, i32, select, tensor
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product
 from tinytrain_compile.ops.int8.error import MaskAttrs
@@ -71,38 +71,54 @@ def kept_here(keep: Keep | None, index: Sequence[Expr]) -> Expr:
 
 
 def kept_factors(
-    multiplier: te.Tensor, shift: Callable[[Expr], Expr], kept: bool = True
+    multiplier: te.Tensor, shift: Callable[[Expr], Expr], kept: bool = True, bias: te.Tensor | None = None
 ) -> tuple[Factor, list[te.Tensor]]:
-    """(a channel's factor, the stages that hold all factors if they are kept in registers)."""
+    """(a channel's factor, behind its bias if there is one; the stage that holds those of all channels if it is kept).
 
-    def factor(c: Expr) -> Expr:
-        return call_int("tt_factor", multiplier[c])
+    The stage is (channel, number): what the end of a sum reads are neighbours.
+    """
 
-    def down(c: Expr) -> Expr:
-        return call_int("tt_down", multiplier[c], shift(c))
+    def factor(c: Expr) -> list[Expr]:
+        whole = [call_int("tt_factor", multiplier[c]), call_int("tt_down", multiplier[c], shift(c))]
+        return whole if bias is None else [bias[c], *whole]
 
-    if not kept:
-        return lambda c: [factor(c), down(c)], []
-    stages = [te.compute(multiplier.shape, factor, "factor"), te.compute(multiplier.shape, down, "down")]
-    return lambda c: [stage[c] for stage in stages], stages
+    return kept_numbers(multiplier.shape[0], factor) if kept else (factor, [])
+
+
+def kept_numbers(
+    channels: Index, numbers: Callable[[Expr], Sequence[Expr]], name: str = "ends"
+) -> tuple[Factor, list[te.Tensor]]:
+    """(a channel's numbers, the stage that holds those of all channels)."""
+    count = len(numbers(tirx.const(0, "int32")))
+
+    def number(c: Expr, which: Expr) -> Expr:
+        *first, value = numbers(c)
+        for place, other in reversed(list(enumerate(first))):
+            value = select(tirx.EQ(which, place), other, value)
+        return value
+
+    stage = te.compute((channels, count), number, name)
+    return lambda c: [stage[c, place] for place in range(count)], [stage]
 
 
 def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
-    """(sum, indices -> int8, the stages that hold a channel's factor); operands: bias, multiplier, shift."""
+    """(sum, indices -> int8, the stage that holds what belongs to a channel); operands: bias, multiplier, shift."""
     attrs, (bias, multiplier, shift) = node.attrs, operands
     assert isinstance(attrs, QConvAttrs)
     kept = is_product(attrs.conv) or is_dense(node) or is_depthwise(node)
-    factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept and not attrs.shifts_down)
+
+    def down(o: Expr) -> list[Expr]:
+        return [bias[o], call_int("tt_factor", multiplier[o]), i32(0) - i32(shift[o])]
+
+    if not attrs.shifts_down:
+        factor, stages = kept_factors(multiplier, lambda o: i32(shift[o]), kept, bias)
+    else:
+        factor, stages = kept_numbers(bias.shape[0], down) if kept else (down, list[te.Tensor]())
+    end = f"tt_requantise8{'_kept' if attrs.shifts_down else ''}{'_above' if attrs.above else ''}"
 
     def finish(acc: Expr, *index: Expr) -> Expr:
-        o = index[-1]
         limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
-        which = "_above" if attrs.above else ""
-        if attrs.shifts_down:
-            end, factors = f"tt_requantise8_down{which}", [multiplier[o], i32(shift[o])]
-        else:
-            end, factors = f"tt_requantise8{which}", factor(o)
-        return call_int(end, acc, bias[o], *factors, *limits, dtype="int8")
+        return call_int(end, acc, *factor(index[-1]), *limits, dtype="int8")
 
     return finish, stages
 

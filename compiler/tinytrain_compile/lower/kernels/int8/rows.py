@@ -38,13 +38,13 @@ from tinytrain_compile.lower.kernels.row_blocks import (
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     backward_phases,
+    error_row_product,
     forward_row_product,
     is_dense,
     is_depthwise,
     is_product,
 )
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
-from tinytrain_compile.ops.int8.tiles import packed_row_tiles
 from tinytrain_compile.ops.names import operand, operands, position, result
 
 
@@ -145,7 +145,7 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
     right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.transposed)
-    tiles = packed_row_tiles(width, channels, out_c)
+    tiles = error_row_product(node)
     left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
     out, schedule = packed_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
     return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tvm import te, tirx
+from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.lower.intrinsics.columns import sum_columns
 from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     Schedule,
     address,
     call_int,
     channel_rows,
+    flat_tensor,
     i32,
     kernel,
     plain,
@@ -27,6 +29,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.int8.conv import QWeightApplyAttrs
+from tinytrain_compile.ops.int8.rows import RowSumAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.names import operand
 
@@ -40,8 +43,23 @@ def error_sums(g: te.Tensor, finish: Callable[[Expr, Expr], Expr]) -> tuple[te.T
     (k,) = reduce_axes(pixels)
     acc = te.compute((channels,), lambda c: total(i32(g[k, c]), [k]), "acc")
     out = te.compute((channels,), lambda c: finish(acc[c], c), "out")
+    if channels % CHANNEL_TILE == 0 and pixels > 1:
+        return out, lambda sch: _column_sums(sch, pixels, channels)
     tiles = {0: best_tile(channels, CHANNEL_TILE)}
     return out, lambda sch: tile_reduction(sch, tiles)
+
+
+def _column_sums(sch: s_tir.Schedule, pixels: int, channels: int) -> None:
+    """The sums of four channels over all pixels are one helper call."""
+    acc, (channel,) = sch.get_sblock("acc"), sch.get_loops(sch.get_sblock("out"))
+    four, one = sch.split(channel, [None, CHANNEL_TILE])
+    sch.unroll(one)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, four, preserve_unit_loops=True)
+    _, own, pixel = sch.get_loops(acc)
+    sch.reorder(pixel, own)
+    sch.unroll(sch.get_loops(sch.decompose_reduction(acc, pixel))[-1])
+    sch.tensorize(pixel, sum_columns(pixels, channels))
 
 
 def _pixels(node: Node) -> te.Tensor:
@@ -50,7 +68,7 @@ def _pixels(node: Node) -> te.Tensor:
 
 
 def _moved_bias(bias: Expr, summed: Expr, scale: list[te.Tensor], channel: Expr) -> Expr:
-    return call_int("tt_subtract", bias, call_int("tt_scaled", summed, *step(scale, channel, 0)))
+    return call_int("tt_moved_bias", bias, summed, *step(scale, channel, 0))
 
 
 @kernel("QBiasUpdate")
@@ -77,17 +95,36 @@ def qbias_apply(node: Node, _context: KernelContext) -> KernelSpec:
     return KernelSpec([bias, summed, *scale], [out], plain)
 
 
+@kernel("QSumAdd")
+def qsum_add(node: Node, _context: KernelContext) -> KernelSpec:
+    """One sample's sum over rows, added to the running sum."""
+    attrs, running = node.attrs, operand(node, "sum")
+    assert isinstance(attrs, RowSumAttrs)
+    if not attrs.by_rows:
+        known, more = flat_tensor(node, "sum"), flat_tensor(node, "rows")
+        out = te.compute(known.shape, lambda i: call_int("tt_add", known[i], more[i]), "out")
+        return KernelSpec([known, more], [out], plain)
+    known = tensor(node, "sum", channel_rows(running))
+    rows, gradient = _as_weight(node, "rows", running, attrs.by_rows)
+    out = te.compute(known.shape, lambda o, i: call_int("tt_add", known[o, i], gradient(o, i)), "out")
+    return KernelSpec([known, rows], [out], plain)
+
+
 def summed_weight(node: Node) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
     """The sum of a weight's gradients, and what belongs to an element: by output channel and place behind that."""
     attrs = node.attrs
     assert isinstance(attrs, QWeightApplyAttrs)
-    (outputs, rows, *_), (_, row) = operand(node, "w").shape, channel_rows(operand(node, "w"))
-    if not attrs.by_rows:
-        summed = tensor(node, "sum", (outputs, row))
+    return _as_weight(node, "sum", operand(node, "w"), attrs.by_rows)
+
+
+def _as_weight(node: Node, name: str, weight: Value, by_rows: bool) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
+    (outputs, rows, *_), (_, row) = weight.shape, channel_rows(weight)
+    if not by_rows:
+        summed = tensor(node, name, (outputs, row))
         return summed, lambda o, i: summed[o, i]
     run = row // rows
-    by_rows = tensor(node, "sum", (rows, outputs, run))
-    return by_rows, lambda o, i: by_rows[tirx.indexdiv(i, run), o, tirx.indexmod(i, run)]
+    turned = tensor(node, name, (rows, outputs, run))
+    return turned, lambda o, i: turned[tirx.indexdiv(i, run), o, tirx.indexmod(i, run)]
 
 
 @kernel("QWeightApply")

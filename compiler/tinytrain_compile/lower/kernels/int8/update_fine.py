@@ -22,6 +22,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.clip import with_squares
 from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, step
 from tinytrain_compile.lower.kernels.int8.dense_gradient import weight_gradient
+from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
 from tinytrain_compile.lower.kernels.int8.update import summed_weight
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.names import operand
@@ -37,6 +38,8 @@ def qconv_update_fine(node: Node, context: KernelContext) -> KernelSpec:
     """QConvUpdate with fractions."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
+    if (rank_one := dense_update(node)) is not None:
+        return rank_one
     w, scale, fraction = tensor(node, "w"), tensors(node, *SCALE), placeholder(operand(node, "fraction"), "f")
 
     def finish(acc: Expr, *index: Expr) -> Expr:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
 
 from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.intrinsics.direct import dot_direct
+from tinytrain_compile.lower.intrinsics.direct import dot_columns, dot_direct
 from tinytrain_compile.lower.kernels.base import (
     Finish,
     Index,
@@ -77,7 +78,7 @@ def packed_product(
     def schedule(sch: s_tir.Schedule) -> None:
         _loops(sch, tiles, tables, channel_axis, style.ragged_tiles and left_over(m, ti) > 0)
         if tiles.direct:
-            _direct_sums(sch, tiles, right.pitch)
+            _direct_sums(sch, tiles, right)
         else:
             _sums(sch, tiles, style.pair_steps)
             _widen(sch, "right", right, tiles.depth == k)
@@ -129,7 +130,18 @@ def _loops(
     for loop in inner:
         sch.unroll(loop)
     keep_results(sch, inside, 3)
-    keep_tables(sch, tables, *((outer, 2) if channel_axis == moved else (inside, 3)))
+    if tiles.ends:
+        for table in tables:
+            _in_scratch(sch, str(table.op.name), strip)
+    else:
+        keep_tables(sch, tables, *((outer, 2) if channel_axis == moved else (inside, 3)))
+
+
+def _in_scratch(sch: s_tir.Schedule, name: str, strip: LoopRV) -> None:
+    """What belongs to the channels of a strip is put into scratch with them."""
+    block = sch.get_sblock(name)
+    sch.compute_at(block, strip, preserve_unit_loops=True)
+    sch.unroll(sch.get_loops(block)[-1])
 
 
 def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
@@ -152,7 +164,7 @@ def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
         sch.tensorize(lanes[0], dsp.dot4_spread())
 
 
-def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, pitch: int) -> None:
+def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, right: PackedOperand) -> None:
     acc = sch.get_sblock("acc")
     rows, columns, step, _, _ = sch.get_loops(acc)[-5:]
     if tiles.tile == COLUMN:
@@ -162,7 +174,9 @@ def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, pitch: int) -> None:
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
     place = {(2, 2): rows, (1, 1): step}.get(tiles.tile, columns)
-    sch.tensorize(place, dot_direct(tiles.tile, tiles.depth // DOT_TERMS, pitch))
+    blocks = tiles.depth // DOT_TERMS
+    sums = dot_columns(blocks, right.pitch) if right.columns else dot_direct(tiles.tile, blocks, right.pitch)
+    sch.tensorize(place, sums)
 
 
 def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool, even: bool = True) -> None:

@@ -57,6 +57,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    is_rank_one,
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles, packed_tiles
@@ -316,6 +317,8 @@ def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
     """1x1: both operands transposed, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
+    if is_rank_one(node):
+        return None
     outputs, kernel_h, kernel_w, inputs = shape = result(node, UPDATED[node.op]).shape
     conv, image = replace(attrs.conv, bias=False), operand(node, "x").shape
     if is_product(conv):

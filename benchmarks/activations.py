@@ -1,0 +1,121 @@
+"""`make bench-activations`: what low-rank activations keep, need and cost, by plan alone (docs/activations.md).
+
+Ranks are measured on handwritten digits of scikit-learn, enlarged to the network's input, for an error of 10 % of each
+gradient. Kept bytes and multiply-accumulates are those of the trained layers' inputs and of a whole step; arenas are of
+quick plans without second runs and streams, of both kinds alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from testing.places import SHARED
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import imported
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.plan import plan_graph
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.target import load_target
+
+ERROR = 0.1
+GRADIENTS = ("ConvGradWeight", "GemmGradWeight")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to keep activations. kept_bytes: of the inputs of trained layers; state_bytes: of subspaces."""
+
+    kept_bytes: int
+    state_bytes: int
+    macs: int
+    arena_bytes: int
+
+
+def samples(folder: Path, shape: tuple[int, ...], count: int) -> Path:
+    """Digits as images of the network's size, and their classes."""
+    _, height, width, channels = shape
+    digits = load_digits()
+    images = digits.images[:count] / 8.0 - 1.0
+    rows, columns = (np.arange(length) * 8 // length for length in (height, width))
+    x = np.repeat(images[:, None, rows][:, :, :, columns], channels, axis=1)
+    path = folder / "digits.npz"
+    np.savez(path, x=x.astype(np.float32), y=digits.target[:count])
+    return path
+
+
+def macs_of(train: TrainGraph) -> int:
+    """Multiply-accumulates of a step."""
+    return sum(op_def(node.op).macs(node) for node in train.step_nodes())
+
+
+def exact_bytes(train: TrainGraph) -> int:
+    """Of the inputs that weight gradients read, each once."""
+    read = {
+        value.name: value.size_bytes
+        for node in train.graph.nodes
+        for gradient in GRADIENTS
+        if node.op.startswith(gradient)
+        for value in node.inputs
+        if value.name in _forward(train)
+    }
+    return sum(read.values())
+
+
+def _forward(train: TrainGraph) -> set[str]:
+    """Values that the loss depends on."""
+    names = train.graph.ancestors((train.loss,))
+    made = {value.name for node in train.graph.nodes if node.name in names for value in node.outputs}
+    return made | {value.name for value in train.graph.inputs}
+
+
+def row_of(planner: Planner, update: str, size: int) -> Row:
+    """Plan an update with what the planner's options say."""
+    train = planner.train(resolve_update(planner.model.graph, update), size)
+    kept = sum(item.kept_bytes for item in train.low_rank)
+    saved = sum(item.exact_bytes for item in train.low_rank)
+    whole = planner.with_options(activations="exact").train(resolve_update(planner.model.graph, update), size)
+    arena = plan_graph(train.graph, planner.settings(train, quick=True)).plan.arena_bytes
+    state = sum(item.state_bytes for item in train.low_rank)
+    return Row(exact_bytes(whole) - saved + kept, state, macs_of(train), arena)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
+    parser.add_argument("--updates", default="last:6,all")
+    parser.add_argument("--sizes", default="1,4,8", help="micro-batches")
+    chosen = parser.parse_args()
+    titles = f"{'activations':<12}{'kept':>12}{'state':>10}{'MAC':>14}{'arena':>12}"
+    print(f"{'network':<16} {'update':<8} {'batch':>5} {titles}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in chosen.models.split(","):
+            _network(name, chosen.updates.split(","), [int(size) for size in chosen.sizes.split(",")], Path(folder))
+
+
+def _network(name: str, updates: list[str], sizes: list[int], folder: Path) -> None:
+    path = SHARED / "models" / f"{name}.onnx"
+    options = CompileOptions(path, folder / "out", update="all", quant="fp32", rank_error=ERROR)
+    model = imported(options)
+    for size in sizes:
+        data = samples(folder, model.graph.inputs[0].shape, max(24, 2 * size))
+        base = replace(options, batch=size, micro_batch=size, data=data)
+        for update in updates:
+            for kind in ("exact", "asi", "subspace"):
+                planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
+                row = row_of(planner, update, size)
+                figures = f"{row.kept_bytes:>12,}{row.state_bytes:>10,}{row.macs:>14,}{row.arena_bytes:>12,}"
+                print(f"{name:<16} {update:<8} {size:>5} {kind:<12}{figures}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

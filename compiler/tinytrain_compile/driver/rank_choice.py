@@ -1,0 +1,181 @@
+"""Ranks of low-rank activations, measured: the error of a weight gradient on the user's samples against bytes kept.
+
+A layer's error does not depend on what other layers keep: the forward pass and the gradients of data are exact. So
+every layer is looked at by itself, on activations and gradients of one exact step per micro-batch. With subspaces that
+follow (asi) the iteration is run through the micro-batches as the device runs it, in float64, and the first one is not
+counted; fixed subspaces are those of all micro-batches together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank, RankTrial
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.base import run_node
+from tinytrain_compile.training import first_subspace
+
+FLOAT_BYTES = 4
+TAILS = tuple(0.5 * 0.5**k for k in range(20))
+"""Shares of a mode's squares that ranks leave out, from the coarsest on."""
+MOST_TRIALS = 48
+"""Rank vectors of a layer whose error is measured, at most."""
+
+Ranks = dict[int, int]
+"""Axis -> rank."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """What one weight gradient is made of: an activation and the gradient of the layer's output, float64."""
+
+    x: Array
+    dy: Array
+
+
+@dataclass(eq=False)
+class LayerRanks:
+    """One weight gradient on several micro-batches. node: that makes it, of the exact step.
+
+    Samples come in any order, so that their mode has no fixed subspace: it stays whole.
+    """
+
+    node: Node
+    pairs: Sequence[Pair]
+    kind: ActivationKind
+    seed: int = 0
+    _grams: dict[int, list[Array]] = field(default_factory=dict[int, list[Array]])
+    _trials: dict[tuple[int, ...], RankTrial] = field(default_factory=dict[tuple[int, ...], RankTrial])
+
+    def __post_init__(self) -> None:
+        self._shape = self.pairs[0].x.shape
+        self._axes = [axis for _, axis in MODES[len(self._shape)]]
+        self._open = [axis for axis in self._axes if axis or self.kind == "asi"]
+        for axis in self._open:
+            flat = [np.moveaxis(pair.x, axis, 0).reshape(self._shape[axis], -1) for pair in self.pairs]
+            self._grams[axis] = [one @ one.T for one in flat]
+        self._exact = [self._gradient(pair.x, pair.dy) for pair in self.pairs]
+
+    def choose(self, bound: float) -> LowRank | None:
+        """The fewest bytes with an error of at most `bound` that are found; None: exactly takes no more."""
+        for tail in TAILS:
+            ranks = self._fewest_bytes(self._whole() | {axis: self._rank(axis, tail) for axis in self._open})
+            if self._bytes(ranks) >= self._bytes(self._whole()) or len(self._trials) >= MOST_TRIALS:
+                break
+            trial = self._measured(ranks)
+            if trial.error <= bound:
+                return self.low_rank(self._lowered(trial, bound).ranks)
+        return None
+
+    def measured(self, ranks: tuple[int, ...]) -> LowRank:
+        """These ranks of the user's."""
+        whole = [self._shape[axis] for axis in self._axes]
+        listed = [min(pair) for pair in zip(ranks, whole, strict=False)] + whole[len(ranks) :]
+        asked = dict(zip(self._axes, listed, strict=True))
+        return self.low_rank(self._measured(self._whole() | {axis: asked[axis] for axis in self._open}).ranks)
+
+    def low_rank(self, ranks: tuple[int, ...]) -> LowRank:
+        """Ranks that were measured, with their bases where subspaces are fixed."""
+        trials = tuple(sorted(self._trials.values(), key=lambda t: (t.size_bytes, t.error)))
+        plain = LowRank(ranks, self.kind, error=self._trials[ranks].error, trials=trials)
+        if self.kind == "asi":
+            return plain
+        return replace(plain, bases=self.bases(plain.reduced(self._shape)))
+
+    def bases(self, ranks: Ranks) -> dict[int, Array]:
+        """Fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
+        return {axis: _leading(np.sum(self._grams[axis], axis=0), rank) for axis, rank in ranks.items()}
+
+    def error(self, ranks: tuple[int, ...]) -> float:
+        """|dW - exact| / |exact|, the root mean square over the micro-batches that count."""
+        reduced = LowRank(ranks).reduced(self._shape)
+        fixed = None if self.kind == "asi" else self.bases(reduced)
+        follow = {axis: self._first(axis, rank) for axis, rank in reduced.items()}
+        squares: list[float] = []
+        for index, pair in enumerate(self.pairs):
+            follow = {axis: self._next(axis, index, u) for axis, u in follow.items()}
+            seen = _through(pair.x, follow if fixed is None else fixed)
+            missing, whole = self._gradient(pair.x - seen, pair.dy), self._exact[index]
+            norm = float(np.linalg.norm(whole))
+            if norm > 0 and (index or fixed is not None or len(self.pairs) == 1):
+                squares.append((float(np.linalg.norm(missing)) / norm) ** 2)
+        return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+
+    def _first(self, axis: int, rank: int) -> Array:
+        mode = next(name for name, place in MODES[len(self._shape)] if place == axis)
+        name = f"{self.node.origin or self.node.name}.{mode}"
+        return first_subspace(rank, self._shape[axis], self.seed, name).astype(np.float64)
+
+    def _next(self, axis: int, index: int, u: Array) -> Array:
+        """One step of the iteration on a micro-batch."""
+        return np.linalg.qr(self._grams[axis][index] @ u.T)[0].T
+
+    def _gradient(self, x: Array, dy: Array) -> Array:
+        return run_node(self.node, (x, dy))[0]
+
+    def _whole(self) -> Ranks:
+        return {axis: self._shape[axis] for axis in self._axes}
+
+    def _rank(self, axis: int, tail: float) -> int:
+        """The smallest rank that leaves out no more than this share of the squares along an axis."""
+        values = np.linalg.eigvalsh(sum(gram / max(float(np.trace(gram)), 1e-300) for gram in self._grams[axis]))
+        left = np.cumsum(np.maximum(values, 0.0))
+        return int(max(1, np.sum(left > tail * left[-1])))
+
+    def _bytes(self, ranks: Mapping[int, int]) -> int:
+        """Of the arena because of this layer: the core, and subspaces that follow, of this step and of the state."""
+        core = math.prod(ranks.values())
+        rows = sum(rank * self._shape[axis] for axis, rank in ranks.items() if rank < self._shape[axis])
+        return FLOAT_BYTES * (core + (2 * rows if self.kind == "asi" else 0))
+
+    def _fewest_bytes(self, ranks: Ranks) -> Ranks:
+        """The same with some modes left whole, which only makes the error smaller, where that takes fewer bytes."""
+        whole = self._whole()
+        choices = itertools.product(*({ranks[axis], whole[axis]} for axis in self._axes))
+        return min((dict(zip(self._axes, each, strict=True)) for each in choices), key=self._cost)
+
+    def _cost(self, ranks: Ranks) -> tuple[int, int]:
+        return self._bytes(ranks), -sum(ranks.values())
+
+    def _measured(self, ranks: Ranks) -> RankTrial:
+        listed = tuple(ranks[axis] for axis in self._axes)
+        if listed not in self._trials:
+            self._trials[listed] = RankTrial(listed, self._bytes(ranks), self.error(listed))
+        return self._trials[listed]
+
+    def _lowered(self, trial: RankTrial, bound: float) -> RankTrial:
+        """Smaller ranks of one mode after another, most bytes first, as long as the error allows it."""
+        going = True
+        while going:
+            going = False
+            ranks = dict(zip(self._axes, trial.ranks, strict=True))
+            smaller = [
+                ranks | {axis: rank - max(1, rank // 6)}
+                for axis, rank in ranks.items()
+                if rank > 1 and axis in self._open
+            ]
+            better = (each for each in sorted(smaller, key=self._cost) if self._bytes(each) < trial.size_bytes)
+            for each in better:
+                if len(self._trials) < MOST_TRIALS and (lower := self._measured(each)).error <= bound:
+                    trial, going = lower, True
+                    break
+        return trial
+
+
+def _leading(gram: Array, rank: int) -> Array:
+    """The eigenvectors of the largest eigenvalues as rows, each with its largest element positive."""
+    rows = np.linalg.eigh(gram)[1].T[::-1][:rank]
+    signs = np.sign(rows[np.arange(len(rows)), np.argmax(np.abs(rows), axis=1)])
+    return rows * signs[:, None]
+
+
+def _through(x: Array, subspaces: Mapping[int, Array]) -> Array:
+    """x as its low-rank copy has it."""
+    for axis, u in subspaces.items():
+        x = np.moveaxis(np.tensordot(np.tensordot(x, u, (axis, 1)), u, (-1, 0)), -1, axis)
+    return x

@@ -1,0 +1,64 @@
+"""Files for a board: where the model's memories go (a header), and a link script with the board's regions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+
+from tinytrain_compile.ir.stages import Interface, MemoryPlan
+from tinytrain_compile.target.model import BoardMemory, Target
+
+LINK_SCRIPT = "board/link.ld"
+
+
+def board_files(
+    environment: jinja2.Environment, model: dict[str, Any], target: Target, interface: Interface, plan: MemoryPlan
+) -> dict[str, str]:
+    """Path in the project -> text of both files; `model` is what the other templates know."""
+    board = target.board
+    assert board is not None, "only a board has memories of its own"
+    prefix = interface.prefix
+    names = (board.memories[0].name, *(memory.name for memory in plan.further))
+    values = {
+        **model,
+        "board": target.name,
+        "part": board.part,
+        "flash": board.flash,
+        "memories": [_region(memory) for memory in board.memories],
+        "stack": _region(board.stack),
+        "reserve": _region(board.reserve),
+        "places": [
+            (number, name, _macro(prefix, number), "ARENA" if number == 0 else f"MEMORY_{number}")
+            for number, name in enumerate(names)
+        ],
+    }
+    return {
+        f"{prefix}_board.h": environment.get_template("board.h.j2").render(values),
+        LINK_SCRIPT: environment.get_template("link.ld.j2").render(values),
+    }
+
+
+def _macro(prefix: str, number: int) -> str:
+    return f"{prefix.upper()}_IN_{'ARENA' if number == 0 else f'MEMORY_{number}'}"
+
+
+def _region(memory: BoardMemory) -> dict[str, Any]:
+    return {
+        "name": memory.name,
+        "region": memory.name.upper(),
+        "origin": memory.region.origin,
+        "size": memory.region.size_bytes,
+        "end": memory.region.end,
+        "stack": memory.stack_bytes,
+        "reserve": memory.reserve_bytes,
+        "facts": ", ".join(
+            text
+            for text, is_so in (
+                ("kept in standby", memory.retained),
+                ("reached by DMA" if memory.dma else "no DMA", True),
+                ("behind the data cache", memory.cached),
+            )
+            if is_so
+        ),
+    }

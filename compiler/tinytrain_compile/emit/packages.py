@@ -1,0 +1,100 @@
+"""A project as a library of a build system: its sources in src/, and beside it what that system reads.
+
+The layouts are those of the systems' documents: Arduino's library specification (1.5), PlatformIO's library.json,
+modules of Zephyr, components of ESP-IDF.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tinytrain_compile import __version__
+from tinytrain_compile.emit.board import LINK_SCRIPT
+from tinytrain_compile.emit.names import comment_text
+from tinytrain_compile.emit.project import LICENCE, environment
+from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.target.model import Target
+
+Package = Literal["cmake", "platformio", "arduino", "zephyr", "esp-idf", "makefile"]
+
+SOURCES = "src/"
+"""Where all sources of a package are, and nothing else: what globs compiles them, and no check program."""
+FLAGS = ("-O2", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
+
+_TEMPLATES: Mapping[Package, Mapping[str, str]] = {
+    "cmake": {"CMakeLists.txt": "cmake.txt", "toolchain.cmake": "toolchain.cmake"},
+    "platformio": {},
+    "arduino": {"library.properties": "library.properties"},
+    "zephyr": {"zephyr/module.yml": "module.yml", "zephyr/Kconfig": "Kconfig", "zephyr/CMakeLists.txt": "zephyr.txt"},
+    "esp-idf": {"CMakeLists.txt": "idf.txt", "idf_component.yml": "idf_component.yml"},
+    "makefile": {"Makefile": "Makefile"},
+}
+"""Path in the package -> template."""
+
+
+@dataclass(frozen=True)
+class PackageFacts:
+    """title: of the model; target: what the sources were made for."""
+
+    title: str
+    target: Target
+
+
+def package_files(kind: Package, bundle: SourceBundle, facts: PackageFacts) -> dict[str, str]:
+    """Path -> text of the whole package, without its check program."""
+    values = _values(bundle, facts)
+    files = {_place(path): text for path, text in bundle.files.items() if path != "CMakeLists.txt"}
+    for path, template in _TEMPLATES[kind].items():
+        if path != "toolchain.cmake" or values["machine"]:
+            files[path] = environment().get_template(f"packages/{template}.j2").render(values)
+    return files | {path: write(values) for path, write in _JSON.get(kind, {}).items()}
+
+
+def _place(path: str) -> str:
+    return path if "/" in path else f"{SOURCES}{path}"
+
+
+def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
+    """What the templates know."""
+    prefix, target = bundle.interface.prefix, facts.target
+    sources = sorted(path for path in bundle.files if path.endswith(".c") and "/" not in path)
+    return {
+        "p": prefix,
+        "P": prefix.upper(),
+        "i": bundle.interface,
+        "title": comment_text(facts.title).replace('"', "'"),
+        "version": __version__,
+        "semver": ".".join(__version__.split(".")[:3]),
+        "licence": LICENCE,
+        "sources": [f"{SOURCES}{name}" for name in sources],
+        "small_sources": [f"{SOURCES}{name}" for name in bundle.small],
+        "flags": " ".join(FLAGS),
+        "target": target.name,
+        "machine": " ".join(target.gcc_flags),
+        "fpu": target.features.fpu and target.gcc_flags,
+        "board": target.name if target.board is not None else "",
+        "link_script": LINK_SCRIPT if target.board is not None else "",
+    }
+
+
+def _library_json(values: Mapping[str, Any]) -> str:
+    """PlatformIO's manifest. It takes licences of the SPDX list alone, which has none for a model's owner."""
+    manifest = {
+        "name": values["p"],
+        "version": values["semver"],
+        "description": f"Trains and runs {values['title']} on the device.",
+        "frameworks": "*",
+        "platforms": "*",
+        "headers": f"{values['p']}_train.h",
+        "build": {"srcDir": "src", "includeDir": "src", "flags": list(FLAGS)},
+        "export": {"exclude": ["verify", "report.html"]},
+    }
+    return json.dumps(manifest, indent=2) + "\n"
+
+
+_JSON: Mapping[Package, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "platformio": {"library.json": _library_json},
+}

@@ -1,0 +1,32 @@
+"""Which constants of a project lie in flash, by the names of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tinytrain_compile.emit.names import Names
+from tinytrain_compile.emit.sequence import transposed_name
+from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.names import operand
+
+
+def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
+    """Every constant that lies in flash: frozen weights, and initial values that are not all zero."""
+    state = {value.name for value in train.graph.state}
+    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
+    return [
+        (tables.of(name), data)
+        for name, data in {**more, **train.graph.constants}.items()
+        if name not in state or bool(np.any(data))
+    ]
+
+
+def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
+    """Copies of frozen 1x1 weights, by (input channel, output channel)."""
+    nodes = [node for node in train.graph.nodes if node.name in kernels.transposed]
+    weights = {transposed_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
+    return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]

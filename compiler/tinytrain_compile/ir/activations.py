@@ -1,0 +1,80 @@
+"""What a trained layer keeps of its input for the gradient of its weight, where that is not the input itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tinytrain_compile.ir.types import Array
+
+ActivationKind = Literal["asi", "subspace"]
+"""asi: subspaces that follow the activations, step by step; subspace: fixed ones."""
+
+MODES: Mapping[int, tuple[tuple[str, int], ...]] = {
+    4: (("channels", 3), ("height", 1), ("width", 2), ("samples", 0)),
+    2: (("features", 1), ("samples", 0)),
+}
+"""Modes and their axes in the order of ranks: of images (channels last), and of the rows of a dense layer."""
+
+
+@dataclass(frozen=True)
+class RankTrial:
+    """Ranks of all modes in the order of MODES, the bytes of the arena that they take (of the core, of subspaces that
+    follow, and of those in the state), and the error of the weight's gradient: |dW - exact| / |exact|."""
+
+    ranks: tuple[int, ...]
+    size_bytes: int
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """How a layer keeps its input: as a Tucker core and one subspace per mode.
+
+    ranks: by mode, in the order of MODES; those that are missing, and those above an axis' length, are that length. A
+    mode of full rank is left as it is. bases: fixed subspaces u[rank, length] by axis, one for each mode that is not.
+    error: of these ranks, where samples measured it; trials: all ranks that were measured, the smallest first.
+    """
+
+    ranks: tuple[int, ...]
+    kind: ActivationKind = "asi"
+    bases: Mapping[int, Array] = field(default_factory=dict[int, Array])
+    error: float | None = None
+    trials: tuple[RankTrial, ...] = ()
+
+    def reduced(self, shape: tuple[int, ...]) -> dict[int, int]:
+        """Axis -> rank, of the modes of an activation of this shape whose rank is below their length, or that have a
+        basis of that length."""
+        ranks = {axis: rank for (_, axis), rank in zip(MODES.get(len(shape), ()), self.ranks, strict=False)}
+        fixed = {axis for axis, basis in self.bases.items() if basis.shape[1] == shape[axis]}
+        return {axis: rank for axis, rank in ranks.items() if rank < shape[axis] or axis in fixed}
+
+
+@dataclass(frozen=True)
+class KeptActivation:
+    """What one weight gradient keeps, and what that costs.
+
+    layer: whose; shape: of the activation; ranks: of all its modes, in the order of MODES. core_bytes, subspace_bytes:
+    what is kept from the forward pass on; state_bytes: of subspaces that are kept from step to step; const_bytes: of
+    fixed ones. extra_macs: multiply-accumulates of a step beyond those of the exact gradient (may be below 0).
+    error, trials: as of LowRank.
+    """
+
+    layer: str
+    kind: ActivationKind
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    exact_bytes: int
+    core_bytes: int
+    subspace_bytes: int
+    state_bytes: int
+    const_bytes: int
+    extra_macs: int
+    error: float | None = None
+    trials: tuple[RankTrial, ...] = ()
+
+    @property
+    def kept_bytes(self) -> int:
+        """What lies in the arena between the forward pass and the gradient because of this layer."""
+        return self.core_bytes + self.subspace_bytes

@@ -1,0 +1,47 @@
+"""Which parts of the loop around a training step are in the output (docs/training-loop.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PARTS = ("replay", "monitor", "schedule", "store")
+"""Each is a header and a C file of the output, which know the model by its public header alone."""
+
+MAX_SAMPLES = 1 << 20
+"""That the output reserves room for."""
+
+
+@dataclass(frozen=True)
+class RuntimeParts:
+    """names: of PARTS, in that order. replay_samples: that the header reserves RAM for; 0: the caller says how many."""
+
+    names: tuple[str, ...] = ()
+    replay_samples: int = 0
+
+
+NO_PARTS = RuntimeParts()
+
+
+@dataclass(frozen=True)
+class FeatureCut:
+    """A step that is cut where training begins (--features). size_bytes: of the features of a call.
+
+    values: what crosses, by the names that users know; frozen: nodes of the plan that a step on features leaves out.
+    """
+
+    size_bytes: int
+    values: tuple[str, ...]
+    frozen: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReplayRoom:
+    """What a reservoir takes. record_bytes: of one sample with its label; samples: that the header reserves RAM for."""
+
+    record_bytes: int
+    samples: int
+
+    @property
+    def size_bytes(self) -> int:
+        """RAM beside the arena; 0 where the caller says how many samples there are."""
+        return self.record_bytes * self.samples

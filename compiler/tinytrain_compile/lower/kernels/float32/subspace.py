@@ -1,0 +1,132 @@
+"""Low-rank copies of activations: matrix products along an axis."""
+
+from __future__ import annotations
+
+from tvm import s_tir, te
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    Index,
+    KernelSpec,
+    kernel,
+    plain,
+    reduce_axes,
+    tensor,
+    tensors,
+    total,
+)
+from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.float32.linear import matrix_product, product_schedule
+from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs, fibre_block, mode_form
+
+SUMS = 4
+"""Rows of a subspace in a turn of a loop."""
+
+
+@kernel("ModeProduct")
+def mode_product(node: Node, context: KernelContext) -> KernelSpec:
+    """A product with rows of x where the axis is the last one, else one for each outer index."""
+    attrs = node.attrs
+    assert isinstance(attrs, ModeAttrs)
+    shape = mode_form(operand(node, "x").shape, attrs.axis)
+    outer, length, inner = shape
+    long = result(node, "y").shape[attrs.axis]
+    u = tensor(node, "u")
+
+    def weight(row: Index, term: Index) -> Expr:
+        return u[term, row] if attrs.expand else u[row, term]
+
+    if inner == 1:
+        x = tensor(node, "x", (outer, length))
+        extents, apart = (outer, long, length), (True, not attrs.expand)
+        return matrix_product([x, u], extents, lambda i, a: x[i, a], lambda a, j: weight(j, a), context, apart=apart)
+    x = tensor(node, "x", shape)
+    (k,) = reduce_axes(length)
+    acc = te.compute((outer, long, inner), lambda g, i, j: total(weight(i, k) * x[g, k, j], [k]), "acc")
+    out = te.compute((outer, long, inner), lambda *i: acc(*i), "out")
+    lanes = context.uses_float_vectors and max(long, inner) >= SUMS
+    apart = (not attrs.expand, False)
+    return KernelSpec([x, u], [out], product_schedule((long, inner), context, lanes, long=1, apart=apart, first=1))
+
+
+@kernel("SubspaceGradWeight")
+def subspace_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
+    """A product whose right factor depends on the row's group."""
+    attrs = node.attrs
+    assert isinstance(attrs, GroupAttrs)
+    dw, u = result(node, "dw"), tensor(node, "u")
+    rank, columns = operand(node, "u").shape[0], dw.shape[-1]
+    rows = dw.elements // columns
+    dz = tensor(node, "dz", (rows, rank))
+    (k,) = reduce_axes(rank)
+    group = rows // attrs.groups
+
+    def term(i: Expr, j: Expr) -> Expr:
+        first = 0 if attrs.groups == 1 else i // group * columns
+        return total(dz[i, k] * u[k, first + j], [k])
+
+    acc = te.compute((rows, columns), term, "acc")
+    out = te.compute((rows, columns), lambda i, j: acc[i, j], "out")
+    one = attrs.groups == 1
+    lanes = context.uses_float_vectors and one and max(rows, columns) >= SUMS
+    schedule = product_schedule((rows, columns), context, lanes, long=1, apart=(one, False))
+    return KernelSpec([dz, u], [out], schedule)
+
+
+@kernel("SubspacePower")
+def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
+    """Some fibres at a time: their products with the subspace in scratch, then what these add to every row."""
+    attrs = node.attrs
+    assert isinstance(attrs, ModeAttrs)
+    shape = mode_form(operand(node, "x").shape, attrs.axis)
+    outer, length, inner = shape
+    x, u = tensor(node, "x", shape), tensor(node, "u")
+    rank, count = operand(node, "u").shape[0], outer * inner
+
+    def fibre(f: Index, c: Index) -> Expr:
+        return x[f, c, 0] if inner == 1 else x[f // inner, c, f % inner]
+
+    (e,) = reduce_axes(length, prefix="e")
+    (f,) = reduce_axes(count, prefix="f")
+    along = te.compute((count, rank), lambda i, k: total(fibre(i, e) * u[k, e], [e]), "along")
+    p = te.compute((rank, length), lambda k, c: total(along[f, k] * fibre(f, c), [f]), "p")
+
+    def schedule(sch: s_tir.Schedule) -> None:
+        block = sch.get_sblock("p")
+        k, c, f = sch.get_loops(block)
+        blocks, few = sch.split(f, [None, fibre_block(count)])
+        tiles, rows = sch.split(k, [None, _divisor(rank)])
+        sch.reorder(blocks, tiles, c, few, rows)
+        sch.unroll(rows)
+        start = sch.decompose_reduction(block, blocks)
+        sch.unroll(sch.get_loops(start)[-1])
+        _in_scratch(sch, blocks, rank)
+
+    return KernelSpec([x, u], [p], schedule)
+
+
+def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int) -> None:
+    """Products of a block of fibres, `SUMS` rows of the subspace at a time."""
+    along = sch.get_sblock("along")
+    sch.compute_at(along, blocks, preserve_unit_loops=True)
+    sch.set_scope(along, 0, "local")
+    _, few, row, term = sch.get_loops(along)
+    tiles, rows = sch.split(row, [None, _divisor(rank)])
+    sch.reorder(few, tiles, term, rows)
+    sch.unroll(rows)
+    start = sch.decompose_reduction(along, term)
+    sch.unroll(sch.get_loops(start)[-1])
+
+
+def _divisor(rank: int) -> int:
+    return max(size for size in range(1, SUMS + 1) if rank % size == 0)
+
+
+@kernel("KeepSubspace")
+def keep_subspace(node: Node, _context: KernelContext) -> KernelSpec:
+    """A copy."""
+    u, new = tensors(node, "u", "new")
+    return KernelSpec([u, new], [te.compute(u.shape, lambda i, j: new[i, j], "out")], plain)

@@ -1,0 +1,88 @@
+"""What a board has and what of it is taken: memories, flash, and where the check ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.report.layout import Row, row, sentence
+from tinytrain_compile.report.words import bytes_text, grouped, printable, share
+from tinytrain_compile.target.model import Board, BoardMemory
+
+
+def board_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """What a board leaves to the model, whether the code fits its flash, and what was checked on it: nothing."""
+    board = summary.board
+    if board is None:
+        return
+    stack, reserve = board.stack, board.reserve
+    pieces = [
+        f"arena in {board.memories[0].name} at {board.memories[0].region.origin:#010x}",
+        f"stack {bytes_text(stack.stack_bytes)} in {stack.name}",
+        f"reserve {bytes_text(reserve.reserve_bytes)} in {reserve.name}",
+        _flash_text(summary, board),
+    ]
+    yield row("board", pieces, width, most=3)
+    yield sentence("", f"{checked_on(summary)}; never on the board itself", width, rank=8)
+    if board.unverified:
+        yield sentence("", f"unverified: {printable(board.unverified)}", width, most=3)
+
+
+def checked_on(summary: Summary) -> str:
+    """Where the C of a board was run."""
+    where = {"qemu": f"QEMU's machine of the {summary.core}", "host": "this machine"}.get(summary.verify.mode)
+    return "not run" if where is None else f"run on {where}"
+
+
+def _flash_text(summary: Summary, board: Board) -> str:
+    used = _flash_used(summary)
+    if used is None:
+        return f"flash {grouped(board.flash_bytes)} B for models, not measured"
+    return f"flash {grouped(used)} of {grouped(board.flash_bytes)} B ({share(used, board.flash_bytes)}): fits"
+
+
+def _flash_used(summary: Summary) -> int | None:
+    """Code and constants; None where nobody measured both. (What does not fit is an error and has no report.)"""
+    code, const = summary.verify.code_bytes, summary.verify.const_bytes
+    return None if code is None or const is None else code + const
+
+
+def board_json(summary: Summary) -> dict[str, Any] | None:
+    """The key `board` of report.json; None for a core."""
+    board = summary.board
+    if board is None:
+        return None
+    used = {board.memories[0].name: summary.plan.arena_bytes}
+    used |= {memory.name: memory.used_bytes for memory in summary.plan.further}
+    return {
+        "part": board.part,
+        "core": summary.core,
+        "unverified": board.unverified or None,
+        "checked": checked_on(summary),
+        "memories": [_memory(memory, used) for memory in board.memories],
+        "flash": {
+            "origin": board.flash.origin,
+            "size_bytes": board.flash.size_bytes,
+            "reserve_bytes": board.flash_reserve_bytes,
+            "model_bytes": board.flash_bytes,
+            "used_bytes": _flash_used(summary),
+        },
+        "energy_source": board.pj_source,
+        "sources": list(board.sources),
+    }
+
+
+def _memory(memory: BoardMemory, used: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "name": memory.name,
+        "origin": memory.region.origin,
+        "size_bytes": memory.region.size_bytes,
+        "stack_bytes": memory.stack_bytes,
+        "reserve_bytes": memory.reserve_bytes,
+        "model_bytes": memory.model_bytes,
+        "used_bytes": used.get(memory.name, 0),
+        "retained": memory.retained,
+        "dma": memory.dma,
+        "cached": memory.cached,
+    }

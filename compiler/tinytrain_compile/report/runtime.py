@@ -1,0 +1,78 @@
+"""The loop around the step: its parts (--runtime), what RAM they take, and where the step is cut (--features)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinytrain_compile.ir.runtime_parts import FeatureCut
+from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.report.analysis import analyse, work_of
+from tinytrain_compile.report.words import bytes_text, grouped, macs_text, plural, share
+
+
+def runtime_pieces(summary: Summary) -> list[str]:
+    """A piece for every part."""
+    return [_piece(name, summary) for name in summary.runtime.names]
+
+
+def _piece(name: str, summary: Summary) -> str:
+    room = summary.replay
+    if name != "replay" or room is None:
+        return name
+    each = f"{bytes_text(room.record_bytes)} a sample"
+    if not room.samples:
+        return f"{name} ({each})"
+    return f"{name} ({bytes_text(room.size_bytes)} beside the arena: {plural(room.samples, 'sample')}, {each})"
+
+
+def runtime_json(summary: Summary) -> dict[str, Any]:
+    """parts; of a reservoir the bytes of a record, the samples that RAM is reserved for, and that RAM (0: caller's)."""
+    room = summary.replay
+    if room is None:
+        return {"parts": list(summary.runtime.names), "replay": None}
+    reservoir = {"record_bytes": room.record_bytes, "samples": room.samples, "bytes": room.size_bytes}
+    return {"parts": list(summary.runtime.names), "replay": reservoir}
+
+
+def feature_pieces(summary: Summary) -> list[str]:
+    """Where the step is cut, and what a step on features takes of a whole one."""
+    cut, counts = summary.features, summary.verify.counts
+    if cut is None:
+        return ["none: the first layer is trained, features would be the input"] if summary.features_asked else []
+    size = f"{bytes_text(cut.size_bytes)} a sample"
+    if counts is None or counts.train_features is None:
+        whole = sum(work_of(summary.train))
+        rest = whole - frozen_macs(summary, cut)
+        return [size, f"a step on them: {macs_text(rest)} of {macs_text(whole)} MAC ({share(rest, whole)})"]
+    whole, rest = (sum(found.values()) for found in (counts.step, counts.train_features))
+    return [size, f"a step on them: {grouped(rest)} of {grouped(whole)} instructions ({share(rest, whole)})"]
+
+
+def frozen_macs(summary: Summary, cut: FeatureCut) -> int:
+    """Multiply-accumulates of the nodes that a step on features leaves out."""
+    analysis, names = analyse(summary.train, summary.plan), set(cut.frozen)
+    pairs = zip(summary.plan.order, analysis.macs, strict=True)
+    return sum(macs for node, macs in pairs if node.name in names)
+
+
+def features_json(summary: Summary) -> dict[str, Any] | None:
+    """bytes: of the features of a sample, 0 where training begins at the input; values: what they are; frozen_macs:
+    what a step on them leaves out; instructions of both calls, where they were counted. None without --features on.
+    """
+    if not summary.features_asked:
+        return None
+    cut, counts = summary.features, summary.verify.counts
+    taken = None if counts is None or counts.features is None else sum(counts.features.values())
+    given = None if counts is None or counts.train_features is None else sum(counts.train_features.values())
+    return {
+        "bytes": 0 if cut is None else cut.size_bytes,
+        "values": [] if cut is None else list(cut.values),
+        "frozen_macs": 0 if cut is None else frozen_macs(summary, cut),
+        "features_instructions": taken,
+        "train_features_instructions": given,
+    }
+
+
+def replay_bytes(summary: Summary) -> int:
+    """RAM beside the arena that a reservoir takes, as far as the compilation knows it."""
+    return 0 if summary.replay is None else summary.replay.size_bytes

@@ -1,0 +1,222 @@
+"""Weight gradients from low-rank copies of activations (docs/activations.md).
+
+Where a layer is to keep its input x in subspaces, the forward pass gets a step of the subspace iteration for each mode
+and the core of x in the new subspaces; the weight's gradient reads only these. Everything else of the step stays as it
+is: the forward pass and the gradient of the data do not see the difference.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tinytrain_compile.ir.activations import MODES, KeptActivation, LowRank
+from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Value
+from tinytrain_compile.ops.base import OPS, op_def
+from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT
+from tinytrain_compile.ops.conv_form import ConvAttrs
+from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
+from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs
+
+GRADIENTS = (CONV_GRAD_WEIGHT.name, GEMM_GRAD_WEIGHT.name)
+_BETWEEN = ("Add", "Reshape", "Transpose")
+"""What may stand between a parameter's gradient and the nodes that make it: several uses, another arrangement."""
+
+
+@dataclass
+class LowRankNodes:
+    """The nodes of a step with low-rank copies. updates: (subspace, its new content); kept: for the report."""
+
+    forward: list[Node]
+    backward: list[Node]
+    updates: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
+    kept: list[KeptActivation] = field(default_factory=list[KeptActivation])
+
+
+def with_low_rank(
+    builder: GraphBuilder,
+    forward: Sequence[Node],
+    wanted: Mapping[str, LowRank],
+    seed: int,
+) -> LowRankNodes:
+    """Take the backward pass out of the builder, with other gradients of weights. wanted: by the name of a parameter's
+    gradient.
+
+    Only gradients that read what the forward pass computes, or the input, are replaced: not those whose channels are
+    cut out first.
+    """
+    backward, builder.nodes = builder.nodes, []
+    made = {value.name: node for node in backward for value in node.outputs}
+    chosen = {node.name: how for name, how in wanted.items() for node in _makers(made, name)}
+    result = LowRankNodes([*forward], [])
+    for node in backward:
+        x = operand(node, "x") if node.name in chosen else None
+        reduced = {} if x is None or x.name in made else chosen[node.name].reduced(x.shape)
+        if x is None or not reduced:
+            result.backward.append(node)
+            continue
+        rewrite = _Rewrite(builder, node, x, chosen[node.name], reduced, seed)
+        copies, gradient = rewrite.copies(result.updates), rewrite.gradient()
+        _insert(result.forward, x, copies)
+        result.backward += gradient
+        result.kept.append(rewrite.kept([*copies, *gradient]))
+    return result
+
+
+def keep_subspaces(builder: GraphBuilder, updates: Iterable[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
+    """Emit what makes this step's subspaces those of the state: (subspace, its new content)."""
+    return [(u, builder.emit("KeepSubspace", (u, new), name=f"{u.name}.kept", origin=new.origin)) for u, new in updates]
+
+
+def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
+    """The nodes that make a parameter's gradient; made: what makes each value of the backward pass."""
+    node = made.get(gradient)
+    if node is None:
+        return []
+    if node.op in GRADIENTS:
+        return [node]
+    return [m for value in node.inputs for m in _makers(made, value.name)] if node.op in _BETWEEN else []
+
+
+def _insert(forward: list[Node], x: Value, copies: Sequence[Node]) -> None:
+    """Right behind what makes x."""
+    place = next((i + 1 for i, node in enumerate(forward) if x in node.outputs), 0)
+    forward[place:place] = copies
+
+
+def first_subspace(rank: int, length: int, seed: int, name: str) -> Array:
+    """Random orthonormal rows: the same ones for the same seed and name on every machine."""
+    rows = np.random.default_rng((seed, zlib.crc32(name.encode()))).standard_normal((rank, length))
+    exact = OPS["Orthonormalize"].exact
+    assert exact is not None
+    return exact((rows.astype(np.float32),), NO_ATTRS)[0]
+
+
+class _Rewrite:
+    """One gradient: its activation x, the modes that are reduced (axis -> rank), and the subspace of each."""
+
+    def __init__(
+        self, builder: GraphBuilder, node: Node, x: Value, how: LowRank, reduced: Mapping[int, int], seed: int
+    ) -> None:
+        self._builder, self._node, self._x, self._how, self._seed = builder, node, x, how, seed
+        self._reduced = dict(reduced)
+        self._names = {axis: name for name, axis in MODES[len(x.shape)]}
+        self._subspaces: dict[int, Value] = {}
+        self._states: list[Value] = []
+        self._core = x
+
+    def _emit(self, op: str, inputs: tuple[Value, ...], attrs: ModeAttrs | GroupAttrs, what: str) -> Value:
+        return self._builder.emit(op, inputs, attrs, f"{self._node.name}.{what}", self._node.origin)
+
+    def _taken(self, first: int) -> list[Node]:
+        """The nodes that were emitted since there were `first` of them, taken out of the builder."""
+        nodes = self._builder.nodes[first:]
+        del self._builder.nodes[first:]
+        return nodes
+
+    def copies(self, updates: list[tuple[Value, Value]]) -> list[Node]:
+        """The nodes of the forward pass; subspaces of the state and their new content are added to `updates`."""
+        first = len(self._builder.nodes)
+        for axis, rank in self._reduced.items():
+            self._subspaces[axis] = self._subspace(axis, rank, updates)
+        shape = self._x.shape
+        for axis in sorted(self._reduced, key=lambda axis: (self._reduced[axis] / shape[axis], axis)):
+            self._core = self._along(self._core, axis, f"core_{self._names[axis]}")
+        return self._taken(first)
+
+    def _subspace(self, axis: int, rank: int, updates: list[tuple[Value, Value]]) -> Value:
+        name = f"{self._node.origin or self._node.name}.{self._names[axis]}"
+        if self._how.kind == "subspace":
+            return self._builder.constant(name, self._how.bases[axis].astype(np.float32), self._node.origin)
+        before = self._builder.constant(name, first_subspace(rank, self._x.shape[axis], self._seed, name))
+        power = self._emit("SubspacePower", (self._x, before), ModeAttrs(axis), f"power_{self._names[axis]}")
+        hint = f"{self._node.name}.subspace_{self._names[axis]}"
+        after = self._builder.emit("Orthonormalize", (power,), NO_ATTRS, hint, self._node.origin)
+        self._states.append(before)
+        updates.append((before, after))
+        return after
+
+    def _along(self, value: Value, axis: int, what: str, expand: bool = False) -> Value:
+        return self._emit("ModeProduct", (value, self._subspaces[axis]), ModeAttrs(axis, expand), what)
+
+    def gradient(self) -> list[Node]:
+        """The nodes that make the gradient of the core, the last one with the results of the node that it replaces."""
+        first, node = len(self._builder.nodes), self._node
+        core, dy, attrs = self._core, operand(node, "dy"), node.attrs
+        if 0 in self._reduced:
+            dy = self._along(dy, 0, "dy_samples")
+        places = [axis for axis in (1, 2) if axis in self._reduced and len(self._x.shape) == 4]
+        shrinking = sorted(places, key=lambda axis: self._reduced[axis] / self._x.shape[axis])
+        if isinstance(attrs, ConvAttrs) and _is_pointwise(attrs) and self._cheaper_below(dy, shrinking):
+            for axis in shrinking:
+                dy = self._along(dy, axis, f"dy_{self._names[axis]}")
+        else:
+            for axis in reversed(shrinking):
+                core = self._along(core, axis, f"wide_{self._names[axis]}", expand=True)
+        self._of_weight(core, dy)
+        nodes = self._taken(first)
+        return [*nodes[:-1], replace(nodes[-1], name=node.name, outputs=node.outputs)]
+
+    def _of_weight(self, core: Value, dy: Value) -> None:
+        node, attrs, channels = self._node, self._node.attrs, len(self._x.shape) - 1
+        if channels not in self._reduced:
+            self._builder.emit(node.op, (core, dy), attrs, f"{node.name}.of_core", node.origin)
+            return
+        groups = attrs.groups if isinstance(attrs, ConvAttrs) else 1
+        dense = replace(attrs, groups=1) if isinstance(attrs, ConvAttrs) else attrs
+        inner = self._builder.emit(node.op, (core, dy), dense, f"{node.name}.of_core", node.origin)
+        self._emit("SubspaceGradWeight", (inner, self._subspaces[channels]), GroupAttrs(groups), "of_weight")
+
+    def _cheaper_below(self, dy: Value, shrinking: Sequence[int]) -> bool:
+        """Whether a 1x1 convolution's dy is taken into the subspaces of rows and columns, rather than the core out."""
+        down = [(axis, self._reduced[axis]) for axis in shrinking]
+        up = [(axis, self._x.shape[axis]) for axis in reversed(shrinking)]
+        below, small = _chain_macs(dy.shape, down)
+        above, _ = _chain_macs(self._core.shape, up)
+        channels = self._core.shape[3]
+        return below + math.prod(small) * channels < above + dy.elements * channels
+
+    def kept(self, nodes: Sequence[Node]) -> KeptActivation:
+        """What the report says of it."""
+        x, node = self._x, self._node
+        sizes = sum(value.size_bytes for value in self._subspaces.values())
+        fixed = self._how.kind == "subspace"
+        shape = x.shape
+        return KeptActivation(
+            node.origin or node.name,
+            self._how.kind,
+            shape,
+            tuple(self._reduced.get(axis, shape[axis]) for _, axis in MODES[len(shape)]),
+            x.size_bytes,
+            self._core.size_bytes,
+            0 if fixed else sizes,
+            sum(value.size_bytes for value in self._states),
+            sizes if fixed else 0,
+            sum(_macs(each) for each in nodes) - _macs(node),
+            self._how.error,
+            self._how.trials,
+        )
+
+
+def _macs(node: Node) -> int:
+    return op_def(node.op).macs(node)
+
+
+def _chain_macs(shape: tuple[int, ...], steps: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+    """Of products along axes, one after another, which get these lengths; and the shape behind them."""
+    found, total = [*shape], 0
+    for axis, length in steps:
+        total += math.prod(found) * length
+        found[axis] = length
+    return total, found
+
+
+def _is_pointwise(attrs: ConvAttrs) -> bool:
+    plain = attrs.strides == (1, 1) and attrs.pads == (0, 0, 0, 0)
+    return attrs.kernel == (1, 1) and plain

@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "learn.h"
+
+int main(void)
+{
+    return learn();
+}

@@ -1,0 +1,71 @@
+"""Builds the CMake examples for a board, with its memory map, and compares the image with what the reports say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testing.image import by_owner, sections
+from tinytrain_compile.target import Board, Target
+from tinytrain_compile.verify.firmware import qemu_arguments
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A firmware: its folder, image and map, and the reports of its models by name."""
+
+    image: Path
+    map_text: str
+    reports: dict[str, Any]
+
+
+def cmake(source: Path, build: Path, *options: str) -> Path:
+    """Configure and build; the folder of what was built. The output is shown where that fails."""
+    for command in (["cmake", "-S", str(source), "-B", str(build), *options], ["cmake", "--build", str(build)]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return build
+
+
+def link(source: Path, build: Path, name: str, reports: dict[str, Any]) -> Linked:
+    """Build for the board, with its link script."""
+    cmake(source, build, f"-DCMAKE_TOOLCHAIN_FILE={source / 'digits' / 'toolchain.cmake'}")
+    return Linked(build / name, (build / f"{name}.map").read_text(), reports)
+
+
+def run_in_qemu(source: Path, build: Path, name: str, target: Target) -> int:
+    """The same program with its flash where QEMU's machine has code; its exit code."""
+    assert target.qemu is not None
+    script = (source / "digits" / "board" / "link.ld").read_text()
+    moved = re.sub(r"FLASH \(rx\) : ORIGIN = \w+", f"FLASH (rx) : ORIGIN = {target.qemu.code.origin:#x}", script)
+    build.mkdir(parents=True, exist_ok=True)
+    (build / "moved.ld").write_text(moved)
+    toolchain = f"-DCMAKE_TOOLCHAIN_FILE={source / 'digits' / 'toolchain.cmake'}"
+    cmake(source, build, toolchain, "-DIN_QEMU=ON", f"-DDIGITS_LINK_SCRIPT={build / 'moved.ld'}")
+    emulator = ["qemu-system-arm", *qemu_arguments(target.qemu), "-kernel", str(build / name)]
+    return subprocess.run(emulator, timeout=120).returncode
+
+
+def differences(linked: Linked, board: Board) -> Iterator[str]:
+    """Where the image is not what the reports say."""
+    owners = by_owner(linked.map_text, tuple(linked.reports))
+    arena = f".tt_{board.memories[0].name}"
+    total = sum(report["memory"]["arena_bytes"] for report in linked.reports.values())
+    if (linked_arena := owners["program"][arena]) != total:
+        yield f"arena: {linked_arena} B are linked, the reports say {total} B"
+    for model, report in linked.reports.items():
+        flash = report["flash"]["code_bytes"] + report["flash"]["const_bytes"]
+        if owners[model]["flash"] != flash:
+            yield f"flash of {model}: {owners[model]['flash']} B are linked, the report says {flash} B"
+        if statics := {kind: size for kind, size in owners[model].items() if kind != "flash"}:
+            yield f"{model} has static RAM: {statics}"
+    places = [("flash", board.flash), *((memory.name, memory.region) for memory in board.memories)]
+    for section in sections(linked.image):
+        inside = [n for n, r in places if r.origin <= section.address and section.address + section.size <= r.end]
+        if not inside:
+            yield f"{section.name} at {section.address:#010x} lies in no memory of the board"

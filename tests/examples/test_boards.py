@@ -1,0 +1,173 @@
+"""examples/boards and the packages that they use: laid out as documented, built as far as tools are here, and run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testing.board_image import differences, link, run_in_qemu
+from testing.image import pieces
+from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import Project, make_project
+from tinytrain_compile.emit import PackageFacts, package_files
+from tinytrain_compile.report import report_json
+from tinytrain_compile.target import load_target
+
+EXAMPLES = ROOT / "examples"
+CORE = Path(__file__).parent / "arduino_core"
+STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+KINDS = ("cmake", "platformio", "arduino", "zephyr", "esp-idf", "makefile")
+
+
+def _project(board: str, package: str, **more: object) -> Project:
+    """digits, its last layer trained, as examples/boards take it."""
+    given = {"update": "head", "verify": "none", "target": board, "package": package, **more}
+    made = make_project(CompileOptions(EXAMPLES / "digits" / "digits.onnx", **given))  # type: ignore[arg-type]
+    assert isinstance(made, Project)
+    return made
+
+
+def _write(files: object, place: Path) -> Path:
+    assert isinstance(files, dict)
+    for path, content in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return place
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    return _project("nucleo-f746zg", "arduino")
+
+
+@pytest.fixture(scope="module")
+def arduino(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(project.files, tmp_path_factory.mktemp("arduino") / "digits")
+
+
+def run(*command: str | Path, cwd: Path, timeout: float = 120) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_package_has_its_sources_in_src_and_nothing_else_there(arduino: Path) -> None:
+    assert sorted(path.suffix for path in (arduino / "src").iterdir()).count(".c") == 3
+    assert not [path for path in arduino.rglob("*.[ch]") if path.parent.name not in ("src", "verify")]
+    main = (arduino / "verify" / "Makefile").read_text()
+    assert "../src/digits_train.c" in main and "-I../src" in main
+
+
+def test_each_system_finds_what_its_documents_ask_for(project: Project) -> None:
+    facts = PackageFacts('a "quoted" name', load_target("nucleo-f746zg"))
+    made = {kind: package_files(kind, project.bundle, facts) for kind in KINDS}  # type: ignore[arg-type]
+    sources = {path for path in made["arduino"] if path.startswith("src/") and path.endswith(".c")}
+    assert len(sources) == 3
+    properties = dict(line.split("=", 1) for line in made["arduino"]["library.properties"].splitlines())
+    required = {"name", "version", "author", "maintainer", "sentence", "paragraph", "category", "url", "architectures"}
+    assert required <= set(properties)
+    assert properties["includes"] == "digits_train.h" and re.fullmatch(r"\d+\.\d+\.\d+", properties["version"])
+    manifest = json.loads(made["platformio"]["library.json"])
+    assert manifest["name"] == "digits" and manifest["build"]["srcDir"] == "src" and manifest["frameworks"] == "*"
+    assert "zephyr/module.yml" in made["zephyr"] and "kconfig: zephyr/Kconfig" in made["zephyr"]["zephyr/module.yml"]
+    assert "config TINYTRAIN_DIGITS" in made["zephyr"]["zephyr/Kconfig"]
+    assert "idf_component_register(" in made["esp-idf"]["CMakeLists.txt"]
+    for kind, path in (("cmake", "CMakeLists.txt"), ("esp-idf", "CMakeLists.txt"), ("makefile", "Makefile")):
+        assert all(source in made[kind][path] for source in sources), kind
+    assert all(source in made["zephyr"]["zephyr/CMakeLists.txt"] for source in sources)
+
+
+def test_platformio_reads_both_manifests(project: Project, tmp_path: Path) -> None:
+    """By its own parser and schema: pip install -e '.[platformio]'."""
+    parser = pytest.importorskip("platformio.package.manifest.parser", reason="needs the extra platformio")
+    schema = pytest.importorskip("platformio.package.manifest.schema")
+    facts = PackageFacts("digits", load_target("nucleo-f746zg"))
+    for kind, name in (("platformio", "library.json"), ("arduino", "library.properties")):
+        (tmp_path / name).write_text(package_files(kind, project.bundle, facts)[name])  # type: ignore[arg-type]
+        found = parser.ManifestParserFactory.new_from_file(str(tmp_path / name)).as_dict()
+        assert schema.ManifestSchema().load_manifest(found)["headers"] == ["digits_train.h"]
+
+
+def test_every_file_of_the_output_may_be_compiled_together(arduino: Path) -> None:
+    """What an IDE does with a folder: the check program's files are empty, so that nothing is defined twice."""
+    program = arduino / "program.c"
+    program.write_text('#include "digits_train.h"\nint main(void) { return digits_state_size() == 0; }\n')
+    everything = sorted(str(path.relative_to(arduino)) for path in arduino.rglob("*.c"))
+    assert {"verify/main.c", "verify/host.c", "verify/startup.c"} <= set(everything)
+    run("gcc", "-Isrc", "-Iverify", *everything, "-o", "all", cwd=arduino)
+    twice = subprocess.run(
+        ["gcc", "-DTT_CHECK", "-Isrc", "-Iverify", *everything, "-o", "all"],
+        cwd=arduino,
+        capture_output=True,
+        text=True,
+    )
+    assert twice.returncode != 0  # without the guard it is as it was
+
+
+def test_the_sketch_builds_by_arduinos_rules_and_learns(arduino: Path, tmp_path: Path) -> None:
+    """src/ recursively, C as C; the .ino as C++ behind Arduino.h."""
+    sketch = (EXAMPLES / "boards" / "arduino" / "learn_digits" / "learn_digits.ino").read_text()
+    (tmp_path / "sketch.cpp").write_text(f"#include <Arduino.h>\n{sketch}")
+    (tmp_path / "main.cpp").write_text(
+        "#include <Arduino.h>\nint main() { setup(); for (int i = 0; i < 400; i++) { loop(); } }\n"
+    )
+    objects: list[Path] = []
+    for source in sorted((arduino / "src").rglob("*.c")):
+        objects.append(tmp_path / f"{source.stem}.o")
+        run("gcc", "-std=gnu11", "-Os", *STRICT, "-c", source, "-o", objects[-1], cwd=tmp_path)
+    flags = ("-std=gnu++17", "-Os", *STRICT, f"-I{CORE}", f"-I{arduino / 'src'}")
+    run("g++", *flags, "sketch.cpp", "main.cpp", *objects, "-o", "sketch", cwd=tmp_path)
+    losses = [float(line) for line in run(tmp_path / "sketch", cwd=tmp_path).split()]
+    assert len(losses) == 8 and losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("standard", ["gnu11", "c11", "c17"])
+def test_sources_and_examples_are_strict_c(standard: str, arduino: Path, tmp_path: Path) -> None:
+    shared = EXAMPLES / "boards"
+    for source in (*sorted((arduino / "src").glob("*.c")), shared / "learn.c", shared / "main.c"):
+        flags = (f"-std={standard}", *STRICT, f"-I{arduino / 'src'}", f"-I{shared}")
+        run("gcc", *flags, "-c", source, "-o", "out.o", cwd=tmp_path)
+
+
+def test_headers_are_strict_cpp(arduino: Path, tmp_path: Path) -> None:
+    (tmp_path / "headers.cpp").write_text('#include "digits_train.h"\n#include "digits_board.h"\n')
+    run("g++", "-std=c++17", *STRICT, f"-I{arduino / 'src'}", "-c", "headers.cpp", cwd=tmp_path)
+
+
+def test_the_makefile_example(project: Project, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "boards", tmp_path / "boards")
+    place = tmp_path / "boards" / "makefile"
+    facts = PackageFacts("digits", load_target("nucleo-f746zg"))
+    _write(package_files("makefile", project.bundle, facts), place / "digits")
+    run("make", cwd=place)
+    run(place / "learn", cwd=place)
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_an_image_of_a_board_is_what_its_report_says(tmp_path: Path) -> None:
+    """The short form of `make bench-boards`: one board; a byte more in the report, or an arena elsewhere, is seen."""
+    board = load_target("nrf52840-dk")
+    assert board.board is not None
+    made = _project("nrf52840-dk", "cmake", verify="qemu")
+    shutil.copytree(EXAMPLES / "boards", tmp_path / "boards")
+    source = tmp_path / "boards" / "cmake"
+    _write(made.files, source / "digits")
+    report = report_json(made.summary)
+    linked = link(source, tmp_path / "build", "learn", {"digits": report})
+    assert list(differences(linked, board.board)) == []
+    assert run_in_qemu(source, tmp_path / "qemu", "learn", board) == 0
+    assert {piece.output for piece in pieces(linked.map_text) if "libdigits" in piece.file} == {".text"}
+    report["flash"]["code_bytes"] += 1
+    report["memory"]["arena_bytes"] += 8
+    assert [text.split(":")[0] for text in differences(linked, board.board)] == ["arena", "flash of digits"]
+    smaller = load_target("rpi-pico").board
+    assert smaller is not None
+    assert any("lies in no memory of the board" in text for text in differences(linked, smaller))

@@ -1,0 +1,88 @@
+"""Updates of a dense layer's weights of one sample: every way that a row takes gives the reference's bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testing.boards import measure
+from testing.ops import case_quantised as quantised
+from testing.ops.case import Case
+from tests.lower import kernel_harness
+from tests.lower.kernel_harness import build, compare, run
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.conv import step_size
+from tinytrain_compile.ops.int8.conv_form import is_rank_one
+
+SHAPES = ((24, 9), (37, 6), (3, 5), (64, 1))
+"""Inputs, outputs: whole words or not."""
+SCALES = (-60, -40, -32, -25, -18, -9, 20)
+"""Exponents of a step: no weight moves, some do, all do, far beyond the limit."""
+LIFTS = range(-48, -32)
+"""Exponents for which there are instructions."""
+HEADER = "tt_dense_update.h"
+
+
+def case(fine: bool, inputs: int, outputs: int, exponent: int) -> Case:
+    """With some gradients that are 0, and shifts that differ from row to row."""
+    rng = np.random.default_rng([inputs, outputs, exponent + 100, fine])
+    make = quantised.qconv_update_fine if fine else quantised.qconv_update
+    made = make(rng, ((1, 1, 1, inputs), outputs, ConvAttrs((1, 1))), 0)
+    w, x, g, multiplier, _, rate, p, *rest = made.arrays
+    g = np.where(rng.random(g.shape) < 0.3, 0, g).astype(np.int8)
+    shift = rng.integers(-3, 4, multiplier.shape).astype(np.int8)
+    scaled = np.asarray([rate[0], exponent - int(p[0])], np.int32)
+    return replace(made, arrays=(w, x, g, multiplier, shift, scaled, p, *rest))
+
+
+CASES = [case(fine, *shape, exponent) for fine in (False, True) for shape in SHAPES for exponent in SCALES]
+
+
+def test_rows_go_all_ways() -> None:
+    """Rest, by instructions, and the long way: the cases have rows of each."""
+    assert all(is_rank_one(made.node()) for made in CASES)
+    exponents = np.concatenate([step_size(*made.arrays[3:7], 8)[1] for made in CASES])
+    inside = np.isin(exponents, LIFTS)
+    assert inside.sum() > 50
+    assert (exponents < min(LIFTS)).sum() > 50
+    assert (exponents > max(LIFTS)).sum() > 50
+
+
+def check_on_host(folder: Path) -> None:
+    for built in build(CASES, folder, fpu=True):
+        compare(built, run(built))
+
+
+def test_the_host_gives_the_bytes_of_the_reference(tmp_path: Path) -> None:
+    check_on_host(tmp_path)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m3", "cortex-m7", "cortex-m55"])
+def test_cores_give_the_bytes_of_the_reference(target: str) -> None:
+    found = measure(CASES, target)
+    assert all(one.equal for one in found)
+
+
+@pytest.mark.parametrize(
+    ("code", "mutant"),
+    [
+        ("most = row->g * largest;", "most = row->g;"),
+        ("row->w[i] >= row->limit ||", "row->w[i] > row->limit ||"),
+        ("row->g * (row->x[i] >> TT_LIFT)", "row->g * (row->x[i] >> 6)"),
+        ("word += (uint32_t)inputs * TT_GOLDEN)", "word += (uint32_t)inputs)"),
+    ],
+)
+def test_a_wrong_helper_is_noticed(code: str, mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = kernel_harness.data_dir("runtime_c")
+    for header in headers.glob("*.h"):
+        (tmp_path / header.name).write_text(header.read_text())
+    text = (headers / HEADER).read_text()
+    assert text.count(code) == 1
+    (tmp_path / HEADER).write_text(text.replace(code, mutant))
+    monkeypatch.setattr(kernel_harness, "data_dir", lambda _name: tmp_path)
+    with pytest.raises(AssertionError):
+        check_on_host(tmp_path)

@@ -1,0 +1,147 @@
+"""Boards: their files against the manuals, what they leave to a model, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import run
+from tinytrain_compile.driver.boards import check_flash, with_board
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.resources import data_dir
+from tinytrain_compile.target import list_boards, load_target
+from tinytrain_compile.target.loader import parse_target
+
+KB = 1024
+FILE = (data_dir("targets") / "boards" / "nucleo-f746zg.toml").read_text()
+DIGITS = str(data_dir("targets").parent / "examples" / "digits" / "digits.onnx")
+
+FACTS = {
+    "apollo510-evb": ("cortex-m55", 0x410000, 0x3F0000, {0x20080000: 3072 * KB, 0x20000000: 496 * KB}),
+    "ek-ra8m1": ("cortex-m55", 0x02000000, 0x1F8000, {0x22000000: 896 * KB, 0x20000000: 64 * KB}),
+    "esp32-s3": ("host", 0x42000020, 8192 * KB - 0x20, {0x3FC88000: 0x53700}),
+    "nrf52840-dk": ("cortex-m4", 0, 1024 * KB, {0x20000000: 256 * KB}),
+    "nucleo-f746zg": (
+        *("cortex-m7", 0x08000000, 1024 * KB),
+        {0x20010000: 240 * KB, 0x20000000: 64 * KB, 0x2004C000: 16 * KB},
+    ),
+    "nucleo-h743zi": (
+        *("cortex-m7", 0x08000000, 2048 * KB),
+        {
+            0x24000000: 512 * KB,
+            0x20000000: 128 * KB,
+            0x30000000: 128 * KB,
+            0x30020000: 128 * KB,
+            0x30040000: 32 * KB,
+            0x38000000: 64 * KB,
+        },
+    ),
+    "nucleo-l4r5zi": (
+        *("cortex-m4", 0x08000000, 2048 * KB),
+        {0x20040000: 384 * KB, 0x20000000: 192 * KB, 0x10000000: 64 * KB},
+    ),
+    "nucleo-u575zi": (
+        *("cortex-m33", 0x08000000, 2048 * KB),
+        {0x20040000: 512 * KB, 0x20000000: 192 * KB, 0x20030000: 64 * KB, 0x28000000: 16 * KB},
+    ),
+    "rpi-pico": (
+        *("cortex-m0plus", 0x10000100, 2048 * KB - 256),
+        {0x20000000: 256 * KB, 0x20040000: 4 * KB, 0x20041000: 4 * KB},
+    ),
+    "rpi-pico2": (
+        *("cortex-m33", 0x10000000, 4096 * KB),
+        {0x20000000: 512 * KB, 0x20080000: 4 * KB, 0x20081000: 4 * KB},
+    ),
+}
+"""From the manuals that the files name, typed a second time: core, flash of an application, RAM by origin."""
+
+
+def test_boards_have_the_memories_of_the_manuals() -> None:
+    assert list_boards() == tuple(sorted(FACTS))
+    for name, (core, origin, size, memories) in FACTS.items():
+        target = load_target(name)
+        assert target.board is not None
+        assert (target.name, target.core_name, target.qemu) == (name, core, load_target(core).qemu)
+        assert (target.board.flash.origin, target.board.flash.size_bytes) == (origin, size)
+        assert {m.region.origin: m.region.size_bytes for m in target.board.memories} == memories
+        assert target.board.sources and target.board.pj_source
+
+
+def test_what_is_left_to_models() -> None:
+    f746 = load_target("nucleo-f746zg")
+    assert {bank.name: bank.size_bytes for bank in f746.memories} == {
+        "sram1": 240 * KB,
+        "dtcm": 64 * KB - 4 * KB - 16 * KB,
+        "sram2": 16 * KB,
+    }
+    assert {bank.name: bank.size_bytes for bank in load_target("nrf52840-dk").memories} == {"ram": (256 - 4 - 32) * KB}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('core_target = "cortex-m7"', 'core_target = "cortex-m8"', "key 'core_target' names no core"),
+        ('stack = "dtcm"', 'stack = "ccm"', "key 'ram.stack' names no memory of the board"),
+        ("reserve_bytes = 16384", "reserve_bytes = 65536", "key 'ram' leaves less than nothing of dtcm"),
+        ("origin = 0x2004c000", "origin = 0x20000000", "key 'memories' overlap at 0x20000000"),
+        ('name = "sram2"', 'name = "dtcm"', "key 'memories' names one memory twice"),
+        ("dma = true", "dma = 1", r"key 'memories\[0\].dma' must be true or false"),
+        ("retained = false", "", r"key 'memories\[0\].retained' is missing"),
+        ("reserve_bytes = 65536", "reserve_bytes = 1048576", "key 'flash.reserve_bytes' and boot_bytes leave nothing"),
+        ('part = "STM32F746ZG"', "", "key 'part' is missing"),
+        ('name = "nucleo-f746zg"', 'name = "My Board"', "key 'name' must be lower-case"),
+        ("[flash]", 'colour = "red"\n[flash]', "key 'core.colour' is not known"),
+    ],
+)
+def test_wrong_keys_are_named(old: str, new: str, message: str) -> None:
+    assert old in FILE
+    with pytest.raises(CompileError, match=message) as caught:
+        parse_target(FILE.replace(old, new, 1), "board.toml")
+    assert caught.value.code == "E0103"
+
+
+def test_the_board_limits_a_compilation_that_names_no_memory() -> None:
+    options, _, said = with_board(CompileOptions(Path("m.onnx")), load_target("nucleo-f746zg"))
+    assert options.arena_bytes == 240 * KB
+    assert dict(options.memories) == {"dtcm": 44 * KB, "sram2": 16 * KB}
+    assert "arena up to 245,760 B of sram1, then dtcm 45,056 B" in said[0]
+    asked = CompileOptions(Path("m.onnx"), arena_bytes=KB, memories={"sram2": KB})
+    assert with_board(asked, load_target("nucleo-f746zg"))[0] == asked
+    assert with_board(CompileOptions(Path("m.onnx")), load_target("cortex-m7"))[0].arena_bytes is None
+
+
+def test_the_reserve_can_be_another() -> None:
+    options = CompileOptions(Path("m.onnx"), reserve_bytes=64 * KB)
+    chosen, target, _ = with_board(options, load_target("nrf52840-dk"))
+    assert chosen.arena_bytes == target.memories[0].size_bytes == (256 - 4 - 64) * KB
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        ("--target nucleo-f746zg --arena 256KB", "E0107", "nucleo-f746zg has 245760 B in sram1"),
+        ("--target nucleo-f746zg --memory ccm=1KB", "E0107", "has no such memory"),
+        ("--target nucleo-f746zg --reserve 61KB", "E0101", "dtcm of nucleo-f746zg has 61440 B beside the stack"),
+        ("--target cortex-m7 --reserve 1KB", "E0101", "cortex-m7 is a core"),
+        ("--target nrf52840-dk --reserve 252KB", "E0101", "ram of nrf52840-dk has 258048 B beside the stack"),
+        ("--target nucleo-f746", "E0102", "nucleo-f746zg"),
+    ],
+)
+def test_what_a_board_has_not_is_refused(flags: str, code: str, message: str) -> None:
+    assert message in run(DIGITS, *flags.split(), "--dry-run").check_error(code, 2).err
+
+
+def test_flash_fits_to_the_byte() -> None:
+    target = load_target("nucleo-f746zg")
+    check_flash(target, 983_040, 0)
+    check_flash(target, None, None)
+    with pytest.raises(CompileError, match=r"need 983041 B, models have 983040 B \(over by 1 B\)") as caught:
+        check_flash(target, 983_000, 41)
+    assert caught.value.code == "E0403"
+
+
+def test_ways_out_on_a_board_whose_stack_has_a_memory_to_itself() -> None:
+    found = run(DIGITS, "--target", "rpi-pico", "--update", "all", "--arena", "12KB", "--dry-run")
+    assert "what would fit" in found.check_error("E0401", 3).err

@@ -1,0 +1,84 @@
+"""Ranks that samples measure: the error is the one that training has, and what is chosen keeps to the bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from testing.ops.case import make
+from tests.training.low_rank_nets import graph, kinds
+from tinytrain_compile.driver.rank_choice import MOST_TRIALS, LayerRanks, Pair
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.ir.activations import ActivationKind, LowRank
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.conv_form import ConvAttrs
+from tinytrain_compile.ops.names import operand
+
+SHAPE = (2, 8, 8, 12)
+
+
+def node_of(x: np.ndarray, dy: np.ndarray) -> Node:
+    return make("ConvGradWeight", (x, dy), ConvAttrs((3, 3), pads=(1, 1, 1, 1)), images=(0, 1)).node()
+
+
+def layer(kind: ActivationKind, noise: float = 0.0, count: int = 4) -> LayerRanks:
+    """Activations of rank 3, 2, 2 in the same subspaces, and noise."""
+    rng = np.random.default_rng(0)
+    factors = [rng.standard_normal((length, rank)) for length, rank in ((8, 2), (8, 2), (12, 3))]
+    pairs: list[Pair] = []
+    for _ in range(count):
+        x = np.einsum("bijk,yi,xj,ck->byxc", rng.standard_normal((2, 2, 2, 3)), *factors)
+        pairs.append(Pair(x + noise * rng.standard_normal(SHAPE), rng.standard_normal((2, 8, 8, 5))))
+    return LayerRanks(node_of(pairs[0].x, pairs[0].dy), pairs, kind)
+
+
+@pytest.mark.parametrize("kind", ["asi", "subspace"])
+def test_true_ranks_lose_nothing_and_one_less_does(kind: ActivationKind) -> None:
+    ranks = layer(kind)
+    assert ranks.error((3, 2, 2, 2)) < 1e-9
+    assert all(ranks.error(fewer) > 1e-2 for fewer in ((2, 2, 2, 2), (3, 1, 2, 2), (3, 2, 1, 2)))
+    chosen = ranks.choose(1e-6)  # a mode that stays whole needs no subspace, which may be smaller
+    assert chosen is not None and chosen.ranks[:3] == ((12, 2, 2) if kind == "asi" else (3, 2, 2))
+
+
+@pytest.mark.parametrize("bound", [0.02, 0.1, 0.4])
+@pytest.mark.parametrize("kind", ["asi", "subspace"])
+def test_what_is_chosen_keeps_to_the_bound(kind: ActivationKind, bound: float) -> None:
+    ranks = layer(kind, noise=0.3)
+    chosen = ranks.choose(bound)
+    if chosen is None:
+        assert bound == 0.02, "noise of full rank: exactly takes no more"
+        return
+    assert chosen.error is not None and chosen.error <= bound
+    assert chosen.error == ranks.error(chosen.ranks)
+    assert len(chosen.trials) <= MOST_TRIALS
+    assert list(chosen.trials) == sorted(chosen.trials, key=lambda trial: (trial.size_bytes, trial.error))
+
+
+def test_bases_are_the_same_in_every_run_and_orthonormal() -> None:
+    first, second = (layer("subspace", 0.3).choose(0.4) for _ in range(2))
+    assert first is not None and second is not None and first.bases
+    for axis, u in first.bases.items():
+        np.testing.assert_array_equal(u, second.bases[axis])
+        np.testing.assert_allclose(u @ u.T, np.eye(len(u)), atol=1e-12)
+        assert (u[np.arange(len(u)), np.abs(u).argmax(axis=1)] > 0).all()
+
+
+def test_the_error_is_that_of_training() -> None:
+    """Four micro-batches through the training graph at rate 0: gradients beside the exact ones."""
+    ranks = (4, 3, 3)
+    exact, low = graph(kinds(), {}), graph(kinds(), {"point_weight": LowRank(ranks)})
+    node = next(node for node in exact.graph.nodes if node.name == "point/Conv.ConvGradWeight")
+    rng = np.random.default_rng(2)
+    plain, trainer, pairs, squares = Trainer(exact), Trainer(low), list[Pair](), list[float]()
+    trainer.set_rate(0.0)
+    for index in range(4):
+        x, y = rng.standard_normal((1, 10, 10, 4)).astype(np.float32), np.asarray([[index % 3]], np.int32)
+        whole, seen = plain.values(x, y), trainer.values(x, y)
+        pairs.append(Pair(*(np.asarray(whole[operand(node, name).name], np.float64) for name in ("x", "dy"))))
+        wanted, found = whole[node.outputs[0].name], seen[node.outputs[0].name]
+        squares.append(float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)) ** 2)
+        trainer.step(x, y)
+    measured = LayerRanks(node, pairs, "asi").error((*ranks, 1))
+    assert measured == pytest.approx(np.sqrt(np.mean(squares[1:])), rel=1e-4)
+    assert measured > 0.05

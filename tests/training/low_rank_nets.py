@@ -1,0 +1,57 @@
+"""Training graphs in which every layer keeps a low-rank copy of its input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import onnx
+
+from testing.models import Network
+from tests.e2e import chain
+from tinytrain_compile.ir.activations import LowRank
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ops.names import operand
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.training import TrainingOptions, build_training
+
+RATE = 1.0
+
+
+def kinds() -> onnx.ModelProto:
+    """A 3x3 convolution with stride 2, a depthwise one, a grouped one, a 1x1 and a dense layer."""
+    net = Network("kinds", "float[1, 4, 10, 10] x", "float[1, 3] y", seed=5)
+    shapes = (
+        ("dense3", (8, 4, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
+        ("depthwise", (8, 1, 3, 3), "pads = [1, 1, 1, 1], group = 8"),
+        ("grouped", (12, 4, 3, 1), "pads = [1, 0, 1, 0], group = 2"),
+        ("point", (10, 12, 1, 1), ""),
+    )
+    x = "x"
+    for name, shape, attributes in shapes:
+        weight = net.weight(f"{name}_weight", *shape)
+        text = f" <{attributes}>" if attributes else ""
+        x = net.relu(net.node(f"{name}/Conv", f"{name} = Conv{text} ({x}, {weight})"))
+    flat = net.node("flat", f"flat = Flatten ({x})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, 250, 3)})")
+    return net.model()
+
+
+def graph(model: onnx.ModelProto, activations: Mapping[str, LowRank], rate: float = RATE, **options: Any) -> TrainGraph:
+    known = chain.imported(model)
+    plan = replace(resolve_update(known.graph, "all"), activations=activations)
+    return build_training(known, plan, TrainingOptions(learning_rate=rate, **options))
+
+
+def activations_of(train: TrainGraph) -> dict[str, tuple[int, ...]]:
+    """Weight -> the shape of what its gradient reads."""
+    shapes = {node.origin.partition("/")[0]: operand(node, "x").shape for node in train.graph.nodes if node.op in GRADS}
+    return {name: shapes[name.removesuffix("_weight")] for name in train.trained if name.endswith("_weight")}
+
+
+GRADS = ("ConvGradWeight", "GemmGradWeight")
+
+
+def everywhere(train: TrainGraph, how: Callable[[tuple[int, ...]], LowRank]) -> dict[str, LowRank]:
+    return {name: how(shape) for name, shape in activations_of(train).items()}
