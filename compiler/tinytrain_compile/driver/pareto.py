@@ -9,7 +9,7 @@ from tinytrain_compile.driver.micro_batch import choose
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ParetoPoint
-from tinytrain_compile.sparse import PRIOR, UNITS, GainTable, gain_of_plan, read_gains
+from tinytrain_compile.sparse import PRIOR, UNITS, GainTable, gain_of_plan, read_gains, resolve_update
 
 POINTS = 8
 """Arenas that are tried."""
@@ -58,7 +58,11 @@ def point_with(planner: Planner, candidate: Candidate, gains: GainTable) -> Pare
     if not planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
         return None
     gain = gain_of_plan(planner.model.graph, candidate.update, gains) / UNITS
-    choice = candidate.choice.update
+    choice, best = candidate.choice.update, gain
+    if choice is not None:
+        best = max(gain, choice.best_gain)
+    elif any(attempt.kind == "less" for attempt in candidate.choice.attempts):  # not all layers, and nothing is proven
+        best = gain_of_plan(planner.model.graph, resolve_update(planner.model.graph, "all"), gains) / UNITS
     layers = layer_updates(planner.model.graph, candidate.update)
     trained = [index for index, layer in enumerate(layers) if layer.bias or layer.weight]
     return ParetoPoint(
@@ -66,7 +70,7 @@ def point_with(planner: Planner, candidate: Candidate, gains: GainTable) -> Pare
         candidate.plan.arena_bytes,
         candidate.choice.cost.ps,
         gain,
-        gain if choice is None else max(gain, choice.best_gain),
+        best,
         candidate.label,
         len(trained),
         sum(layer.elements for layer in layers),

@@ -105,8 +105,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     """The same without the folder; a Result where only a plan or a dump is asked for."""
     options, target, offered = with_board(options, load_target(options.target))
     check_machine(options, target)
-    externals = load_externals(options)
-    tiles = known_tiles(options)
+    externals, tiles = load_externals(options), known_tiles(options)
     progress("reading the model", 0.0)
     model = imported(options)
     options, said = with_file_training(options, model)

@@ -118,10 +118,7 @@ class IntegerUnit:
 
 @dataclass(frozen=True, eq=False)
 class TrainedPart:
-    """A tensor of the state that is a parameter of the imported graph, or some of its channels.
-
-    unit: None where it is real numbers.
-    """
+    """A tensor of the state that is a parameter of the imported graph, or some of its channels (unit: None if real)."""
 
     parameter: str
     piece: ChannelSlice | None = None
