@@ -30,7 +30,7 @@ def test_random_kernels_stay_inside_their_operands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "code"), [("QConv", "8_above("), ("QConv", "_down_above("), ("QAdd", "_above("), ("QRescale", "_above(")]
+    ("op", "code"), [("QConv", "8_above("), ("QConv", "_kept_above("), ("QAdd", "_above("), ("QRescale", "_above(")]
 )
 def test_a_positive_sum_that_becomes_zero_is_seen(op: str, code: str, tmp_path: Path) -> None:
     cases = [case for case in cases_of(op) if case.attrs.above]  # type: ignore[attr-defined]
