@@ -186,12 +186,17 @@ def _keep_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, .
     return (u.type,)
 
 
+def _keep(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    _, new = arrays
+    return (new,)
+
+
 register(
     OpDef(
         "KeepSubspace",
         "A subspace of the state becomes that of this step.",
         _keep_infer,
-        lambda arrays, _attrs: (arrays[1],),
+        _keep,
         _STATE,
         inputs=("u", "new"),
         outputs=("u",),
