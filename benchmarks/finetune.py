@@ -3,8 +3,9 @@
 Four tasks: the digits example turned in its own way, and the network of 7 convolutions on turned images, on low
 contrast with noise, and under a new head (see choice.py); all of it trained in float32. `finetune` sees 400 samples
 (700 of the example). A fine grid of 33 rates over two decades and a half is then trained for as many epochs as it
-recommends, on the same samples and as many seeds; both are judged by test samples that chose nothing. A point of the
-grid is smoothed with its two neighbours: the largest of 33 means of noisy trainings is above the truth.
+recommends, with the same schedule, on the same samples and as many seeds; both are judged by test samples that chose
+nothing. A point of the grid is smoothed with its two neighbours: the largest of 33 means of noisy trainings is above
+the truth.
 
 usage: python -m benchmarks.finetune [--tasks digits,turned,..] [--seeds N] [--task-seed N]
 """
@@ -61,11 +62,12 @@ def measure(name: str, seeds: int, task_seed: int, folder: Path) -> tuple[float,
 
     search.learn_all = watched  # type: ignore[assignment]
     options = options_from(model, {"data": data, "update": "all", "verify": "none"})
-    found: Finding = finetune(options, Effort(EPOCHS, seeds), folder / f"{name}.toml", lambda _what, _share: None)
+    effort = Effort(EPOCHS, seeds)
+    found: Finding = finetune(options, effort, folder / f"{name}.toml", lambda _what, _share: None)
     final, epochs = found.taken, found.taken.epochs
     searched = updates[0] - seeds * epochs * final.steps  # the rest judges, as the grid does
     runs = [
-        LearningRun(0, options.learning_rate * rate, 50 + seed, epochs, final=True)
+        LearningRun(0, options.learning_rate * rate, 50 + seed, epochs, final=True, schedule=effort.schedule)
         for rate in GRID
         for seed in range(seeds)
     ]
