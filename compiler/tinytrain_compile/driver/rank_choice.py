@@ -40,8 +40,8 @@ class Pair:
 
 @dataclass(eq=False)
 class LayerRanks:
-    """One weight gradient on several micro-batches. node: that makes it, of the exact step. element_bytes: of an element
-    that is kept exactly; those of a core and of subspaces are float32.
+    """One weight gradient on several micro-batches. node: that makes it, of the exact step. element_bytes: of an
+    element that is kept exactly; those of a core and of subspaces are float32.
 
     Samples come in any order, so that their mode has no fixed subspace: it stays whole.
     """

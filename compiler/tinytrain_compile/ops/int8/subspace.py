@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ir.types import Array, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.exact import F32
 from tinytrain_compile.ops.int8.conv import BACKWARD
