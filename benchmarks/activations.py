@@ -8,6 +8,7 @@ quick plans without second runs and streams, of both kinds alike.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +79,7 @@ def _forward(train: TrainGraph) -> set[str]:
 
 
 def row_of(planner: Planner, update: str, size: int) -> Row:
-    """Plan an update with what the planner's options say."""
+    """Plan an update with what the planner's options say. A planner measures the ranks of a layer once."""
     train = planner.train(resolve_update(planner.model.graph, update), size)
     kept = sum(item.kept_bytes for item in train.low_rank)
     saved = sum(item.exact_bytes for item in train.low_rank)
@@ -89,29 +90,36 @@ def row_of(planner: Planner, update: str, size: int) -> Row:
 
 
 def main() -> None:
-    """Print a table."""
+    """Print a table; of accuracy where the first argument says so."""
+    if sys.argv[1:2] == ["accuracy"]:
+        from benchmarks.activation_accuracy import main as accuracy
+
+        accuracy(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
     parser.add_argument("--updates", default="last:6,all")
     parser.add_argument("--sizes", default="1,4,8", help="micro-batches")
+    parser.add_argument("--kinds", default="exact,asi,subspace")
     chosen = parser.parse_args()
     titles = f"{'activations':<12}{'kept':>12}{'state':>10}{'MAC':>14}{'arena':>12}"
     print(f"{'network':<16} {'update':<8} {'batch':>5} {titles}")
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.models.split(","):
-            _network(name, chosen.updates.split(","), [int(size) for size in chosen.sizes.split(",")], Path(folder))
+            sizes = [int(size) for size in chosen.sizes.split(",")]
+            _network(name, chosen.updates.split(","), sizes, chosen.kinds.split(","), Path(folder))
 
 
-def _network(name: str, updates: list[str], sizes: list[int], folder: Path) -> None:
+def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], folder: Path) -> None:
     path = SHARED / "models" / f"{name}.onnx"
     options = CompileOptions(path, folder / "out", update="all", quant="fp32", rank_error=ERROR)
     model = imported(options)
     for size in sizes:
         data = samples(folder, model.graph.inputs[0].shape, max(24, 2 * size))
         base = replace(options, batch=size, micro_batch=size, data=data)
-        for update in updates:
-            for kind in ("exact", "asi", "subspace"):
-                planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
+        for kind in kinds:
+            planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
+            for update in updates:
                 row = row_of(planner, update, size)
                 figures = f"{row.kept_bytes:>12,}{row.state_bytes:>10,}{row.macs:>14,}{row.arena_bytes:>12,}"
                 print(f"{name:<16} {update:<8} {size:>5} {kind:<12}{figures}", flush=True)
