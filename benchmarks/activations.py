@@ -19,8 +19,11 @@ from sklearn.datasets import load_digits
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.low_rank import LowRankChoice
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import imported
+from tinytrain_compile.driver.rank_choice import LayerRanks
+from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.plan import plan_graph
@@ -33,12 +36,22 @@ GRADIENTS = ("ConvGradWeight", "GemmGradWeight")
 
 @dataclass(frozen=True)
 class Row:
-    """One way to keep activations. kept_bytes: of the inputs of trained layers; state_bytes: of subspaces."""
+    """One way to keep activations. kept_bytes: of the inputs of trained layers; state_bytes: of subspaces; error: the
+    largest of a gradient."""
 
     kept_bytes: int
     state_bytes: int
     macs: int
     arena_bytes: int
+    error: float
+
+
+class Quick(LowRankChoice):
+    """Ranks of activations alone: with 128 samples of a large map, one trial takes a minute."""
+
+    def chosen(self, ranks: LayerRanks) -> LowRank | None:
+        """Of one layer."""
+        return ranks.of_activation(ERROR)
 
 
 def samples(folder: Path, shape: tuple[int, ...], count: int) -> Path:
@@ -86,7 +99,8 @@ def row_of(planner: Planner, update: str, size: int) -> Row:
     whole = planner.with_options(activations="exact").train(resolve_update(planner.model.graph, update), size)
     arena = plan_graph(train.graph, planner.settings(train, quick=True)).plan.arena_bytes
     state = sum(item.state_bytes for item in train.low_rank)
-    return Row(exact_bytes(whole) - saved + kept, state, macs_of(train), arena)
+    error = max((item.error or 0.0 for item in train.low_rank), default=0.0)
+    return Row(exact_bytes(whole) - saved + kept, state, macs_of(train), arena, error)
 
 
 def main() -> None:
@@ -101,16 +115,17 @@ def main() -> None:
     parser.add_argument("--updates", default="last:6,all")
     parser.add_argument("--sizes", default="1,4,8", help="micro-batches")
     parser.add_argument("--kinds", default="exact,asi,subspace")
+    parser.add_argument("--quick", action="store_true", help="ranks for 10 %% of each activation, not of its gradient")
     chosen = parser.parse_args()
     titles = f"{'activations':<12}{'kept':>12}{'state':>10}{'MAC':>14}{'arena':>12}"
     print(f"{'network':<16} {'update':<8} {'batch':>5} {titles}")
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.models.split(","):
             sizes = [int(size) for size in chosen.sizes.split(",")]
-            _network(name, chosen.updates.split(","), sizes, chosen.kinds.split(","), Path(folder))
+            _network(name, chosen.updates.split(","), sizes, chosen.kinds.split(","), chosen.quick, Path(folder))
 
 
-def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], folder: Path) -> None:
+def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], quick: bool, folder: Path) -> None:
     path = SHARED / "models" / f"{name}.onnx"
     options = CompileOptions(path, folder / "out", update="all", quant="fp32", rank_error=ERROR)
     model = imported(options)
@@ -119,10 +134,12 @@ def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], 
         base = replace(options, batch=size, micro_batch=size, data=data)
         for kind in kinds:
             planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
+            planner.low_rank = Quick(model, planner.options) if quick else planner.low_rank
             for update in updates:
                 row = row_of(planner, update, size)
                 figures = f"{row.kept_bytes:>12,}{row.state_bytes:>10,}{row.macs:>14,}{row.arena_bytes:>12,}"
-                print(f"{name:<16} {update:<8} {size:>5} {kind:<12}{figures}", flush=True)
+                errors = f"   dW off by {row.error:.1%} at most" if row.error else ""
+                print(f"{name:<16} {update:<8} {size:>5} {kind:<12}{figures}{errors}", flush=True)
 
 
 if __name__ == "__main__":
