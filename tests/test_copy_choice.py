@@ -115,14 +115,15 @@ def test_quick_plans_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Planner, "price", lambda self, spec: asked.append(spec) or price(self, spec))
     one = planner(place, 50_000, "auto")
     base = copy_choice.search_update(one, 5)
+    monkeypatch.setattr(copy_choice, "search_update", lambda *_: base)
     asked.clear()
-    copy_choice._auto(one, copy_choice.PRIOR, base)  # pyright: ignore[reportPrivateUsage]
+    copy_choice.choose_with_copies(one)
     assert 0 < len(asked) <= copy_choice.SUFFIXES * (2 + 3)
 
 
 def test_better_copies_are_tried_exact_first_then_by_error() -> None:
     trials = tuple(RankTrial((rank, 1), 10 * rank, 0.5 / rank) for rank in (1, 2, 3))
-    tried = [*copy_choice._better(LowRank((1, 1), error=0.5, trials=trials))]  # pyright: ignore[reportPrivateUsage]
+    tried = [*copy_choice.better_copies(LowRank((1, 1), error=0.5, trials=trials))]
     assert [None if how is None else how.ranks for how in tried] == [None, (3, 1), (2, 1)]
 
 

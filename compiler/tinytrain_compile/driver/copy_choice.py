@@ -87,7 +87,7 @@ class _Copies:
         """Exact inputs, or smaller errors, where a quick plan still fits, what is lost most first."""
         left = MOST_BETTER
         for name in sorted(ways, key=lambda name: (-self.of_layer(name, ways[name]), name)):
-            for how in _better(ways[name]):
+            for how in better_copies(ways[name]):
                 if left == 0:
                     return ways
                 left -= 1
@@ -116,7 +116,7 @@ def _bytes(how: LowRank | None) -> float:
     return next(trial.size_bytes for trial in how.trials if trial.ranks == how.ranks)
 
 
-def _better(how: LowRank | None) -> Iterator[LowRank | None]:
+def better_copies(how: LowRank | None) -> Iterator[LowRank | None]:
     """Exactly, then ranks with smaller errors, the smallest error first; fixed subspaces have only their own."""
     if how is None:
         return
