@@ -183,6 +183,8 @@ class Instance:
         ctypes.memmove(self._call("input", ctypes.c_void_p)(self._handle), x.ctypes.data, x.nbytes)
 
     def _call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
+        if not self.interface.trains and not hasattr(self._library, f"{self.interface.prefix}_{name}"):
+            raise CompileError("E0101", name, "this build does not train", "compile without inference_only")
         function = getattr(self._library, f"{self.interface.prefix}_{name}")
         function.restype = result
         return function
