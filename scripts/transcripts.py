@@ -45,6 +45,7 @@ PAGES = (
     "docs/int8.md",
     "docs/options.md",
     "docs/on-your-board.md",
+    "docs/inference-only.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""

@@ -240,10 +240,6 @@ class Planner:
         self._made.named.setdefault(update.label, update)
         return update.label
 
-    def updated(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
-        """An update by its --update text, and its training graph."""
-        return self._asked(spec)
-
     def training(self, spec: str) -> TrainGraph:
         """The training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
         return self._asked(spec)[1]

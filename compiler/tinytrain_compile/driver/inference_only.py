@@ -17,6 +17,7 @@ from tinytrain_compile.emit import checkpoint_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples, TrainedPart, TrainGraph
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.verify import LoadedReference, ReferenceRun
 
 FLAG = "--inference-only"
@@ -25,9 +26,9 @@ FLAG = "--inference-only"
 def inference_candidate(planner: Planner) -> Candidate:
     """The inference that belongs to the training step of --update, planned. E0101 where it reads nothing trained."""
     options = planner.options
-    update, train = planner.updated(options.update)
-    one = planner.with_options(dropout="off").train(update)
-    inference = inference_of(train, one)
+    update = resolve_update(planner.model.graph, options.update)
+    without_dropout = planner.with_options(dropout="off").train(update)
+    inference = inference_of(planner.train(update), without_dropout)
     if not inference.graph.state:
         what = "an inference reads nothing that is trained"
         raise CompileError("E0101", f"{FLAG} --update {options.update}", what, "name layers before the output")
@@ -35,7 +36,7 @@ def inference_candidate(planner: Planner) -> Candidate:
 
 
 def inference_of(train: TrainGraph, one: TrainGraph) -> TrainGraph:
-    """The forward pass alone. one: the same step for one sample and without dropout."""
+    """The forward pass alone of a step of one sample. one: the same step without dropout."""
     graph = one.graph
     needed = graph.ancestors(graph.outputs)
     nodes = tuple(node for node in graph.nodes if node.name in needed)

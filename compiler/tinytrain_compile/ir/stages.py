@@ -44,6 +44,7 @@ class UpdatePlan:
 
 # ---- training -> plan, lower, emit ----------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, eq=False)
 class IntegerUnit:
     """What the integers of a parameter count: real = (integers + fraction / 256) * scale.

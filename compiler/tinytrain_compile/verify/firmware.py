@@ -135,7 +135,9 @@ def _image(interface: Interface) -> dict[str, str]:
         end = f"{prefix}_accumulate_end" if interface.accumulates else f"{prefix}_train_end"
         return {
             "IMAGE": f"struct {{\n    {prefix}_row_t rows[{prefix.upper()}_INPUT_ROWS];\n}}",
-            "LINES": "".join(_template(name, prefixes) for name in ("lines.c", "push.c")[: 2 if interface.trains else 1]),
+            "LINES": "".join(
+                _template(name, prefixes) for name in ("lines.c", "push.c")[: 2 if interface.trains else 1]
+            ),
             "INFER": "    status = infer_lines(model);\n",
             "TRAIN": "    push_file(model);\n    get(&label, sizeof label);\n"
             f"    PORT_MEASURED(stack_high_water, status = (uint32_t){end}(model, &label, &loss));\n",

@@ -16,7 +16,7 @@ INITIAL, LOADED = "output before loading", "output after loading"
 
 @dataclass(frozen=True, eq=False)
 class LoadedReference:
-    """reference: of integers what a run has to give; of float32 what judges outputs. state: what the checkpoint holds."""
+    """reference: of integers what a run has to give; of float32 what judges outputs. state: what is loaded."""
 
     reference: ReferenceRun | StepReference
     state: State
