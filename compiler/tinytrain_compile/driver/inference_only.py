@@ -84,12 +84,16 @@ def trained_state(train: TrainGraph, samples: Samples, steps: int) -> dict[str, 
     return trainer.state
 
 
-def with_checkpoint(train: TrainGraph, samples: Samples, options: CompileOptions) -> tuple[Samples, LoadedReference]:
+def with_checkpoint(
+    train: TrainGraph, samples: Samples, options: CompileOptions
+) -> tuple[Samples, LoadedReference | None]:
     """The samples with a checkpoint that an inference loads, and what that is compared with: numpy has trained it.
 
-    With --verify none it is of the initial state.
+    With --verify none it is of the initial state. A training step loads none.
     """
-    whole = train.training_step
+    whole = train.reads_state_of
+    if whole is None:
+        return samples, None
     state = trained_state(whole, samples, 0 if options.verify == "none" else options.verify_steps)
     loaded = {value.name: state[value.name] for value in train.graph.state}
     reference = _reference(train, samples, loaded, options.seed)

@@ -36,7 +36,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.ir import print_graph
+from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
@@ -138,14 +138,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     step = candidate.of_one.training_step
     agreed = check_file(model, floats if options.quant == "int8" else model.graph, step, samples, options)
     progress("running the model on your data", 0.15)
-    one = with_exponents(candidate.of_one, model, options)
-    candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
-    step = one.training_step
-    said = (*summary.notes, *data_notes(model, step, options))
-    summary = replace(summary, train=candidate.train, agreement=compare(step, model, floats, options), notes=said)
-    loaded = None
-    if options.inference_only:
-        samples, loaded = with_checkpoint(candidate.train, samples, options)
+    candidate, summary = _on_data(candidate, summary, model, floats, options)
+    samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
@@ -158,6 +152,18 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
+
+
+def _on_data(
+    candidate: Candidate, summary: Summary, model: ImportedModel, floats: Graph | None, options: CompileOptions
+) -> tuple[Candidate, Summary]:
+    """With the exponents of errors that --calib shows; and what --data says of the model, and the model of --data."""
+    one = with_exponents(candidate.of_one, model, options)
+    candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
+    step = one.training_step
+    notes = (*summary.notes, *data_notes(model, step, options))
+    agreement = compare(step, model, floats, options)
+    return candidate, replace(summary, train=candidate.train, agreement=agreement, notes=notes)
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:

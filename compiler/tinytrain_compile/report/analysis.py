@@ -156,8 +156,8 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
     roles: tuple[Role, ...] = tuple(
         "recompute" if node.name in again else _role(node, forward, judged) for node in plan.order
     )
-    step = train.training_step.graph if train.reads_state_of is not None else graph
-    builder = _Tenants(graph, plan, forward, judged, step.nodes)
+    trains = train.training_step.graph if train.reads_state_of is not None else graph
+    builder = _Tenants(graph, plan, forward, judged, trains.nodes)
     return Analysis(
         train,
         plan,
@@ -207,7 +207,7 @@ class _Tenants:
         plan: MemoryPlan,
         forward: frozenset[str],
         judged: frozenset[str],
-        step: Iterable[Node],
+        updates: Iterable[Node],
     ) -> None:
         self._producer = {out.name: (step, node) for step, node in enumerate(plan.order) for out in node.outputs}
         self._readers: dict[str, list[int]] = {}
@@ -217,7 +217,7 @@ class _Tenants:
         self._state = {value.name for value in graph.state}
         self._accumulators = {value.name for value in graph.accumulators}
         self._gradients = judged - forward
-        self._trained = {value.name for node in step if (value := trained(node)) is not None}
+        self._trained = {value.name for node in updates if (value := trained(node)) is not None}
 
     def of(self, buffer: Buffer) -> tuple[Tenant, ...]:
         """Tenants of a buffer in order of time; together they span its life."""
