@@ -308,11 +308,12 @@ def _looked_at(planner: Planner, gains: GainTable, layer_count: int) -> Search:
     """
     every = layer_ways(planner.model.graph, gains)
     depths = dict.fromkeys(max(1, layer_count * part // DEPTH_PARTS) for part in DEPTHS)
-    found, first = list[Search](), Search(planner, gains, *[build_update_model(planner, _last(every, layer_count))] * 2)
+    whole = build_update_model(planner, _last(every, layer_count))
+    found, first = list[Search](), Search(planner, gains, whole, whole)
     for depth in depths:
         if depth * SHALLOW < layer_count and first.likely:
             break  # few layers, of which something fits
-        model = first.model if depth == layer_count else build_update_model(planner, _last(every, depth))
+        model = whole if depth == layer_count else build_update_model(planner, _last(every, depth))
         found.append(replace(first, model=model, left=SCOUT_ROUNDS))
         known = set(first.likely)
         found[-1].quick()
