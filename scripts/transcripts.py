@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,7 @@ _BLOCKS = re.compile(
 
 
 @contextmanager
-def sandbox() -> Iterator[Path]:
+def sandbox() -> Generator[Path]:
     """A folder in which the pages' commands work: copies of examples/, scripts/ and testing/, and ../shared."""
     with tempfile.TemporaryDirectory(prefix="tinytrain-docs-") as name:
         place = Path(name) / "main"
