@@ -13,11 +13,14 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.training.low_rank_nets import kinds
 from tinytrain_compile.driver import copy_choice
-from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.candidates import Candidate, Planner, Price
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import imported
+from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.activations import LowRank, RankTrial
+from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.sparse import PRIOR, gain_of_plan
 from tinytrain_compile.target import load_target
 
 EIGHT = ("--batch", "8", "--micro-batch", "8", "--remat", "off", "--stream", "off")
@@ -66,9 +69,9 @@ def test_never_less_than_without_and_sometimes_more(place: Path) -> None:
     """
     more = 0
     for arena in (24_000, 30_000, 50_000):
-        exact = copy_choice.search_update(planner(place, arena, "exact"), 5)
+        exact = search_update(planner(place, arena, "exact"), 5)
         found = copy_choice.choose_with_copies(planner(place, arena, "auto"))
-        before = copy_choice.gain_of_plan(planner(place, None, "exact").model.graph, exact.update, copy_choice.PRIOR)
+        before = gain_of_plan(planner(place, None, "exact").model.graph, exact.update, PRIOR)
         gain = worth(place, found.update)
         assert found.plan.arena_bytes <= arena and gain >= before
         errors = [how.error for how in found.update.activations.values() if how is not None]
@@ -86,13 +89,13 @@ def test_never_less_than_without_and_sometimes_more(place: Path) -> None:
     assert more == 2
 
 
-def worth(place: Path, update: Any) -> float:
+def worth(place: Path, update: UpdatePlan) -> float:
     """sqrt(parameters) of a layer, less the error of its gradient times sqrt(elements of its weight), in 1 / UNITS."""
     graph = planner(place, None, "exact").model.graph
-    gain = float(copy_choice.gain_of_plan(graph, update, copy_choice.PRIOR))
+    gain = float(gain_of_plan(graph, update, PRIOR))
     sizes = {value.name: value.elements for value in graph.parameters}
     for name, how in update.activations.items():
-        if how is not None:
+        if how is not None and how.error is not None:
             gain -= 1e6 * how.error * np.sqrt(sizes[name])
     return round(gain)
 
@@ -111,11 +114,19 @@ def test_quick_plans_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -
     """Of every suffix one with the smallest copies, two to decide, and MOST_BETTER."""
     asked = list[str]()
     price = Planner.price
+
+    def counted(self: Planner, spec: str) -> Price:
+        asked.append(spec)
+        return price(self, spec)
+
+    def known(*_: object) -> Candidate:
+        return base
+
     monkeypatch.setattr(copy_choice, "MOST_BETTER", 3)
-    monkeypatch.setattr(Planner, "price", lambda self, spec: asked.append(spec) or price(self, spec))
+    monkeypatch.setattr(Planner, "price", counted)
     one = planner(place, 50_000, "auto")
-    base = copy_choice.search_update(one, 5)
-    monkeypatch.setattr(copy_choice, "search_update", lambda *_: base)
+    base = search_update(one, 5)
+    monkeypatch.setattr(copy_choice, "search_update", known)
     asked.clear()
     copy_choice.choose_with_copies(one)
     assert 0 < len(asked) <= copy_choice.SUFFIXES * (2 + 3)

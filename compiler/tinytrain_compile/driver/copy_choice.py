@@ -88,7 +88,7 @@ class _Copies:
         left = MOST_BETTER
         for name in sorted(ways, key=lambda name: (-self.of_layer(name, ways[name]), name)):
             for how in better_copies(ways[name]):
-                if left == 0:
+                if left < 1:
                     return ways
                 left -= 1
                 if self.fits(changed := {**ways, name: how}):
