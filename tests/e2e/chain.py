@@ -143,7 +143,7 @@ def emitted(
 ) -> Project:
     """The project of a plan, right or not. slices: every node costs 100 and its place in the order."""
     small = all(kernel.small for kernel in kernels.kernels)
-    costs = {node.name: 100 + place for place, node in enumerate(plan.order)} if slices else None
+    costs = {node.name: [100 + place] for place, node in enumerate(plan.order)} if slices else None
     headers = runtime_headers()
     emit = EmitOptions(
         prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, slices=costs, features=features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -67,8 +67,8 @@ class EmitOptions:
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    slices: Mapping[str, int] | None = None
-    """Modelled cycles of every node, for a step that can be computed in slices; None: only whole."""
+    slices: Mapping[str, Sequence[int]] | None = None
+    """Modelled cycles of every node's pieces, for a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
 
@@ -321,7 +321,7 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     return {
         **features,
         "features_asked": options.features,
-        "slices": None if options.slices is None else [options.slices[part.first] for part in train_parts],
+        "slices": None if options.slices is None else [options.slices[part.first][part.piece] for part in train_parts],
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),
