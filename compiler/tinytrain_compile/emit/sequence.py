@@ -24,8 +24,9 @@ _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint
 class Part:
     """One static function of the sequence: its name and body lines, and what it takes besides the arena.
 
-    first: the node that it calls first; piece: which piece of that (see `pieces_of`), where a part is no more. finds_exponents: it holds errors whose exponents the first step finds.
-    reads_row: it takes a row of the image from the caller.
+    first: the node that it calls first; piece: which piece of that (see `pieces_of`), where a part is no more.
+    finds_exponents: it holds errors whose exponents the first step finds. reads_row: it takes a row of the image from
+    the caller.
     """
 
     name: str

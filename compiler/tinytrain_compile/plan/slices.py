@@ -1,7 +1,7 @@
 """Where a step may pause (docs/adr/0037-slices.md): streams between their calls, and long nodes between their rows.
 
-Nothing moves: a node is cut only where its kernel of rows needs no more scratch than the plan has for it, and where what
-its result covers of its operand is read by then.
+Nothing moves: a node is cut only where its kernel of rows needs no more scratch than the plan has for it, and where
+what its result covers of its operand is read by then.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ class SlicedPlan:
     cycles: dict[str, tuple[int, ...]]
 
 
-def sliced(plan: MemoryPlan, core: CoreModel) -> SlicedPlan:
-    """The plan with long nodes of the step in pieces: same buffers, same places, same bytes of every result."""
-    limit = sum(_ps(node, core) for node in plan.order) // PARTS_OF_A_STEP
+def sliced(plan: MemoryPlan, core: CoreModel, parts: int = PARTS_OF_A_STEP) -> SlicedPlan:
+    """The plan with long nodes of the step in pieces: same buffers, same places, same bytes of every result.
+
+    parts: pieces are to be no longer than the step divided by this.
+    """
+    limit = sum(_ps(node, core) for node in plan.order) // parts
     order = tuple(_cut(plan, node, core, limit) for node in plan.order)
     cycles = {node.name: tuple(_cycles(node, core)) for node in order}
     return SlicedPlan(replace(plan, order=order), cycles)
@@ -87,7 +90,7 @@ def _covers_only_what_was_read(plan: MemoryPlan, stream: Node, attrs: StreamAttr
 
 def _pauses(attrs: StreamAttrs, core: CoreModel, limit: int) -> tuple[int, ...]:
     """Numbers of the calls before which it may pause: pieces are equally long, and as few as keep to the limit."""
-    costs = _call_ps(attrs, core)
+    costs = call_ps(attrs, core)
     whole, spent = sum(costs), 0
     pieces = -(-whole // max(1, limit))
     found: list[int] = []
@@ -98,7 +101,7 @@ def _pauses(attrs: StreamAttrs, core: CoreModel, limit: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _call_ps(attrs: StreamAttrs, core: CoreModel) -> list[int]:
+def call_ps(attrs: StreamAttrs, core: CoreModel) -> list[int]:
     """Modelled time of every call: its rows' share of its node."""
     heights = [form.height(node) if (form := row_form(node)) else 1 for node in attrs.nodes]
     times = [_ps(node, core) for node in attrs.nodes]
@@ -110,7 +113,7 @@ def _cycles(node: Node, core: CoreModel) -> Iterator[int]:
     attrs = node.attrs
     times = [_ps(node, core)]
     if isinstance(attrs, StreamAttrs):
-        costs = _call_ps(attrs, core)
+        costs = call_ps(attrs, core)
         times = [sum(costs[first:end]) for first, end in pieces_of(attrs)]
     yield from (max(1, time * core.clock_mhz // _PS_PER_US) for time in times)
 

@@ -134,7 +134,22 @@ def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
     """Every value of the inner graph: operands by what their first reader calls them, results, rings."""
     found: dict[str, _Place] = {}
     rings: dict[str, Ring] = {ring.name: ring for ring in attrs.rings}
-    taken = {"y", "scratch", "call", "node", "nodes", "count", "row", "done", "at", "tap", "from", "begin", "end", TABLE}
+    taken = {
+        "y",
+        "scratch",
+        "call",
+        "node",
+        "nodes",
+        "count",
+        "row",
+        "done",
+        "at",
+        "tap",
+        "from",
+        "begin",
+        "end",
+        TABLE,
+    }
     for index, inner in enumerate(attrs.nodes):
         for word, value in zip(names_of(inner)[0], inner.inputs, strict=True):
             if value.name in attrs.inputs and value.name not in found:
