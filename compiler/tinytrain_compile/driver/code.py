@@ -53,7 +53,7 @@ class Generator:
         self._slices = None if slices is None else slices.cycles
         self._candidate = candidate if slices is None else replace(candidate, plan=slices.plan)
         self._options, self._target, self._report = options, target, report
-        self._tiles = _tiles_of_whole_nodes(tiles or {}, self._candidate.plan.order)
+        self._tiles = _tiles_of_whole_nodes(tiles or dict[str, Tiles](), self._candidate.plan.order)
         self._prefix = prefix_of(options)
         self._cache = KernelCache()
 
