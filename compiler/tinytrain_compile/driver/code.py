@@ -78,7 +78,7 @@ class Generator:
         fused = not self._candidate.train.integer
         context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
-        tiles = {} if small else self._tiles
+        tiles = dict[str, Tiles]() if small else self._tiles
         lowering = LowerOptions(self._prefix, context, fused, names, tiles)
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
@@ -223,7 +223,7 @@ class _Budget:
         raise CompileError("E0403", "--flash-budget", what, ways)
 
 
-def _tiles_of_whole_nodes(tiles: Mapping[str, Tiles], nodes: Iterable[Node]) -> Mapping[str, Tiles]:
+def _tiles_of_whole_nodes(tiles: Mapping[str, Tiles], nodes: Iterable[Node]) -> dict[str, Tiles]:
     """Those of the nodes that are computed at once: they were found for the kernels of whole maps."""
     streams = {node.name for node in nodes if node.op == "Stream"}
     return {name: found for name, found in tiles.items() if name not in streams}
