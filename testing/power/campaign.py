@@ -67,7 +67,7 @@ def build(
 ) -> Path:
     """A program of this folder with the generated C; its path. change: of the store's C, to plant a bug.
 
-    fast: for this machine's processor, with the CRC of crc.h in place of the runtime's, which the program compares first.
+    fast: for this machine's processor, with the CRC of crc.h in place of the runtime's, which it compares first.
     """
     prefix = made.bundle.interface.prefix
     files = dict(made.bundle.files)
