@@ -20,10 +20,11 @@ from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts import part_files
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
+from tinytrain_compile.emit.shapes import shape_data
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.tables import flash_tables, transposed_tables
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
+from tinytrain_compile.emit.weights import declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
@@ -261,7 +262,7 @@ def _template_data(
         "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,
         "in_place": train.in_place,
-        "input_ctype": C_TYPES[interface.input_dtype],
+        **shape_data(train, interface),
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "input_zero_more": BYTE_ZERO if interface.input_dtype == "uint8" else 0,
         "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
