@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
-
 from testing.models import Network
 from testing.places import ROOT
 from testing.power.reader import Layout
@@ -40,7 +38,7 @@ def small_model(folder: Path) -> Path:
     """A dense layer of 10 weights: with the learning rate 44 bytes of state, a checkpoint of 64."""
     net = Network("net", "float[1, 4] x", "float[1, 2] y")
     net.node("last", f"y = Identity ({net.dense('fc', 'x', 4, 2)})")
-    onnx.save(net.model(), folder / "net.onnx")
+    (folder / "net.onnx").write_bytes(net.model().SerializeToString())
     return folder / "net.onnx"
 
 

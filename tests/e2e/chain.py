@@ -74,7 +74,11 @@ def _lowered(train: TrainGraph, context: KernelContext, prefix: str) -> KernelSe
 
 def kernels_by_core(train: TrainGraph) -> Callable[[str], KernelSet]:
     """`kernels_of` by core; cores that have the same share one lowering."""
-    lowered = cache(lambda context: _lowered(train, context, "net"))
+
+    @cache
+    def lowered(context: KernelContext) -> KernelSet:
+        return _lowered(train, context, "net")
+
     return lambda board: lowered(kernel_context(load_target(board).features, not train.integer))
 
 
