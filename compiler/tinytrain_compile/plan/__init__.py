@@ -16,6 +16,7 @@ from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, happened, select
+from tinytrain_compile.plan.slices import sliced
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
@@ -55,6 +56,7 @@ __all__ = [
     "read_lock",
     "select",
     "share_of",
+    "sliced",
     "spread",
     "step_cost",
     "streamed",
