@@ -20,7 +20,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 sys.path.insert(0, str(Path(__file__).parent))
 from choice import CLIP, Task, interval, make_task
@@ -57,7 +56,7 @@ class Outcome:
 
 def graph_of(task: Task, kind: str, budget: float, folder: Path) -> TrainGraph:
     """The training step of a task's network."""
-    onnx.save(make_model(dict(task.start), 1, LAYERS), folder / "net.onnx")
+    (folder / "net.onnx").write_bytes(make_model(dict(task.start), 1, LAYERS).SerializeToString())
     np.savez(folder / "own.npz", x=task.own.x, y=task.own.y[:, 0])
     settings = {"batch": SIZE, "micro_batch": SIZE, "clip_norm": CLIP, "rank_error": budget, "activations": kind}
     options = CompileOptions(folder / "net.onnx", data=folder / "own.npz", update="all", quant="fp32", **settings)  # type: ignore[arg-type]

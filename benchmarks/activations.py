@@ -12,18 +12,16 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs]
 
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.low_rank import LowRankChoice
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import imported
-from tinytrain_compile.driver.rank_choice import LayerRanks
-from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.plan import plan_graph
@@ -46,18 +44,10 @@ class Row:
     error: float
 
 
-class Quick(LowRankChoice):
-    """Ranks of activations alone: with 128 samples of a large map, one trial takes a minute."""
-
-    def chosen(self, ranks: LayerRanks) -> LowRank | None:
-        """Of one layer."""
-        return ranks.of_activation(ERROR)
-
-
 def samples(folder: Path, shape: tuple[int, ...], count: int) -> Path:
     """Digits as images of the network's size, and their classes."""
     _, height, width, channels = shape
-    digits = load_digits()
+    digits: Any = load_digits()  # pyright: ignore[reportUnknownVariableType]
     images = digits.images[:count] / 8.0 - 1.0
     rows, columns = (np.arange(length) * 8 // length for length in (height, width))
     x = np.repeat(images[:, None, rows][:, :, :, columns], channels, axis=1)
@@ -110,22 +100,21 @@ def main() -> None:
 
         accuracy(sys.argv[2:])
         return
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
     parser.add_argument("--updates", default="last:6,all")
     parser.add_argument("--sizes", default="1,4,8", help="micro-batches")
     parser.add_argument("--kinds", default="exact,asi,subspace")
-    parser.add_argument("--quick", action="store_true", help="ranks for 10 %% of each activation, not of its gradient")
     chosen = parser.parse_args()
     titles = f"{'activations':<12}{'kept':>12}{'state':>10}{'MAC':>14}{'arena':>12}"
     print(f"{'network':<16} {'update':<8} {'batch':>5} {titles}")
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.models.split(","):
             sizes = [int(size) for size in chosen.sizes.split(",")]
-            _network(name, chosen.updates.split(","), sizes, chosen.kinds.split(","), chosen.quick, Path(folder))
+            _network(name, chosen.updates.split(","), sizes, chosen.kinds.split(","), Path(folder))
 
 
-def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], quick: bool, folder: Path) -> None:
+def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], folder: Path) -> None:
     path = SHARED / "models" / f"{name}.onnx"
     options = CompileOptions(path, folder / "out", update="all", quant="fp32", rank_error=ERROR)
     model = imported(options)
@@ -134,7 +123,6 @@ def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], 
         base = replace(options, batch=size, micro_batch=size, data=data)
         for kind in kinds:
             planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
-            planner.low_rank = Quick(model, planner.options) if quick else planner.low_rank
             for update in updates:
                 row = row_of(planner, update, size)
                 figures = f"{row.kept_bytes:>12,}{row.state_bytes:>10,}{row.macs:>14,}{row.arena_bytes:>12,}"

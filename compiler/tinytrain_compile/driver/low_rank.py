@@ -96,12 +96,8 @@ class LowRankChoice:
             if name in pairs:
                 element_bytes = 1 if self._options.quant == "int8" else FLOAT_BYTES
                 ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, element_bytes)
-                found[name] = ranks.measured(how.ranks) if how.ranks else self.chosen(ranks)
+                found[name] = ranks.measured(how.ranks) if how.ranks else ranks.choose(self._options.rank_error)
         return found
-
-    def chosen(self, ranks: LayerRanks) -> LowRank | None:
-        """The ranks of one layer; None: it keeps its input exactly."""
-        return ranks.choose(self._options.rank_error)
 
     def _samples(self, train: TrainGraph) -> Samples:
         assert self._options.data is not None

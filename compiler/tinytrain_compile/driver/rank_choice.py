@@ -74,17 +74,6 @@ class LayerRanks:
                 return self.low_rank(self._lowered(trial, bound).ranks)
         return None
 
-    def of_activation(self, bound: float) -> LowRank | None:
-        """Ranks with which the activation itself is off by at most `bound`, in one trial; None as of `choose`.
-
-        What modes leave out adds up to no more than the sum of their shares (HOSVD), so each may leave out the same.
-        """
-        tail = bound**2 / len(self._open)
-        ranks = self._fewest_bytes(self._whole() | {axis: self._rank(axis, tail) for axis in self._open})
-        if self._bytes(ranks) >= self._bytes(self._whole()):
-            return None
-        return self.low_rank(self._measured(ranks).ranks)
-
     def measured(self, ranks: tuple[int, ...]) -> LowRank:
         """These ranks of the user's."""
         whole = [self._shape[axis] for axis in self._axes]
