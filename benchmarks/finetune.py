@@ -98,7 +98,7 @@ def main() -> None:
             missed |= below > BAR_POINTS or share > BAR_SHARE
             print(row, flush=True)
     print("bar missed" if missed else f"all within {BAR_POINTS} point, by at most {BAR_SHARE:.0%} of the updates")
-    sys.exit(missed)
+    sys.exit(int(missed))
 
 
 if __name__ == "__main__":
