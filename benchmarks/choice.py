@@ -13,6 +13,7 @@ usage: python -m benchmarks.choice [--nets 7,15] [--seeds N] [--first SEED] [--o
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import sys
 import tempfile
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 sys.path.insert(0, str(Path(__file__).parent))
 from convergence import make_model
@@ -84,9 +84,7 @@ def make_task(net: str, name: str, seed: int) -> Task:
 
 def digits_of(seed: int) -> tuple[Array, Array]:
     """Images (1797, 1, 8, 8) in 0 to 1 and labels (1797, 1), in an order of the seed."""
-    from sklearn.datasets import load_digits
-
-    data: Any = load_digits()
+    data: Any = importlib.import_module("sklearn.datasets").load_digits()
     order = np.random.default_rng(1000 + seed).permutation(len(data.images))
     return data.images[order].astype(np.float32)[:, None] / 16, data.target[order].astype(np.int32)[:, None]
 
@@ -109,7 +107,7 @@ class Study:
         self.net = net
         layers = NETS[net]
         first = make_task(net, "turned", 0)
-        onnx.save(make_model(dict(first.start), 1, layers), folder / f"net{net}.onnx")
+        (folder / f"net{net}.onnx").write_bytes(make_model(dict(first.start), 1, layers).SerializeToString())
         np.savez(folder / "own.npz", x=first.own.x, y=first.own.y[:, 0])
         self.options = CompileOptions(folder / f"net{net}.onnx", data=folder / "own.npz", quant="fp32", batch=BATCH)
         self.model = stored(imported(self.options), self.options)
@@ -260,8 +258,7 @@ def all_judged(record: Record) -> tuple[Found, dict[Cell, list[str]]]:
 
 def interval(values: Array) -> str:
     """Mean and half of its 95 % interval, by Student's t over seeds."""
-    from scipy.stats import t
-
+    t: Any = importlib.import_module("scipy.stats").t
     half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return f"{values.mean():+.1f} +- {half:.1f}"
 

@@ -52,10 +52,9 @@ def compiled(case: Case, verify: str, folder: Path) -> tt.Compiled:
         with np.load(KEYWORDS.with_name("features.npz")) as data:
             np.savez(folder / "calib.npz", x=data["pool_x"][:, None].astype(np.float32) / 8)
         options["calib"] = folder / "calib.npz"
-    counted = {"count": True} if verify == "qemu" else {}
+    options |= {"count": True} if verify == "qemu" else {}
     return tt.compile(
-        case.model, quant="int8", update=case.update, features="on", verify=verify, loss="cross-entropy", **options,
-        **counted,
+        case.model, quant="int8", update=case.update, features="on", verify=verify, loss="cross-entropy", **options
     )  # fmt: skip
 
 

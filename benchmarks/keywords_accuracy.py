@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from joblib import Parallel, delayed
 
 sys.path.insert(0, str(Path(__file__).parent))
 from choice import interval
@@ -49,12 +48,8 @@ def each(
 ) -> list[Mapping[Run, Accuracies]]:
     """The same of so many speakers, from the record or made now."""
     keys = [(what, str(recipe), str(runs), str(speaker)) for speaker in range(count)]
-    missing = [speaker for speaker in range(count) if keys[speaker] not in record.done]
-    calls = [delayed(runs_of)(speaker, development, recipe, runs) for speaker in missing]
-    for speaker, result in zip(missing, Parallel(n_jobs=jobs, return_as="generator")(calls), strict=True):
-        record.once(keys[speaker], lambda result=result: result)
-        print(f"# batch {recipe.batch}: {what}, speaker {speaker}", file=sys.stderr, flush=True)
-    return [record.done[key] for key in keys]
+    work = {key: (speaker, development, recipe, runs) for speaker, key in enumerate(keys)}
+    return record.each(runs_of, work, jobs)
 
 
 def rate_for(recipe: Recipe, development: int, jobs: int, record: Record) -> float:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 
 sys.path.insert(0, str(Path(__file__).parent))
 from choice import interval
@@ -95,32 +94,20 @@ def study(
     first = FAMILIES[plan.task].development
     choosing = range(first, first + development)
     schemes: Schemes = record.once(("schemes", *_name(plan)), lambda: schemes_of(plan, first))
-    tried = _each("rates", plan, choosing, jobs, record, lambda seed: (rates_tried, plan, seed, schemes))
+    named = _name(plan)
+    work = {("rates", *named, str(seed)): (plan, seed, schemes) for seed in choosing}
+    tried = record.each(rates_tried, work, jobs)
     rates = {
         what: max(plan.recipe.rates, key=lambda rate: float(np.mean([one[*what, rate] for one in tried])))
         for what in product(FORMATS, plan.updates)
     }
-    name = f"judged by {development}"
-    return rates, _each(name, plan, seeds, jobs, record, lambda seed: (judged, plan, seed, schemes, rates))
+    how = f"judged by {development}"
+    work = {(how, *named, str(seed)): (plan, seed, schemes, rates) for seed in seeds}
+    return rates, record.each(judged, work, jobs)
 
 
 def _name(plan: Plan) -> tuple[str, ...]:
     return plan.task, ",".join(plan.updates), str(plan.recipe.passes)
-
-
-def _each(what: str, plan: Plan, seeds: Sequence[int], jobs: int, record: Record, job: Any) -> list[Any]:
-    """Result of each seed, from the record or made now; each is kept as soon as it is there."""
-    keys = {seed: (what, *_name(plan), str(seed)) for seed in seeds}
-    missing = [seed for seed in seeds if keys[seed] not in record.done]
-    calls = [delayed(_call)(*job(seed)) for seed in missing]
-    for seed, result in zip(missing, Parallel(n_jobs=jobs, return_as="generator")(calls), strict=True):
-        record.once(keys[seed], lambda result=result: result)
-        print(f"# {plan.task}: {what}, seed {seed}", file=sys.stderr, flush=True)
-    return [record.done[keys[seed]] for seed in seeds]
-
-
-def _call(function: Any, *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def schemes_of(plan: Plan, seed: int) -> Schemes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from choice import NETS, PARTS, digits_of, make_task, seen
 from convergence import make_model
 from digit_domains import Split
-from make_data import DEVELOPMENT, REPORT
-from recipe import MODEL
-from speakers import parts_of
 
 from tinytrain_compile.ir.types import Array
+
+SPEAKERS: Any = importlib.import_module("speakers")
+"""Of examples/keywords, a folder that is no package; so are the next."""
+VOICES: Any = importlib.import_module("make_data")
+MODEL: Path = SPEAKERS.HERE / "keywords.onnx"
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def digits(name: str, seed: int, development: bool) -> Domain:
 
 def keywords(speaker: int, development: bool) -> Domain:
     """A new speaker of examples/keywords, one of eight that choose or of eight that judge."""
-    parts = parts_of((DEVELOPMENT if development else REPORT)[speaker])
+    parts = SPEAKERS.parts_of((VOICES.DEVELOPMENT if development else VOICES.REPORT)[speaker])
     splits = [Split(part.real, part.y) for part in (parts.own, parts.test, parts.pool, parts.old)]
     return Domain(MODEL.read_bytes(), parts.pool.real, *splits)
 

@@ -135,7 +135,7 @@ def real(x: Array) -> Array:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--machine", type=int, default=REPORT[0], help=f"(default: {REPORT[0]})")
     parser.add_argument("-o", "--out", type=Path, default=Path("own.npz"), help="(default: own.npz)")
     given = parser.parse_args()

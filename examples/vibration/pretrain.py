@@ -51,13 +51,13 @@ def model_with(weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--out", type=Path, default=HERE / "vibration.onnx")
     given = arguments.parse_args()
     x = real(stored(np.concatenate([raw(number, "factory", WINDOWS) for number in BASE])))
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / "vibration.onnx"
-        onnx.save(model_with(fresh_weights()), fresh)
+        fresh.write_bytes(model_with(fresh_weights()).SerializeToString())
         compiled = tt.compile(fresh, update="all", optimizer="adam", loss="mse", batch=BATCH, verify="none")
     rng = np.random.default_rng(SEED)
     with compiled.twin() as twin:
@@ -66,7 +66,7 @@ def main() -> None:
             batches = [order[i : i + BATCH] for i in range(0, len(x) - BATCH + 1, BATCH)]
             losses = [twin.train_step(x[batch], x[batch], lr=rate) for batch in batches]
             print(f"epoch {epoch + 1:2}  loss {np.mean(losses):.3f}", flush=True)
-        onnx.save(model_with(twin.state_dict()), given.out)
+        given.out.write_bytes(model_with(twin.state_dict()).SerializeToString())
     print(f"wrote {given.out}")
 
 

@@ -38,7 +38,7 @@ def rows_of(one: Outcome, parts: Parts) -> list[tuple[float, float, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--development", action="store_true", help="the machines by which everything was chosen")
     parser.add_argument("--machines", type=int, help="the first so many alone")
     parser.add_argument("--rate", type=float, default=RATE)

@@ -34,7 +34,7 @@ def files_of(parts: Parts) -> dict[str, bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--machine", type=int, default=REPORT[0], help=f"its number (default: {REPORT[0]})")
     parser.add_argument("--work", type=Path, default=HERE / "out", help="folder for everything that is made")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"(default: {EPOCHS})")
