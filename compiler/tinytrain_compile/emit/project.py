@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -21,11 +21,12 @@ from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts import part_files
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
+from tinytrain_compile.emit.shapes import shape_data
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.tables import flash_tables, transposed_tables
 from tinytrain_compile.emit.training import training_data
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
+from tinytrain_compile.emit.weights import declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
@@ -68,8 +69,8 @@ class EmitOptions:
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    slices: Mapping[str, int] | None = None
-    """Modelled cycles of every node, for a step that can be computed in slices; None: only whole."""
+    slices: Mapping[str, Sequence[int]] | None = None
+    """Modelled cycles of every node's pieces, for a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
 
@@ -253,7 +254,7 @@ def _template_data(
         "exponents_known": train.exponents_known,
         "small_calls": options.small_calls,
         "skipped_behind": behind(train),
-        "input_ctype": C_TYPES[interface.input_dtype],
+        **shape_data(train, interface),
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "input_zero_more": BYTE_ZERO if interface.input_dtype == "uint8" else 0,
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
@@ -310,7 +311,7 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     return {
         **features,
         "features_asked": options.features,
-        "slices": None if options.slices is None else [options.slices[part.first] for part in train_parts],
+        "slices": None if options.slices is None else [options.slices[part.first][part.piece] for part in train_parts],
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),
