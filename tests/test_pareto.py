@@ -92,7 +92,11 @@ def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, mo
     """A last:N that a search without a find falls back to has no bound but the gain of all layers; all layers have."""
     path = Path(write(dense_chain(random.Random(3), 3), tmp_path))
     least, every = (planner(path).plain(update) for update in ("last:1", "all"))
-    monkeypatch.setattr(update_search, "best_choice", lambda *_: None)
+
+    def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(update_search, "best_choice", nothing)
     some = point_of(planner(path, arena_bytes=least, update="auto"), PRIOR)
     whole = point_of(planner(path, arena_bytes=every, update="auto"), PRIOR)
     assert some is not None and whole is not None

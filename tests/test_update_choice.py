@@ -22,11 +22,19 @@ from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.update_model import build_update_model, largest_load
-from tinytrain_compile.driver.update_rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES, best_choice
+from tinytrain_compile.driver.update_rounds import (
+    DEPTHS,
+    FULL_TRIES,
+    QUICK_ROUNDS,
+    SCOUT_ROUNDS,
+    SUFFIX_TRIES,
+    best_choice,
+)
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.plan import Planned
 from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, gain_of_plan, layer_ways, resolve_update, scheme_plan
 from tinytrain_compile.target import load_target
 
@@ -233,15 +241,22 @@ def test_the_report_says_how_it_was_chosen(tmp_path: Path) -> None:
 def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no full plan ever fits, what is planned is bounded by the module's numbers; small graphs by the proof's."""
     quick, full = list[str](), list[str]()
-    sketch = Planner.sketch
-    monkeypatch.setattr(Planner, "sketch", lambda self, spec: (quick.append(spec), sketch(self, spec))[1])
-    monkeypatch.setattr(Planner, "fitting", lambda _self, spec: full.append(spec))
+    real = Planner.sketch
+
+    def sketch(self: Planner, spec: str) -> tuple[Planned, int]:
+        quick.append(spec)
+        return real(self, spec)
+
+    def fitting(_self: Planner, spec: str) -> None:
+        full.append(spec)
+
+    monkeypatch.setattr(Planner, "sketch", sketch)
+    monkeypatch.setattr(Planner, "fitting", fitting)
     monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1 << 60)
     asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
     assert best_choice(asked, PRIOR, asked.layer_count) is None
-    halvings = asked.layer_count.bit_length()
-    assert 0 < len(quick) <= halvings * (QUICK_ROUNDS + 1)
-    assert 0 < len(full) <= halvings * FULL_TRIES + SUFFIX_TRIES
+    assert 0 < len(quick) <= len(DEPTHS) * (1 + SCOUT_ROUNDS) + QUICK_ROUNDS
+    assert 0 < len(full) <= FULL_TRIES + SUFFIX_TRIES
 
 
 @pytest.mark.parametrize(("name", "value"), [("PROOF_TURNS", 10), ("PROOF_WORK", 10 * 45**3)])
