@@ -68,7 +68,7 @@ bench-finetune: $(STAMP) ## The rate that finetune recommends against a fine gri
 bench-features: $(STAMP) ## What --features on saves: instructions of an epoch in QEMU, MCUNet and keywords; equal bytes
 	$(BIN)/python -m benchmarks.features $(ARGS)
 
-learning: $(STAMP) ## The tables of docs/learning.md: digits, keywords; fp32, int8; updates; replay (an hour; ARGS='--keep FILE')
+learning: $(STAMP) ## The tables of docs/learning.md: digits, keywords; fp32, int8; updates; replay (hours; ARGS='--keep FILE')
 	$(BIN)/python -m benchmarks.learning $(ARGS)
 
 bench-choice: $(STAMP) ## Accuracy of what auto chooses, with and without data, against head, bias and last:N (20 minutes)
