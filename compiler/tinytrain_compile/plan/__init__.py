@@ -11,7 +11,7 @@ from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.optimise import Goal, optimise
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
-from tinytrain_compile.plan.planned import Planned, plan_graph
+from tinytrain_compile.plan.planned import Planned, plan_graph, streaming
 from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
@@ -61,6 +61,7 @@ __all__ = [
     "step_cost",
     "streamed",
     "streamed_again",
+    "streaming",
     "validate_paging",
     "validate_plan",
     "validate_remat",
