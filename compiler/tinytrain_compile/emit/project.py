@@ -14,6 +14,7 @@ from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
+from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.labels import label_ctype, label_data
 from tinytrain_compile.emit.names import Names, comment_text
@@ -270,6 +271,7 @@ def _template_data(
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
         **label_data(train, sequencer, prefix),
         **parts,
+        "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
         "offsets": sequencer.offsets(),
     }
 
