@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.task_identity import TaskIdentity
 
 import tinytrain_compile as tt
 
@@ -55,6 +56,7 @@ class Calls(Grid):
     """Every client is a call in this process. replies: what they said, by round."""
 
     def __init__(self, clients: Sequence[ClientApp]) -> None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # of messages, as its simulation sets it
         self._clients = clients
         self.replies: list[list[Message]] = []
 
