@@ -63,6 +63,7 @@ def check_options(options: CompileOptions) -> None:
     _check_counting(options)
     _check_lines(options)
     _check_features(options)
+    _check_inference_only(options)
 
 
 def _check_features(options: CompileOptions) -> None:
@@ -72,6 +73,31 @@ def _check_features(options: CompileOptions) -> None:
         if given:
             what = f"is not possible with {OPTIONS[name].flag}"
             raise CompileError("E0101", "--features on", what, "leave one of the two out")
+
+
+def _check_inference_only(options: CompileOptions) -> None:
+    """E0101 for --inference-only with what is of training alone, or leaves open what is trained."""
+    if not options.inference_only:
+        return
+    others = (
+        ("lock", options.lock is not None),
+        ("features", options.features == "on"),
+        ("slices", options.slices == "on"),
+        ("runtime", bool(options.runtime.names)),
+        ("pareto", options.pareto),
+        ("max_step_ps", options.max_step_ps is not None),
+        ("count", options.count),
+        ("cycles", options.cycles),
+        ("tune", options.tune),
+    )
+    for name, given in others:
+        if given:
+            what = f"is of training, and not possible with {OPTIONS[name].flag}"
+            raise CompileError("E0101", "--inference-only", what, "leave one of the two out")
+    if options.update == "auto":
+        what = "has to know what the build that trains updates, and with --update auto that follows from its arena"
+        way = "name it: --update last:N, or the update.toml in the folder of that build"
+        raise CompileError("E0101", "--inference-only", what, way)
 
 
 def _check_memories(options: CompileOptions) -> None:

@@ -12,7 +12,6 @@ from typing import Literal
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Attempt, Objective
-from tinytrain_compile.ir.stages import Streaming
 from tinytrain_compile.plan import (
     CoreModel,
     Goal,
@@ -29,6 +28,7 @@ from tinytrain_compile.plan import (
     step_cost,
     streamed,
     streamed_again,
+    streaming,
     with_lines,
 )
 
@@ -88,7 +88,8 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts
-    without, asked = plan_graph(graph, settings).plan.arena_bytes, attempts[0].kind == "asked"
+    whole, asked = plan_graph(graph, settings).plan, attempts[0].kind == "asked"
+    without = whole.arena_bytes
     alone = attempts[0].arena_bytes if asked else None
     alone = plan_graph(by_rows, settings).plan.arena_bytes if alone is None else alone
     little = settings.capacity_bytes is None and without - alone < LEAST_SAVED * without
@@ -96,7 +97,7 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
         return _planned(graph, settings, means)
     how = "--input-lines" if means.lines else f"--stream {means.stream}"
     tried = Attempt("asked", "as asked", without), Attempt("stream", how, alone)
-    planned = replace(planned, plan=replace(planned.plan, streams=Streaming(without, alone)))
+    planned = replace(planned, plan=replace(planned.plan, streams=streaming(whole, alone)))
     return planned, (*tried, *attempts[asked:])
 
 

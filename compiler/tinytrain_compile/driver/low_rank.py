@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.rank_choice import LayerRanks, Pair
+from tinytrain_compile.driver.rank_choice import FLOAT_BYTES, LayerRanks, Pair
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
@@ -41,9 +41,9 @@ class LowRankChoice:
         wanted = self._wanted(update)
         if not wanted:
             return update
-        if self._options.quant == "int8":
-            what = "low-rank activations are float32; an int8 activation takes a quarter of the bytes as it is"
-            raise CompileError("E0101", "--activations", what, "leave it out, or use --quant fp32")
+        if self._options.quant == "int8" and any(how.kind == "subspace" for how in wanted.values()):
+            what = "fixed subspaces are float32"
+            raise CompileError("E0101", "--activations", what, "use asi, or --quant fp32")
         found = dict(update.activations) if self._options.data is None else self._measured(update, wanted, micro_batch)
         for name, how in wanted.items():
             if self._options.data is None and (how.kind == "subspace" or not how.ranks):
@@ -82,7 +82,8 @@ class LowRankChoice:
         found: dict[str, LowRank | None] = dict.fromkeys(wanted)
         for name, how in wanted.items():
             if name in pairs:
-                ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed)
+                element_bytes = 1 if self._options.quant == "int8" else FLOAT_BYTES
+                ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, element_bytes)
                 found[name] = ranks.measured(how.ranks) if how.ranks else ranks.choose(self._options.rank_error)
         return found
 

@@ -40,6 +40,14 @@ class OutputOptions:
             "--slices",
         ),
     )
+    inference_only: bool = field(
+        default=False,
+        metadata=option(
+            "output",
+            "No training: an image that infers, and loads checkpoints of a training build with the same --update.",
+            "--inference-only",
+        ),
+    )
     dry_run: bool = field(default=False, metadata=option("output", "Plan and report; write nothing.", "--dry-run"))
     force: bool = field(
         default=False,

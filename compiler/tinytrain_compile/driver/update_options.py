@@ -99,7 +99,7 @@ class UpdateOptions:
         metadata=option(
             "training",
             "What layers keep of their inputs for gradients: all, or a low-rank copy in subspaces that follow (asi) or"
-            " are fixed (docs/activations.md; float32, needs --data).",
+            " are fixed (float32 only; docs/activations.md; needs --data).",
             "--activations",
         ),
     )

@@ -48,6 +48,7 @@ class Instance:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from the next update on."""
+        self._needs_training("learning rate")
         self._check("learning rate", self._call("set_lr")(self._handle, ctypes.c_float(rate)), "E0101")
 
     def train(self, x: Array, y: Array) -> Array:
@@ -56,6 +57,7 @@ class Instance:
         Raises CompileError E0603 where a loss is NaN or infinite: the batch has changed nothing (but with --accumulate
         inplace each sample is a step of its own, and those before it stay).
         """
+        self._needs_training("step")
         face, together = self.interface, self.interface.micro_batch
         step = "accumulate" if face.accumulates else "train" if face.input_rows else "train_step"
         step += "_end" if face.input_rows else ""
@@ -113,6 +115,7 @@ class Instance:
 
     def save(self) -> bytes:
         """The device's checkpoint."""
+        self._needs_training("save")
         kept = bytearray()
 
         def write(_ctx: int | None, data: int, size: int) -> int:
@@ -188,6 +191,10 @@ class Instance:
             what = "this build has none"
             raise CompileError("E0101", "features", what, "compile with features='on', and freeze the first layer")
         return self.interface.feature_bytes
+
+    def _needs_training(self, what: str) -> None:
+        if not self.interface.trains:
+            raise CompileError("E0101", what, "this build does not train", "compile without inference_only")
 
     def _give(self, x: Array, kind: int) -> None:
         """Put what a call reads where it reads it."""

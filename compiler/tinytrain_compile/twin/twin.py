@@ -29,12 +29,13 @@ class Twin:
     """One instance of a compiled model in this process, to the byte what the device computes. A context manager.
 
     Arrays have the ONNX file's layout with samples in front: x (N, *one input's shape), y (N, ...) labels.
-    Everything raises CompileError with the ids of `tinytrain-compile --explain`.
+    Everything raises CompileError with the ids of `tinytrain-compile --explain`. Of a build with `inference_only=True`
+    nothing trains or saves (E0101).
     """
 
     def __init__(self, library: Path, interface: Interface, model: ImportedModel, train: TrainGraph) -> None:
         self.instance = Instance(library, interface)
-        self._model, self._train = model, train
+        self._model, self._train = model, train.training_step  # which also knows labels
         self._parameters = FileParameters(model, train)
 
     @property
