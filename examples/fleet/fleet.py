@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,8 @@ Samples = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 def build() -> tt.Compiled:
     """The firmware that all devices have: examples/digits in int8, all layers, with deltas."""
-    options = {"quant": "int8", "calib": DIGITS / "calib.npz", "update": "all", "verify": "none"}
-    return tt.compile(DIGITS / "digits.onnx", runtime="delta", **options)
+    calib = DIGITS / "calib.npz"
+    return tt.compile(DIGITS / "digits.onnx", runtime="delta", quant="int8", calib=calib, update="all", verify="none")
 
 
 def samples(device: int, part: str = "") -> Samples:
@@ -41,7 +41,7 @@ class Device:
     number: int
     twin: tt.Twin
     data: Sequence[Samples]
-    saved: list[int] = field(default_factory=list)
+    saved: list[int] = field(default_factory=list[int])
 
     @property
     def samples(self) -> int:
@@ -67,7 +67,7 @@ class Device:
 
 
 @contextmanager
-def fleet(firmware: tt.Compiled, count: int = DEVICES) -> Iterator[list[Device]]:
+def fleet(firmware: tt.Compiled, count: int = DEVICES) -> Generator[list[Device]]:
     """So many devices as they leave the factory, each with rounding noise of its own."""
     with ExitStack() as kept:
         devices = [Device(n, kept.enter_context(firmware.twin()), [samples(n)]) for n in range(count)]

@@ -42,7 +42,7 @@ def slot_table(firmware: tt.Compiled) -> tt.Deltas:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=10, help="exchanges of deltas (default: 10)")
     parser.add_argument("--plain", action="store_true", help="average without Flower, by the same arithmetic")
     arguments = parser.parse_args()

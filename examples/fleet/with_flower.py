@@ -4,6 +4,9 @@ Flower's own simulation starts a Ray cluster, which is much for eight devices of
 server reaches the clients, is a call in this process; nothing else differs.
 """
 
+# Flower is not installed where types are checked.
+# pyright: basic, reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

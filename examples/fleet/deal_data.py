@@ -5,6 +5,9 @@ digits, and 40 to learn from, of five digits alone, as users differ. It sees all
 less contrast, on a background, with noise.
 """
 
+# make_data is that of examples/digits.
+# pyright: basic, reportMissingImports=false
+
 from __future__ import annotations
 
 import sys
@@ -49,7 +52,8 @@ def main() -> None:
         for part, indices in (("", own), ("_test", tests[device * TEST : (device + 1) * TEST])):
             found[f"x{part}"].append(seen(images[indices], device, len(part)))
             found[f"y{part}"].append(labels[indices].astype(np.uint8))
-    np.savez_compressed(HERE / "data.npz", **{name: np.stack(kind) for name, kind in found.items()})
+    x, y, x_test, y_test = (np.stack(found[name]) for name in ("x", "y", "x_test", "y_test"))
+    np.savez_compressed(HERE / "data.npz", x=x, y=y, x_test=x_test, y_test=y_test)
 
 
 if __name__ == "__main__":
