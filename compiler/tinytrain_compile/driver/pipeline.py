@@ -223,7 +223,8 @@ def _choose(planner: Planner, progress: Progress) -> Candidate:
         return inference_candidate(planner)
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
-    if options.update == "auto" and options.gains is None and options.data is not None and labelled(options.data):
+    asks = options.update == "auto" and options.gains is None and options.activations != "auto"
+    if asks and options.data is not None and labelled(options.data):
         from tinytrain_compile.driver.choice_by_data import choose_by_data  # it compiles, by this module
 
         return with_micro_batch(planner, choose_by_data(planner, progress))
