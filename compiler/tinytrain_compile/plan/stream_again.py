@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import load_of
@@ -18,7 +19,7 @@ from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planned import Planned, plan_graph, streaming
+from tinytrain_compile.plan.planned import REMEMBERED, Planned, plan_graph, streaming
 from tinytrain_compile.plan.stream_recompute import Recomputed, Waists
 from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside, without_streams
 from tinytrain_compile.plan.stream_search import needed_streams, proposed, runs_of
@@ -39,11 +40,12 @@ class _Kept:
     load: int
 
 
+@lru_cache(maxsize=REMEMBERED)
 def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) -> Planned | None:
     """The smallest arena found where streams and second runs go together, with the fewest second runs found for it.
 
     smallest: else the fewest that fit options.capacity_bytes. None if nothing fits, or nothing can be kept apart. The
-    loss is the first of options.keep.
+    loss is the first of options.keep. Of the same graph it is the same: the last few are remembered.
     """
     waists = Waists(graph, options.keep[0])
     quick = replace(options, effort="quick", capacity_bytes=None)
