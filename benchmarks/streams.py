@@ -78,7 +78,7 @@ class Row:
 
     def verified(self, folder: Path) -> tuple[str, bool]:
         """(result of the generated C after some steps: reference, host and board, in words; whether it passes)."""
-        asked = {**self.options, "verify": "qemu", "verify_steps": STEPS}
+        asked: dict[str, Any] = {**self.options, "verify": "qemu", "verify_steps": STEPS}
         summary = compile_model(CompileOptions(self.path, folder / "out", classes=10, force=True, **asked)).summary
         assert summary is not None
         result = summary.verify.result
@@ -121,7 +121,7 @@ def samples(folder: Path) -> Path:
 
 def steps_of(row: Row, folder: Path, core: str, **changes: Any) -> int:
     """Instructions of a step on a core."""
-    asked = {**row.options, **changes, "target": core, "count": True}
+    asked: dict[str, Any] = {**row.options, **changes, "target": core, "count": True}
     summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **asked)).summary
     assert summary is not None and summary.verify.counts is not None
     return sum(summary.verify.counts.step.values())
