@@ -230,6 +230,8 @@ MUTATIONS = (
     ("lifted", "exponent <= 14 ?", "exponent <= 15 ?"),
     ("passed8_125_228", "(low + 129)", "(low + 128)"),
     ("requantise8", "tt_rescaled(tt_quick_add(acc, bias)", "tt_rescaled(acc + bias"),
+    ("quick_halve", "value + (value >> 31) + zero", "value + zero"),
+    ("halve8_140", "zero * (1 << times)", "0"),
     ("halve_x4", "tt_halve(value[i], times)", "value[i] >> times"),
     ("above", "y == 0 && sum > 0 ? 1", "y == 0 && sum > 1 ? 1"),
     (
