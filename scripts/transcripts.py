@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ PAGES = (
     "examples/digits/README.md",
     "examples/linear/README.md",
     "examples/keywords/README.md",
+    "examples/vibration/README.md",
     "docs/activations.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
@@ -45,6 +46,7 @@ PAGES = (
     "docs/int8.md",
     "docs/options.md",
     "docs/on-your-board.md",
+    "docs/inference-only.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""
@@ -59,7 +61,7 @@ _BLOCKS = re.compile(
 
 
 @contextmanager
-def sandbox() -> Iterator[Path]:
+def sandbox() -> Generator[Path]:
     """A folder in which the pages' commands work: copies of examples/, scripts/ and testing/, and ../shared."""
     with tempfile.TemporaryDirectory(prefix="tinytrain-docs-") as name:
         place = Path(name) / "main"

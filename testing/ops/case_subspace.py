@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from testing.ops.case import Case, Rng, generator, make, normal
+from tinytrain_compile.ops.int8.subspace import QModeAttrs
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs
 
 MODES = (
@@ -75,3 +76,36 @@ def _orthonormalize(rng: Rng, index: int) -> Case:
 def _keep(rng: Rng, index: int) -> Case:
     shape = ((2, 6), (1, 1), (5, 5), (3, 40), (4, 7))[index]
     return make("KeepSubspace", (normal(rng, shape), normal(rng, shape)))
+
+
+# ---- of int8 activations --------------------------------------------------------------------------------------------
+
+
+def _integers(rng: Rng, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.integers(-128, 128, shape).astype(np.int8)
+
+
+@generator("QSubspacePower", len(MODES))
+def _qpower(rng: Rng, index: int) -> Case:
+    shape, axis, rank = MODES[index]
+    zero = (-128, 0, 5)[index % 3]
+    operands = (_integers(rng, shape), subspace(rng, rank, shape[axis]))
+    return make("QSubspacePower", operands, QModeAttrs(axis, zero=zero), differentiable=())
+
+
+@generator("QModeProduct", len(MODES))
+def _qmode(rng: Rng, index: int) -> Case:
+    shape, axis, rank = MODES[index]
+    zero = (-128, 0, 5)[index % 3]
+    operands = (_integers(rng, shape), subspace(rng, rank, shape[axis]))
+    return make("QModeProduct", operands, QModeAttrs(axis, zero=zero), differentiable=())
+
+
+@generator("QModeExpand", len(MODES))
+def _qexpand(rng: Rng, index: int) -> Case:
+    """Values of which some are clamped."""
+    shape, axis, rank = MODES[index]
+    zero = (-128, 0, 5)[index % 3]
+    core = 120.0 * normal(rng, (*shape[:axis], rank, *shape[axis + 1 :]))
+    operands = (core, subspace(rng, rank, shape[axis]))
+    return make("QModeExpand", operands, QModeAttrs(axis, True, zero), differentiable=())

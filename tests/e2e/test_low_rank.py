@@ -218,6 +218,18 @@ def test_ranks_keep_to_the_error_that_was_asked_for(place: Path, kind: str) -> N
     assert sum(kept["0.3"][name] for name in kept["0.05"]) < sum(kept["0.05"].values())
 
 
+def test_int8_counts_int8_bytes(place: Path) -> None:
+    """What is kept is compared with a byte for each element; several samples in a step, whose exponents are known."""
+    flags = ("--quant", "int8", "--calib", "own.npz", "--update", "all", "--data", "own.npz", "--activations", "asi")
+    run("kinds.onnx", *flags, "--rank-error", "0.4", *BATCH, "--verify", "host").check_success()
+    report = json.loads((place / "out" / "report.json").read_text())
+    items = report["low_rank"]
+    assert items and report["verify"]["result"] == "pass"
+    for item in items:
+        assert item["exact_bytes"] == np.prod(item["shape"]) > item["kept_bytes"] + item["state_bytes"]
+        assert item["error"] <= 0.4
+
+
 def test_a_scheme_says_it_layer_by_layer(place: Path) -> None:
     (place / "own.toml").write_text(
         entry(layer="*/Conv", weight="all")
@@ -238,8 +250,8 @@ def test_a_scheme_says_it_layer_by_layer(place: Path) -> None:
         ("--activations asi --update all", "measures its ranks on samples"),
         ("--activations asi --data own.npz --arena 64KB", "is not weighed by --update auto"),
         (
-            "--activations asi --data own.npz --update all --quant int8 --calib own.npz",
-            "low-rank activations are float32",
+            "--activations subspace --data own.npz --update all --quant int8 --calib own.npz",
+            "fixed subspaces are float32",
         ),
         ("--rank-error 0.2 --update all", "is about --activations"),
     ],

@@ -236,9 +236,13 @@ class Planner:
         return self._made.asked[spec]
 
     def named(self, update: UpdatePlan) -> str:
-        """A text by which the other methods know this update from now on: its label, which no --update may be."""
-        self._made.named.setdefault(update.label, update)
-        return update.label
+        """A text by which the other methods know this update from now on: its label, which no --update may be, with a
+        number behind it where another update has that label already."""
+        text, number = update.label, 1
+        while self._made.named.setdefault(text, update) != update:
+            number += 1
+            text = f"{update.label} ({number})"
+        return text
 
     def training(self, spec: str) -> TrainGraph:
         """The training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
@@ -249,6 +253,8 @@ class Planner:
         in picoseconds."""
         if spec not in self._made.sketches:
             means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
+            if means.stream == "auto" and self.options.max_step_ps is None:
+                means = replace(means, stream="min")
             train = self.training(spec)
             planned = plan_with_fallbacks(train.graph, self.settings(train, True), means)[0]
             self._made.sketches[spec] = planned, step_cost(planned.plan, means.core).ps
@@ -272,7 +278,8 @@ class Planner:
         if spec not in made.candidates and spec not in made.too_large:
             candidate = self._full(spec, replace(self.means, smallest=False, again=again))
             if self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
-                made.candidates[spec] = candidate
+                # Further memories come last, so there the smallest arena decides what the plan is.
+                made.candidates[spec] = self._full(spec, self.means) if self.means.memories else candidate
             else:
                 made.too_large.add(spec)
         found = made.candidates.get(spec)

@@ -18,6 +18,8 @@ from tinytrain_compile.target import Target
 def _chooses_layers(o: CompileOptions) -> bool:
     """Whether low-rank copies are asked for of layers that are still to be chosen."""
     bounded = o.arena_bytes is not None or o.max_step_ps is not None or o.pareto
+    if o.activations == "auto":
+        return o.pareto
     return o.activations != "exact" and o.update == "auto" and bounded
 
 
@@ -38,7 +40,13 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
         "is about --activations",
         "add that",
     ),
-    ("activations", _chooses_layers, "is not weighed by --update auto (yet)", "name an --update"),
+    ("activations", _chooses_layers, "is not weighed by --update auto", "use --activations auto, or name an --update"),
+    (
+        "activations",
+        lambda o: o.activations == "auto" and o.lock is not None,
+        "has nothing to choose under --lock",
+        "name one",
+    ),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
@@ -63,6 +71,7 @@ def check_options(options: CompileOptions) -> None:
     _check_counting(options)
     _check_lines(options)
     _check_features(options)
+    _check_inference_only(options)
 
 
 def _check_features(options: CompileOptions) -> None:
@@ -72,6 +81,31 @@ def _check_features(options: CompileOptions) -> None:
         if given:
             what = f"is not possible with {OPTIONS[name].flag}"
             raise CompileError("E0101", "--features on", what, "leave one of the two out")
+
+
+def _check_inference_only(options: CompileOptions) -> None:
+    """E0101 for --inference-only with what is of training alone, or leaves open what is trained."""
+    if not options.inference_only:
+        return
+    others = (
+        ("lock", options.lock is not None),
+        ("features", options.features == "on"),
+        ("slices", options.slices == "on"),
+        ("runtime", bool(options.runtime.names)),
+        ("pareto", options.pareto),
+        ("max_step_ps", options.max_step_ps is not None),
+        ("count", options.count),
+        ("cycles", options.cycles),
+        ("tune", options.tune),
+    )
+    for name, given in others:
+        if given:
+            what = f"is of training, and not possible with {OPTIONS[name].flag}"
+            raise CompileError("E0101", "--inference-only", what, "leave one of the two out")
+    if options.update == "auto":
+        what = "has to know what the build that trains updates, and with --update auto that follows from its arena"
+        way = "name it: --update last:N, or the update.toml in the folder of that build"
+        raise CompileError("E0101", "--inference-only", what, way)
 
 
 def _check_memories(options: CompileOptions) -> None:

@@ -49,7 +49,7 @@ def check_file(
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
         more = random_samples(train, SAMPLES, options.seed, model.whole)
-        samples = Samples(*(np.concatenate(pair) for pair in ((samples.x, more.x), (samples.y, more.y))))
+        samples = Samples(np.concatenate((samples.x, more.x)), np.concatenate((samples.y, more.y)))
     judge = _float_judge(model, floats, options) if floats is not None and train.integer and model.loss else None
     ours = ImportedValues(model, train, floats, judge)
     chosen = sorted(range(len(samples.x)), key=lambda i: ours.ignores(samples.y[i]))[:SAMPLES]  # whose loss says more

@@ -18,7 +18,7 @@ class OutputOptions:
         default=NO_PARTS,
         metadata=option(
             "output",
-            "C for the loop around the step: replay (replay=N: with RAM for N samples), monitor, schedule, store.",
+            "C around the step: replay (replay=N: with RAM for N samples), monitor, schedule, store, delta.",
             "--runtime",
             metavar="PARTS",
             read=parse_runtime,
@@ -38,6 +38,14 @@ class OutputOptions:
             "output",
             "on: a step can be computed in slices of time, between which the firmware has the processor.",
             "--slices",
+        ),
+    )
+    inference_only: bool = field(
+        default=False,
+        metadata=option(
+            "output",
+            "No training: an image that infers, and loads checkpoints of a training build with the same --update.",
+            "--inference-only",
         ),
     )
     dry_run: bool = field(default=False, metadata=option("output", "Plan and report; write nothing.", "--dry-run"))

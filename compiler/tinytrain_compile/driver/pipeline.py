@@ -13,9 +13,11 @@ from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.code import Generated, generate
 from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
+from tinytrain_compile.driver.delta import check_delta, delta_files
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.features import check_features
 from tinytrain_compile.driver.file_check import check_file
+from tinytrain_compile.driver.inference_only import check_room, inference_candidate, with_checkpoint
 from tinytrain_compile.driver.layout import check_files, expected_files, project_files
 from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
@@ -35,7 +37,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.ir import print_graph
+from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
@@ -54,6 +56,7 @@ from tinytrain_compile.report import (
 )
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
 from tinytrain_compile.target import Target, load_target
+from tinytrain_compile.verify import LoadedReference
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -121,6 +124,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     check_features(candidate.train, candidate.plan, options)
+    check_delta(candidate.train, options)
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
@@ -129,21 +133,20 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
-            _samples(model, candidate.train, options)
+            _samples(model, candidate.train.training_step, options)
         return Result(summary)
-    samples = _samples(model, candidate.train, options)
+    samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
-    agreed = check_file(model, floats if options.quant == "int8" else model.graph, candidate.of_one, samples, options)
+    step = candidate.of_one.training_step
+    agreed = check_file(model, floats if options.quant == "int8" else model.graph, step, samples, options)
     progress("running the model on your data", 0.15)
-    one = with_exponents(candidate.of_one, model, options)
-    candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
-    said = (*summary.notes, *data_notes(model, one, options))
-    summary = replace(summary, train=candidate.train, agreement=compare(one, model, floats, options), notes=said)
+    candidate, summary = _on_data(candidate, summary, model, floats, options)
+    samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
-        summary = _verify(summary, made.bundle, samples, options, target, progress, agreed)
+        summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     tiling.save(options)
@@ -151,6 +154,18 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
+
+
+def _on_data(
+    candidate: Candidate, summary: Summary, model: ImportedModel, floats: Graph | None, options: CompileOptions
+) -> tuple[Candidate, Summary]:
+    """With the exponents of errors that --calib shows; and what --data says of the model, and the model of --data."""
+    one = with_exponents(candidate.of_one, model, options)
+    candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
+    step = one.training_step
+    notes = (*summary.notes, *data_notes(model, step, options))
+    agreement = compare(step, model, floats, options)
+    return candidate, replace(summary, train=candidate.train, agreement=agreement, notes=notes)
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
@@ -204,9 +219,12 @@ def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
 
 def _choose(planner: Planner, progress: Progress) -> Candidate:
     options = planner.options
+    if options.inference_only:
+        return inference_candidate(planner)
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
-    if options.update == "auto" and options.gains is None and options.data is not None and labelled(options.data):
+    asks = options.update == "auto" and options.gains is None and options.activations != "auto"
+    if asks and options.data is not None and labelled(options.data):
         from tinytrain_compile.driver.choice_by_data import choose_by_data  # it compiles, by this module
 
         return with_micro_batch(planner, choose_by_data(planner, progress))
@@ -273,6 +291,9 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
 
 def _check_fit(summary: Summary, planner: Planner, candidate: Candidate) -> None:
     limit, needed = planner.options.arena_bytes, candidate.plan.arena_bytes
+    if planner.options.inference_only:
+        check_room(candidate, planner.options, does_not_fit_text(summary))
+        return
     if limit is None or needed <= limit:
         _check_time(summary, planner, candidate)
         return
@@ -327,6 +348,7 @@ def _verify(
     target: Target,
     progress: Progress,
     agreed: FileAgreement | None,
+    loaded: LoadedReference | None,
 ) -> Summary:
     from tinytrain_compile.verify import verify
 
@@ -336,8 +358,9 @@ def _verify(
         )
     progress("running the numpy reference", 0.62)
     train = summary.train
-    whole = run_reference(train, samples, options.verify_steps) if train.integer else None
-    reference = whole or StepwiseReference(train, samples, options.seed)
+    trains = train.integer and loaded is None
+    whole = run_reference(train, samples, options.verify_steps) if trains else None
+    reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     report = verify(
         bundle,
@@ -345,7 +368,7 @@ def _verify(
         samples,
         reference,
         options.verify,
-        steps=options.verify_steps,
+        steps=options.verify_steps if loaded is None else 0,
         batch=summary.train.batch,
         count=options.count or options.cycles,
         cycles=options.cycles,
@@ -359,6 +382,7 @@ def _verify(
 def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes]:
     """What of the output folder is about the project."""
     files: dict[str, str | bytes] = {
+        **delta_files(summary.train, options),
         "report.json": json.dumps(report_json(summary), indent=1) + "\n",
         "plan.json": json.dumps(plan_json(summary), indent=1) + "\n",
     }

@@ -40,7 +40,8 @@ class Pair:
 
 @dataclass(eq=False)
 class LayerRanks:
-    """One weight gradient on several micro-batches. node: that makes it, of the exact step.
+    """One weight gradient on several micro-batches. node: that makes it, of the exact step. element_bytes: of an
+    element that is kept exactly; those of a core and of subspaces are float32.
 
     Samples come in any order, so that their mode has no fixed subspace: it stays whole.
     """
@@ -49,6 +50,7 @@ class LayerRanks:
     pairs: Sequence[Pair]
     kind: ActivationKind
     seed: int = 0
+    element_bytes: int = FLOAT_BYTES
     _grams: dict[int, list[Array]] = field(default_factory=dict[int, list[Array]])
     _trials: dict[tuple[int, ...], RankTrial] = field(default_factory=dict[tuple[int, ...], RankTrial])
 
@@ -130,6 +132,8 @@ class LayerRanks:
     def _bytes(self, ranks: Mapping[int, int]) -> int:
         """Of the arena because of this layer: the core, and subspaces that follow, of this step and of the state."""
         core = math.prod(ranks.values())
+        if ranks == self._whole():
+            return self.element_bytes * core
         rows = sum(rank * self._shape[axis] for axis, rank in ranks.items() if rank < self._shape[axis])
         return FLOAT_BYTES * (core + (2 * rows if self.kind == "asi" else 0))
 

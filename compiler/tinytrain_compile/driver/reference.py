@@ -176,6 +176,13 @@ def inferred(train: TrainGraph, output: Array) -> Array:
     return whole if train.micro_batch == 1 else np.concatenate([whole[: whole.size // train.micro_batch], whole])
 
 
+def run_inference(train: TrainGraph, x: Array, state: Mapping[str, Array]) -> Array:
+    """The output of one input slot from a state, flat."""
+    trainer = Trainer(train)
+    trainer.state = dict(state)
+    return trainer.infer(x.reshape(train.graph.inputs[0].shape)).ravel()
+
+
 def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceRun:
     """Outputs of the first micro-batch before and after, losses, and the state after every step."""
     trainer = Trainer(train)

@@ -79,4 +79,5 @@ def _from_options(o: CompileOptions, batch: int, micro_batch: int) -> TrainingOp
         clip_per=o.clip_per,
         dropout=o.seed if o.dropout == "on" else None,
         seed=o.seed,
+        integer=o.quant == "int8",
     )

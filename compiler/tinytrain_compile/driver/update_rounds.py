@@ -7,7 +7,7 @@ not timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
@@ -17,7 +17,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.plan import Answer, Row, Selection, load_per_step, select
-from tinytrain_compile.sparse import GainTable, layer_ways, scheme_text
+from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways, scheme_text
 from tinytrain_compile.sparse.gains import UNITS
 
 QUICK_ROUNDS = 8
@@ -30,8 +30,11 @@ LESS = 64
 """Where a full plan does not fit, so large a part of --arena is left free in the next proposals."""
 NEAR = 1.06
 """What a quick plan of a suffix may need, over --arena, for a full one to be tried."""
-HALVINGS = 6
-"""How often the layers that may be trained are halved, from the back, while the model finds nothing that fits."""
+DEPTHS, DEPTH_PARTS, SHALLOW = (64, 48, 32, 24, 16, 8, 4, 2, 1), 64, 4
+"""How many of the layers that may be trained are looked at, from the back, in DEPTH_PARTS of them; one of SHALLOW and
+more only where nothing else is found that fits."""
+SCOUT_ROUNDS = 2
+"""Proposals for each of these that get a quick plan, before the best goes on."""
 PROOF_WORK, PROOF_TURNS, LEAST_PROOF, SEARCHES = 5_000_000, 300, 32, 16
 """What ruling out everything better one by one may cost, a full plan priced at the cube of its nodes, and at SEARCHES
 times that where each plan is a search (--optimise, --remat min, further memories); how many may be looked at; for how
@@ -112,9 +115,10 @@ class Search:
         exact: the best that no full plan has refused, to the end.
         """
         known = [*self.likely, *([] if self.best is None else [self.best])]
-        above = max((model.gain(selection) for selection in known), default=0)
+        above = max((self.whole.gain(selection) for selection in known), default=0)
         seen = self.refused if exact else self.seen
-        return select(model.gains, rows, sorted(seen), above, exact, self.planner.options.seed)
+        here = sorted(selection for selection in seen if model.has(selection))
+        return select(model.gains, rows, here, above, exact, self.planner.options.seed)
 
     # ---- plans ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +186,7 @@ class Search:
 
     def small(self, answer: Answer) -> bool:
         """Whether a proposal is hardly better than what fits."""
-        return self.best is not None and answer.gain * CLOSE <= self.model.gain(self.best)
+        return self.best is not None and answer.gain * CLOSE <= self.whole.gain(self.best)
 
     def full(self, selection: Selection) -> bool:
         """Plan a selection in full; whether it fits."""
@@ -287,18 +291,38 @@ def _suffix(model: UpdateModel, selection: Selection) -> str | None:
 
 def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: bool = True) -> Found | None:
     """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update."""
-    graph = planner.model.graph
-    every = len(layer_ways(graph, gains))
-    model = build_update_model(planner, layer_ways(graph, gains, every - layer_count))
-    search = Search(planner, gains, model, model)
-    for halving in range(1, HALVINGS + 1):
-        search.run()
-        if search.candidate is not None or layer_count >> halving == 0:
-            break
-        shallow = layer_ways(graph, gains, every - (layer_count >> halving))
-        search = Search(planner, gains, build_update_model(planner, shallow), model, refused=search.refused)
+    search = _looked_at(planner, gains, layer_count)
+    search.run()
     search.suffixes(layer_count)
     if search.candidate is None:
         return None
     search.prove(PROOF_TURNS if proof else 1)
     return search.found()
+
+
+def _looked_at(planner: Planner, gains: GainTable, layer_count: int) -> Search:
+    """The search among as many layers, from the back, as the best of a few quick plans says.
+
+    What a model knows of the forward pass is what one plan does that trains all of its layers. Where fewer are trained,
+    less is kept, streams are longer, and other layers are the narrow place: so that is a model of its own.
+    """
+    every = layer_ways(planner.model.graph, gains)
+    depths = dict.fromkeys(max(1, layer_count * part // DEPTH_PARTS) for part in DEPTHS)
+    whole = build_update_model(planner, _last(every, layer_count))
+    found, first = list[Search](), Search(planner, gains, whole, whole)
+    for depth in depths:
+        if depth * SHALLOW < layer_count and first.likely:
+            break  # few layers, of which something fits
+        model = whole if depth == layer_count else build_update_model(planner, _last(every, depth))
+        found.append(replace(first, model=model, left=SCOUT_ROUNDS))
+        known = set(first.likely)
+        found[-1].quick()
+        found[-1].left = QUICK_ROUNDS if known != set(first.likely) else 0
+    able = [search for search in found if search.left] or found[:1]
+    return replace(able[-1], left=QUICK_ROUNDS)  # each one has proposed what gains more than all before
+
+
+def _last(ways: Sequence[LayerWays], depth: int) -> tuple[LayerWays, ...]:
+    """The same, with all but the last `depth` layers frozen."""
+    first = len(ways) - depth
+    return tuple(replace(one, ways=one.ways[:1]) if i < first else one for i, one in enumerate(ways))

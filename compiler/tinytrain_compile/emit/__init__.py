@@ -1,6 +1,8 @@
 """Writes the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing is run here."""
 
 from tinytrain_compile.emit.border import feature_cut
+from tinytrain_compile.emit.checkpoint import checkpoint_bytes, checkpoint_of
+from tinytrain_compile.emit.delta import delta_table
 from tinytrain_compile.emit.names import c_identifier
 from tinytrain_compile.emit.packages import SOURCES, PackageFacts, package_files
 from tinytrain_compile.emit.parts import replay_room
@@ -12,6 +14,9 @@ __all__ = [
     "EmitOptions",
     "PackageFacts",
     "c_identifier",
+    "checkpoint_bytes",
+    "checkpoint_of",
+    "delta_table",
     "emit_project",
     "feature_cut",
     "package_files",

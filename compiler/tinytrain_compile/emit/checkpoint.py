@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import struct
+import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,6 +19,8 @@ HEAD_BYTES, CRC_BYTES = 16, 4
 _HASH_FORMAT = 2
 """Part of every hash: raised where the same tensors come to mean something else."""
 
+_FORMAT = b"TTC2"
+_DTYPES = {"float32": "f4", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1", "bits": "u1"}
 _WEIGHT_LOW, _SHIFT_MOST = -127, 100
 _KINDS = {"float32": "FINITE", "int8": "SYMMETRIC"}
 _RANGES = {"SYMMETRIC": (_WEIGHT_LOW, 127), "SHIFTS": (-_SHIFT_MOST, _SHIFT_MOST)}
@@ -31,6 +36,19 @@ def model_hash(train: TrainGraph) -> str:
     """64 bits in hexadecimal. Builds whose state means the same have the same: see `TrainGraph.identity`."""
     layout = [(value.name, value.shape, value.dtype) for value in stored(train)]
     return hashlib.sha256(repr((_HASH_FORMAT, train.identity, layout)).encode()).hexdigest()[:16]
+
+
+def checkpoint_bytes(train: TrainGraph) -> int:
+    """Of a whole checkpoint."""
+    return HEAD_BYTES + sum(value.size_bytes for value in train.graph.state) + CRC_BYTES
+
+
+def checkpoint_of(train: TrainGraph, state: Mapping[str, Array]) -> bytes:
+    """What m_save writes of a state (docs/checkpoint-format.md)."""
+    tensors = [np.asarray(state[value.name]).astype(f"<{_DTYPES[value.dtype]}") for value in stored(train)]
+    data = b"".join(tensor.tobytes() for tensor in tensors)
+    head = _FORMAT + struct.pack("<QI", int(model_hash(train), 16), len(data))
+    return head + data + struct.pack("<I", zlib.crc32(head + data))
 
 
 def contents(train: TrainGraph) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -13,24 +13,27 @@ from tinytrain_compile import __version__
 from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
-from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, contents, model_hash, stored
+from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
+from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
-from tinytrain_compile.emit.labels import label_ctype, label_data
+from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
+from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts import part_files
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
+from tinytrain_compile.emit.shapes import shape_data
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.tables import flash_tables, transposed_tables
+from tinytrain_compile.emit.training import training_data
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
+from tinytrain_compile.emit.weights import declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.input_lines import BYTE_ZERO, takes_lines
-from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.row_form import row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.target.model import Target
@@ -67,8 +70,8 @@ class EmitOptions:
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    slices: Mapping[str, int] | None = None
-    """Modelled cycles of every node, for a step that can be computed in slices; None: only whole."""
+    slices: Mapping[str, Sequence[int]] | None = None
+    """Modelled cycles of every node's pieces, for a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
 
@@ -181,6 +184,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         transient_offsets=_transient_offsets(plan),
         input_rows=train.graph.inputs[0].shape[1] if _line_stream(plan) else 0,
         feature_bytes=_feature_bytes(train, plan) if options.features else 0,
+        trains=train.reads_state_of is None,
     )
 
 
@@ -211,12 +215,6 @@ def _transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
     return tuple(ends)
 
 
-def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
-    """Where an exponent lies that tells whether a step has found all of them; "" where errors have none."""
-    exponents = error_exponents(train.graph.nodes)
-    return sequencer.typed("I32", exponents[0]) if exponents else ""
-
-
 def _watches(plan: MemoryPlan) -> tuple[Watch, ...]:
     """Of the step, and of an inference of one sample, which reads the state that its own plan knows nothing of."""
     if plan.inference is None:
@@ -234,8 +232,11 @@ def _template_data(
     tables: Names,
 ) -> dict[str, object]:
     graph = train.graph
-    parts = _parts(train, plan, options, sequencer)
     prefix = options.prefix
+    if train.reads_state_of is None:
+        parts = {**_parts(train, plan, options, sequencer), **training_data(train, sequencer, prefix)}
+    else:
+        parts = inference_data(train, plan, sequencer)
     return {
         "p": prefix,
         "P": prefix.upper(),
@@ -250,26 +251,17 @@ def _template_data(
         "state_block": _state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
         **_input(_image(train, plan), plan, sequencer),
-        "loss": sequencer.pointer(train.loss.name),
-        "rate": sequencer.pointer(train.learning_rate.name),
-        "rate_float": sequencer.typed("F32", train.learning_rate.name),
-        "rate_int": sequencer.typed("I32", train.rate.name) if train.rate else "",
-        "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
-        "first_rate": float(graph.constants[train.learning_rate.name]),
         "epochs": options.epochs,
         "exponents_known": train.exponents_known,
-        "exponent": _first_exponent(train, sequencer),
-        "batch": train.batch,
-        "in_place": train.in_place,
-        "input_ctype": C_TYPES[interface.input_dtype],
+        "small_calls": options.small_calls,
+        "skipped_behind": behind(train),
+        **shape_data(train, interface),
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "input_zero_more": BYTE_ZERO if interface.input_dtype == "uint8" else 0,
-        "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
-        "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
-        **label_data(train, sequencer, prefix),
         **parts,
+        "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
         "offsets": sequencer.offsets(),
     }
 
@@ -321,14 +313,13 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     return {
         **features,
         "features_asked": options.features,
-        "slices": None if options.slices is None else [options.slices[part.first] for part in train_parts],
+        "slices": None if options.slices is None else [options.slices[part.first][part.piece] for part in train_parts],
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),
         "loss_parts": train_parts[:cut],
         "gradient_parts": train_parts[cut:],
         "loss_waits": sequencer.pending(training[:judged]),
-        "small_calls": options.small_calls,
         "own_step_parts": [part for part in train_parts if part not in infer],
         "apply_parts": sequencer.parts("apply", (n for n in plan.order if n.phase == "apply")),
     }
@@ -360,29 +351,31 @@ def _common_runs(step: list[Node], infer: Container[str], train: Container[str])
 
 def _state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
     """Every tensor of a checkpoint in its order: where it lies, what it is at first, what it may hold."""
-    constants, kinds = train.graph.constants, contents(train)
+    constants, kinds = train.graph.constants, contents(train.training_step)
     return [
         {
             "pointer": sequencer.pointer(value.name),
             "at": sequencer.at(value.name),
             "memory": sequencer.memory(value.name),
             "size": value.size_bytes,
+            "skipped": skipped,
             "kind": kinds[value.name],
             "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
             "name": comment_text(value.name),
         }
-        for value in stored(train)
+        for value, skipped in pieces(train)
     ]
 
 
 def _identity(train: TrainGraph, options: EmitOptions) -> dict[str, object]:
     """What this build is, whatever its plan: how it rounds, and whose state it reads."""
+    kinds = contents(train.training_step)
     return {
         "fma": options.fma,
         "version": __version__,
         "licence": LICENCE,
         "unknown_stack": unknown_stack(options.prefix),
-        "hash": model_hash(train),
-        "checkpoint_bytes": HEAD_BYTES + sum(value.size_bytes for value in train.graph.state) + CRC_BYTES,
-        "kinds": sorted(set(contents(train).values()) - {"ANY"}),
+        "hash": model_hash(train.training_step),
+        "checkpoint_bytes": checkpoint_bytes(train.training_step),
+        "kinds": sorted({kinds[value.name] for value in train.graph.state} - {"ANY"}),
     }

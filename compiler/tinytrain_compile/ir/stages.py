@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -43,62 +43,6 @@ class UpdatePlan:
 
 
 # ---- training -> plan, lower, emit ----------------------------------------------------------------------------------
-
-Divisor = Literal["samples", "weights", "one"]
-"""What divides the gradients of a batch: its samples, what its labels weigh, or nothing (the loss is a sum)."""
-
-
-@dataclass(frozen=True)
-class LabelWeights:
-    """What the labels of a loss weigh: `table` has a weight per class (empty: 1 for all), `ignored` is a label of 0."""
-
-    table: tuple[float, ...] = ()
-    ignored: int | None = None
-
-    def of(self, labels: Array, start: float = 0.0) -> np.float32:
-        """Their sum on top of `start`, one after another in float32, as the generated code adds them."""
-        total = np.float32(start)
-        for label in (int(label) for label in labels.flat):
-            if label != self.ignored:
-                total += np.float32(self.table[label] if self.table else 1.0)
-        return total
-
-    @property
-    def nothing(self) -> tuple[int, ...]:
-        """Labels of weight 0: where a call has no others, it changes nothing."""
-        ignored = () if self.ignored is None else (self.ignored,)
-        return tuple(dict.fromkeys((*ignored, *(i for i, weight in enumerate(self.table) if weight == 0))))
-
-
-@dataclass(frozen=True)
-class LossTerms:
-    """How the losses of calls make the loss of a batch: PyTorch's value of `reduction` for all its samples at once.
-
-    divisor: of the batch's gradients. weights: None where every label counts 1. divided: whether the graph's loss is a
-    sum that the call divides by the weights of its labels.
-    """
-
-    divisor: Divisor = "samples"
-    weights: LabelWeights | None = None
-    divided: bool = False
-
-    def of_call(self, loss: Array, labels: Array) -> Array:
-        """What a call reports: the graph's loss, or that over the weights of its labels (0 if they have none)."""
-        if not self.divided or self.weights is None:
-            return loss
-        weight = self.weights.of(labels)
-        return np.asarray(loss / weight if weight != 0 else np.float32(0.0))
-
-    def of_batch(self, losses: Sequence[float], labels: Sequence[Array]) -> float:
-        """The loss of a batch from those of its calls, each with its labels."""
-        if self.divisor == "one":
-            return float(np.sum(losses))
-        shares = [1.0 if self.weights is None else float(self.weights.of(y)) for y in labels]
-        total = sum(shares)
-        return float(np.dot(losses, shares)) / total if total else 0.0
-
-
-MEAN_OF_SAMPLES = LossTerms()
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +95,8 @@ class TrainGraph:
     gradients are divided by something too, that is not part of it.
     identity: a digest of all that gives a saved state its meaning; with the state's layout it is the model hash.
     trained: which of the state are parameters, by name. low_rank: what is kept of activations that are not kept whole.
+    reads_state_of: of an inference without training (whose output is then in the place of `loss`): the training step
+    whose checkpoints it reads. None: this is a training step.
     """
 
     graph: Graph
@@ -176,6 +122,12 @@ class TrainGraph:
     identity: str = ""
     trained: Mapping[str, TrainedPart] = field(default_factory=dict[str, TrainedPart])
     low_rank: tuple[KeptActivation, ...] = ()
+    reads_state_of: TrainGraph | None = None
+
+    @property
+    def training_step(self) -> TrainGraph:
+        """The step that makes the checkpoints: this, or what an inference belongs to."""
+        return self.reads_state_of or self
 
     def of_one(self, value: Value) -> tuple[int, ...]:
         """Shape of one sample's part of an input, a label or an output."""
@@ -225,10 +177,12 @@ class Streaming:
     """Layers that a plan computes row by row: nodes `Stream` of its order.
 
     arena_without_bytes, arena_with_bytes: of plans in one memory without them and with them, nothing computed twice.
+    load_without: each step of the plan without them: name of the node, live bytes.
     """
 
     arena_without_bytes: int
     arena_with_bytes: int
+    load_without: tuple[tuple[str, int], ...] = ()
 
     @property
     def saved_bytes(self) -> int:
@@ -372,6 +326,7 @@ class Interface:
     """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
     input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
     feature_bytes: int = 0  # of what m_features writes; 0: the step is not cut
+    trains: bool = True  # or the project is an inference alone, which loads checkpoints
 
 
 @dataclass(frozen=True)
@@ -392,7 +347,11 @@ class SourceBundle:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Data for verification, in the graph's own layout: x (n, *one input's shape), y (n, ...) labels of n samples."""
+    """Data for verification, in the graph's own layout: x (n, *one input's shape), y (n, ...) labels of n samples.
+
+    checkpoint: what a project that does not train loads.
+    """
 
     x: Array
     y: Array
+    checkpoint: bytes = b""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, DType, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, kept_layout
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.exact import F32, product, sequential_sum
@@ -55,7 +55,8 @@ def fibre_block(count: int) -> int:
     return max(size for size in range(1, FIBRES + 1) if count % size == 0)
 
 
-def _expect_subspace(op: str, u: Value, extent: int, place: int) -> None:
+def expect_subspace(op: str, u: Value, extent: int, place: int) -> None:
+    """ValueError unless the rows of u lie along an axis of this length (place 1), or are as many (place 0)."""
     if len(u.shape) != 2 or u.shape[place] != extent or u.shape[0] > u.shape[1]:
         raise ValueError(f"{op}: a subspace {u.shape} does not belong to an axis of {extent}")
 
@@ -66,7 +67,7 @@ def _expect_subspace(op: str, u: Value, extent: int, place: int) -> None:
 def _power_infer(inputs: tuple[Value, ...], attrs: ModeAttrs) -> tuple[TensorType, ...]:
     x, u = inputs
     expect_float("SubspacePower", x, u)
-    _expect_subspace("SubspacePower", u, mode_form(x.shape, attrs.axis)[1], 1)
+    expect_subspace("SubspacePower", u, mode_form(x.shape, attrs.axis)[1], 1)
     return (TensorType(u.shape),)
 
 
@@ -87,10 +88,16 @@ def _power_exact(arrays: tuple[Array, ...], attrs: ModeAttrs) -> tuple[Array, ..
     return (product(product(fibres, u.T).T, fibres),)
 
 
-def _power_scratch(node: Node) -> int:
+def power_scratch(node: Node) -> int:
+    """Bytes of the products of a block of fibres."""
     x, u, attrs = operand(node, "x"), operand(node, "u"), node.attrs
     assert isinstance(attrs, ModeAttrs)
     return 4 * u.shape[0] * fibre_block(x.elements // x.shape[attrs.axis])
+
+
+def power_macs(node: Node) -> int:
+    """Multiply-accumulates of one step of the iteration."""
+    return 2 * operand(node, "x").elements * operand(node, "u").shape[0]
 
 
 register(
@@ -101,8 +108,8 @@ register(
         _power,
         _STATE,
         ModeAttrs,
-        scratch=_power_scratch,
-        macs=lambda node: 2 * operand(node, "x").elements * operand(node, "u").shape[0],
+        scratch=power_scratch,
+        macs=power_macs,
         exact=_power_exact,
         inputs=("x", "u"),
         outputs=("p",),
@@ -207,13 +214,18 @@ register(
 # ---- into subspaces and back ----------------------------------------------------------------------------------------
 
 
-def _mode_infer(inputs: tuple[Value, ...], attrs: ModeAttrs) -> tuple[TensorType, ...]:
+def mode_type(op: str, inputs: tuple[Value, ...], attrs: ModeAttrs, dtype: DType) -> TensorType:
+    """Of x with an axis that was taken into a subspace u, or back out of it."""
     x, u = inputs
-    expect_float("ModeProduct", x, u)
-    _expect_subspace("ModeProduct", u, mode_form(x.shape, attrs.axis)[1], 0 if attrs.expand else 1)
+    expect_subspace(op, u, mode_form(x.shape, attrs.axis)[1], 0 if attrs.expand else 1)
     shape = list(x.shape)
     shape[attrs.axis] = u.shape[1 if attrs.expand else 0]
-    return (TensorType((*shape,), "float32", kept_layout(x, len(shape))),)
+    return TensorType((*shape,), dtype, kept_layout(x, len(shape)))
+
+
+def _mode_infer(inputs: tuple[Value, ...], attrs: ModeAttrs) -> tuple[TensorType, ...]:
+    expect_float("ModeProduct", *inputs)
+    return (mode_type("ModeProduct", inputs, attrs, "float32"),)
 
 
 def _along(x: Array, axis: int, to: Array) -> Array:
@@ -232,7 +244,8 @@ def _mode_exact(arrays: tuple[Array, ...], attrs: ModeAttrs) -> tuple[Array, ...
     return (_along(x, attrs.axis, product(_fibres(x, attrs.axis), u if attrs.expand else u.T)),)
 
 
-def _mode_macs(node: Node) -> int:
+def mode_macs(node: Node) -> int:
+    """Multiply-accumulates of a product along an axis."""
     x, u = operand(node, "x"), operand(node, "u")
     return x.elements * u.shape[1 if isinstance(node.attrs, ModeAttrs) and node.attrs.expand else 0]
 
@@ -245,7 +258,7 @@ register(
         _mode,
         BACKWARD,
         ModeAttrs,
-        macs=_mode_macs,
+        macs=mode_macs,
         exact=_mode_exact,
         inputs=("x", "u"),
     )
@@ -255,7 +268,7 @@ register(
 def _weight_infer(inputs: tuple[Value, ...], attrs: GroupAttrs) -> tuple[TensorType, ...]:
     dz, u = inputs
     expect_float("SubspaceGradWeight", dz, u)
-    _expect_subspace("SubspaceGradWeight", u, dz.shape[-1], 0)
+    expect_subspace("SubspaceGradWeight", u, dz.shape[-1], 0)
     if len(dz.shape) < 2 or dz.shape[0] % attrs.groups or u.shape[1] % attrs.groups:
         raise ValueError(f"SubspaceGradWeight: {dz.shape} and {u.shape} have no {attrs.groups} groups")
     return (TensorType((*dz.shape[:-1], u.shape[1] // attrs.groups)),)

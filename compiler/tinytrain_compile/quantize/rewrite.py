@@ -15,6 +15,7 @@ from tinytrain_compile.quantize.backward import FLOAT_UPDATES, Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.loss import IntegerLoss
+from tinytrain_compile.quantize.low_rank import Copies
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.targets import TargetLoss
@@ -58,6 +59,7 @@ class _Rewrite:
         self._forward = Forward(self._r, self._rescaling, floats | _used_otherwise(train.graph))
         self._backward = Backward(self._r, self._forward)
         self._losses = (IntegerLoss(self._r), TargetLoss(self._r))
+        self._copies = Copies(self._r)
         self._updates = Updates(train, options, self._r, self._forward, self._backward)
 
     def rewrite(self) -> None:
@@ -77,7 +79,7 @@ class _Rewrite:
         return frozenset(read & self._forward.integer_parameters.keys())
 
     def _node(self, node: Node) -> None:
-        stages = (*self._losses, self._forward, self._backward, self._updates)
+        stages = (*self._losses, self._copies, self._forward, self._backward, self._updates)
         if not any(stage.rewrite(node) for stage in stages):
             self._r.take(node)
 

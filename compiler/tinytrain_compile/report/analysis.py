@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
@@ -156,7 +156,8 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
     roles: tuple[Role, ...] = tuple(
         "recompute" if node.name in again else _role(node, forward, judged) for node in plan.order
     )
-    builder = _Tenants(graph, plan, forward, judged)
+    trains = train.training_step.graph if train.reads_state_of is not None else graph
+    builder = _Tenants(graph, plan, forward, judged, trains.nodes)
     return Analysis(
         train,
         plan,
@@ -200,7 +201,14 @@ def _role(node: Node, forward: frozenset[str], judged: frozenset[str]) -> Role:
 class _Tenants:
     """Finds who lives in a buffer when."""
 
-    def __init__(self, graph: Graph, plan: MemoryPlan, forward: frozenset[str], judged: frozenset[str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        plan: MemoryPlan,
+        forward: frozenset[str],
+        judged: frozenset[str],
+        updates: Iterable[Node],
+    ) -> None:
         self._producer = {out.name: (step, node) for step, node in enumerate(plan.order) for out in node.outputs}
         self._readers: dict[str, list[int]] = {}
         for step, node in enumerate(plan.order):
@@ -209,7 +217,7 @@ class _Tenants:
         self._state = {value.name for value in graph.state}
         self._accumulators = {value.name for value in graph.accumulators}
         self._gradients = judged - forward
-        self._trained = {value.name for node in graph.nodes if (value := trained(node)) is not None}
+        self._trained = {value.name for node in updates if (value := trained(node)) is not None}
 
     def of(self, buffer: Buffer) -> tuple[Tenant, ...]:
         """Tenants of a buffer in order of time; together they span its life."""

@@ -22,6 +22,7 @@ from tinytrain_compile.report.kernels import cycles_json, kernel_work
 from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
 from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json
+from tinytrain_compile.report.words import grouped
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 
@@ -52,6 +53,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "memory": _memory(summary, analysis),
         "runtime": runtime_json(summary),
         "features": features_json(summary),
+        "inference_only": inference_json(summary.train),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(analysis, summary.choice),
         "work": _work(summary),
@@ -151,15 +153,29 @@ def update_totals(summary: Summary) -> dict[str, Any]:
 
 
 def batch_text(train: TrainGraph) -> str:
-    """Samples per update, and how many make a step."""
+    """Samples per update, and how many make a step; of an inference alone, what it keeps of a checkpoint."""
+    loads = inference_json(train)
+    if loads is not None:
+        kept, whole = (grouped(loads[key]) for key in ("kept_bytes", "state_bytes"))
+        return f"no training: keeps {kept} of the {whole} B that a checkpoint holds"
     how = " in place" if train.in_place else f", {train.micro_batch} at a time" if train.micro_batch > 1 else ""
     return f"batch {train.batch}{how}"
 
 
+def inference_json(train: TrainGraph) -> dict[str, int] | None:
+    """Bytes of the state in a checkpoint, and of what an inference alone keeps of it; None for a training step."""
+    if train.reads_state_of is None:
+        return None
+    states = (train.reads_state_of.graph.state, train.graph.state)
+    whole, kept = (sum(value.size_bytes for value in state) for state in states)
+    return {"state_bytes": whole, "kept_bytes": kept}
+
+
 def loss_name(summary: Summary) -> str:
     """The loss in the words of --loss (`nll` for a model that brings log-probabilities along)."""
-    producers = summary.train.graph.producers()
-    node = producers[summary.train.loss.name]
+    step = summary.train.training_step
+    producers = step.graph.producers()
+    node = producers[step.loss.name]
     if node.op == "NegativeLogLikelihood":
         source = producers.get(node.inputs[0].name)
         return "cross-entropy" if source is not None and source.op == "LogSoftmax" else "nll"

@@ -85,7 +85,8 @@ def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
     asked = (
         "" if limit is None else f", the arena is {bytes_text(limit)}: over by {bytes_text(plan.arena_bytes - limit)}"
     )
-    lines = [f"  training needs {bytes_text(plan.arena_bytes)}{asked}"]
+    what = "training" if summary.train.reads_state_of is None else "inference"
+    lines = [f"  {what} needs {bytes_text(plan.arena_bytes)}{asked}"]
     if limit is not None:
         verdict = f"lower bound {bytes_text(plan.lower_bound_bytes)}: {fit_verdict(plan, limit)}"
         lines += wrapped("  ", verdict, width, indent=4)

@@ -45,7 +45,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     found = _gradients(builder, forward, loss.loss, trained, factor)
-    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed)
+    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, options.integer)
     forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)

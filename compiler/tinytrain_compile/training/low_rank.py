@@ -44,9 +44,10 @@ def with_low_rank(
     forward: Sequence[Node],
     wanted: Mapping[str, LowRank],
     seed: int,
+    whole: bool = False,
 ) -> LowRankNodes:
     """Take the backward pass out of the builder, with other gradients of weights. wanted: by the name of a parameter's
-    gradient.
+    gradient. whole: the gradient reads the copy after it was expanded in all modes, which is what becomes int8 again.
 
     Only gradients that read what the forward pass computes, or the input, are replaced: not those whose channels are
     cut out first.
@@ -62,10 +63,11 @@ def with_low_rank(
             result.backward.append(node)
             continue
         rewrite = _Rewrite(builder, node, x, chosen[node.name], reduced, seed)
-        copies, gradient = rewrite.copies(result.updates), rewrite.gradient()
+        copies = rewrite.copies(result.updates)
+        gradient = rewrite.gradient_of_expanded() if whole else rewrite.gradient()
         _insert(result.forward, x, copies)
         result.backward += gradient
-        result.kept.append(rewrite.kept([*copies, *gradient]))
+        result.kept.append(rewrite.kept([*copies, *gradient], x.elements if whole else x.size_bytes))
     return result
 
 
@@ -163,6 +165,15 @@ class _Rewrite:
         nodes = self._taken(first)
         return [*nodes[:-1], replace(nodes[-1], name=node.name, outputs=node.outputs)]
 
+    def gradient_of_expanded(self) -> list[Node]:
+        """The nodes that expand the core in all modes, the shortest products first, and the node that was there."""
+        first, node, core = len(self._builder.nodes), self._node, self._core
+        shape = self._x.shape
+        for axis in sorted(self._reduced, key=lambda axis: (-self._reduced[axis] / shape[axis], axis)):
+            core = self._along(core, axis, f"wide_{self._names[axis]}", expand=True)
+        inputs = tuple(core if value == self._x else value for value in node.inputs)
+        return [*self._taken(first), replace(node, inputs=inputs)]
+
     def _of_weight(self, core: Value, dy: Value) -> None:
         node, attrs, channels = self._node, self._node.attrs, len(self._x.shape) - 1
         if channels not in self._reduced:
@@ -182,7 +193,7 @@ class _Rewrite:
         channels = self._core.shape[3]
         return below + math.prod(small) * channels < above + dy.elements * channels
 
-    def kept(self, nodes: Sequence[Node]) -> KeptActivation:
+    def kept(self, nodes: Sequence[Node], exact_bytes: int) -> KeptActivation:
         """What the report says of it."""
         x, node = self._x, self._node
         sizes = sum(value.size_bytes for value in self._subspaces.values())
@@ -193,7 +204,7 @@ class _Rewrite:
             self._how.kind,
             shape,
             tuple(self._reduced.get(axis, shape[axis]) for _, axis in MODES[len(shape)]),
-            x.size_bytes,
+            exact_bytes,
             self._core.size_bytes,
             0 if fixed else sizes,
             sum(value.size_bytes for value in self._states),

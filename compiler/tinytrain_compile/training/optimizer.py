@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.stages import MEAN_OF_SAMPLES, LossTerms
+from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Phase, Value
 from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
 from tinytrain_compile.training.clipping import Clipping

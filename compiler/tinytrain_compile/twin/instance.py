@@ -20,7 +20,7 @@ _STATUS = {
     4: "nothing was accumulated",
     5: "the loss is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
-    7: "not a checkpoint of this model, or damaged",
+    7: "of another model, or damaged",
 }
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -48,6 +48,7 @@ class Instance:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from the next update on."""
+        self._needs_training("learning rate")
         self._check("learning rate", self._call("set_lr")(self._handle, ctypes.c_float(rate)), "E0101")
 
     def train(self, x: Array, y: Array) -> Array:
@@ -56,6 +57,7 @@ class Instance:
         Raises CompileError E0603 where a loss is NaN or infinite: the batch has changed nothing (but with --accumulate
         inplace each sample is a step of its own, and those before it stay).
         """
+        self._needs_training("step")
         face, together = self.interface, self.interface.micro_batch
         step = "accumulate" if face.accumulates else "train" if face.input_rows else "train_step"
         step += "_end" if face.input_rows else ""
@@ -113,6 +115,7 @@ class Instance:
 
     def save(self) -> bytes:
         """The device's checkpoint."""
+        self._needs_training("save")
         kept = bytearray()
 
         def write(_ctx: int | None, data: int, size: int) -> int:
@@ -145,6 +148,25 @@ class Instance:
         held = self._memories[slot.memory].bytes[slot.offset : slot.offset + slot.size_bytes]
         return held.view(np.dtype(slot.dtype))
 
+    def delta(self) -> bytes:
+        """What training has changed, as the device's message. E0101 of a build without `--runtime delta`."""
+        size = self._delta_call("size", ctypes.c_size_t)(self._handle)
+        message = ctypes.create_string_buffer(size)
+        self._check("delta", self._delta_call("get")(self._handle, message))
+        return message.raw
+
+    def apply_delta(self, message: bytes) -> None:
+        """The values in flash plus a delta. E0105 where it is another model's, or damaged: then nothing has changed."""
+        size = self._delta_call("size", ctypes.c_size_t)(self._handle)
+        if len(message) != size:
+            what = f"{len(message)} bytes, and a delta of this model has {size}"
+            raise CompileError("E0105", "delta", what, "give one of a build of the same model")
+        self._check("delta", self._delta_call("apply")(self._handle, ctypes.c_char_p(message)))
+
+    def seed_device(self, device: int) -> None:
+        """Rounding noise of its own."""
+        self._check("device", self._delta_call("seed")(self._handle, ctypes.c_uint32(device)))
+
     def close(self) -> None:
         """Give the memories back."""
         self._memories.clear()
@@ -170,6 +192,10 @@ class Instance:
             raise CompileError("E0101", "features", what, "compile with features='on', and freeze the first layer")
         return self.interface.feature_bytes
 
+    def _needs_training(self, what: str) -> None:
+        if not self.interface.trains:
+            raise CompileError("E0101", what, "this build does not train", "compile without inference_only")
+
     def _give(self, x: Array, kind: int) -> None:
         """Put what a call reads where it reads it."""
         if not self._memories:
@@ -181,6 +207,11 @@ class Instance:
             self._check("rows", status)
             return
         ctypes.memmove(self._call("input", ctypes.c_void_p)(self._handle), x.ctypes.data, x.nbytes)
+
+    def _delta_call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
+        if not hasattr(self._library, f"{self.interface.prefix}_delta_{name}"):
+            raise CompileError("E0101", "delta", "this build has none", "compile with runtime='delta'")
+        return self._call(f"delta_{name}", result)
 
     def _call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
         function = getattr(self._library, f"{self.interface.prefix}_{name}")

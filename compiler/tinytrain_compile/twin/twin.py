@@ -29,12 +29,13 @@ class Twin:
     """One instance of a compiled model in this process, to the byte what the device computes. A context manager.
 
     Arrays have the ONNX file's layout with samples in front: x (N, *one input's shape), y (N, ...) labels.
-    Everything raises CompileError with the ids of `tinytrain-compile --explain`.
+    Everything raises CompileError with the ids of `tinytrain-compile --explain`. Of a build with `inference_only=True`
+    nothing trains or saves (E0101).
     """
 
     def __init__(self, library: Path, interface: Interface, model: ImportedModel, train: TrainGraph) -> None:
         self.instance = Instance(library, interface)
-        self._model, self._train = model, train
+        self._model, self._train = model, train.training_step  # which also knows labels
         self._parameters = FileParameters(model, train)
 
     @property
@@ -113,6 +114,24 @@ class Twin:
     def load(self, path: Path | str) -> None:
         """Take a checkpoint of this model, of a device or a twin. E0105 for any other: then all is as in the file."""
         self.instance.load(Path(path).read_bytes())
+
+    def delta(self) -> bytes:
+        """What training has changed since the file, as the device's message (docs/fleet.md).
+
+        Raises E0101 of a build without runtime="delta", E0603 where a weight is not finite.
+        """
+        return self.instance.delta()
+
+    def apply_delta(self, message: bytes) -> None:
+        """Weights become those of the file plus a delta; optimizer, learning rate and noise stay.
+
+        Raises E0105 for a delta of another model, or a damaged one: then nothing has changed.
+        """
+        self.instance.apply_delta(message)
+
+    def seed_device(self, device: int) -> None:
+        """Rounding noise of its own for each device of a fleet, before its first step. Needs runtime="delta"."""
+        self.instance.seed_device(device)
 
     def reset(self) -> None:
         """Begin anew with the weights of the file."""

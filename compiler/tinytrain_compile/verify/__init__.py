@@ -5,6 +5,7 @@ from tinytrain_compile.verify.check import StaticFigures, VerifyMode, static_fig
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
 from tinytrain_compile.verify.count import COUNTED_STEP
 from tinytrain_compile.verify.firmware import verification_files, verification_input
+from tinytrain_compile.verify.loaded import LoadedReference, compare_loaded
 from tinytrain_compile.verify.results import RunResult, parse_output
 from tinytrain_compile.verify.run import execute, run_steps
 from tinytrain_compile.verify.sizes import FlashSizes, flash_sizes
@@ -20,6 +21,7 @@ __all__ = [
     "Built",
     "Compiled",
     "FlashSizes",
+    "LoadedReference",
     "ReferenceRun",
     "Rounded",
     "RunResult",
@@ -34,6 +36,7 @@ __all__ = [
     "build_library",
     "check_symbols",
     "compare_bytes",
+    "compare_loaded",
     "compare_reference",
     "compare_steps",
     "compile_project",

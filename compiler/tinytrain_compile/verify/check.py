@@ -27,6 +27,7 @@ from tinytrain_compile.verify.count import (
 )
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.firmware import sample_indices, verification_input
+from tinytrain_compile.verify.loaded import LoadedReference, compare_loaded
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
 from tinytrain_compile.verify.sizes import functions_in
@@ -38,8 +39,9 @@ from tinytrain_compile.verify.tools import Tools, find_tools
 
 _BLOCKS = "blocks.txt"
 VerifyMode = Literal["qemu", "host", "none"]
-Reference = ReferenceRun | StepReference
-"""Integers are compared with a whole run, float32 with steps from the run's own states."""
+Reference = ReferenceRun | StepReference | LoadedReference
+"""Integers are compared with a whole run, float32 with steps from the run's own states, an inference with a state that
+it loads."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,8 @@ def _judge_board(
 
 
 def _compared(run: RunResult, reference: Reference, interface: Interface) -> float:
+    if isinstance(reference, LoadedReference):
+        return compare_loaded(run, reference, interface)
     if isinstance(reference, ReferenceRun):
         return compare_reference(run, reference, interface)
     return compare_steps(run, reference, interface)
@@ -241,6 +245,8 @@ def _check_run(run: RunResult, where: str) -> None:
 
 def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: int) -> tuple[float, ...]:
     """The loss of each step: what PyTorch prints for all samples of its batch."""
+    if not interface.trains:
+        return ()
     calls = iter(sample_indices(interface, samples, len(run.states), batch))
     steps = run.losses.reshape(len(run.states), -1).astype(np.float64)
     return tuple(

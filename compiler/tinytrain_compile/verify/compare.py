@@ -33,7 +33,7 @@ class ReferenceRun:
 
 
 @dataclass(frozen=True, eq=False)
-class _ComparedTensor:
+class ComparedTensor:
     """One buffer at one point of a run, as two runs see it."""
 
     what: str
@@ -56,11 +56,11 @@ def compare_reference(host: RunResult, reference: ReferenceRun, interface: Inter
     for item in _reference_pairs(host, reference, interface):
         if item.ours.shape != item.theirs.shape:
             raise ValueError(f"{item.what}: {item.ours.size} elements, reference {item.theirs.size}")
-        _expect_equal(item)
+        expect_equal(item)
     return 0.0
 
 
-def _expect_equal(item: _ComparedTensor) -> None:
+def expect_equal(item: ComparedTensor) -> None:
     """E0601 unless the C code and the reference agree to the byte (any NaN equals any NaN)."""
     theirs = item.theirs.astype(item.ours.dtype)
     index = _first_difference(item.ours, theirs)
@@ -70,33 +70,33 @@ def _expect_equal(item: _ComparedTensor) -> None:
         raise CompileError("E0601", "verify", what, _HINT)
 
 
-def _pairs(a: RunResult, b: RunResult, interface: Interface) -> Iterator[_ComparedTensor]:
+def _pairs(a: RunResult, b: RunResult, interface: Interface) -> Iterator[ComparedTensor]:
     if (len(a.losses), len(a.states)) != (len(b.losses), len(b.states)):
         raise CompileError("E0602", "verify", "the two runs did not take the same number of steps", _HINT)
-    yield _ComparedTensor("output before training", a.output_first, b.output_first)
+    yield ComparedTensor("output before training", a.output_first, b.output_first)
     batch = len(a.losses) // max(1, len(a.states))
     for step, (ours, theirs) in enumerate(zip(a.states, b.states, strict=True)):
-        yield _ComparedTensor(f"loss, step {step}", *(run.losses[step * batch : (step + 1) * batch] for run in (a, b)))
+        yield ComparedTensor(f"loss, step {step}", *(run.losses[step * batch : (step + 1) * batch] for run in (a, b)))
         for slot in interface.state:
             arrays = (np.frombuffer(state[slot.name], DTYPES[slot.dtype]) for state in (ours, theirs))
-            yield _ComparedTensor(f"'{slot.name}', step {step}", *arrays)
-    yield _ComparedTensor("output after training", a.output_last, b.output_last)
+            yield ComparedTensor(f"'{slot.name}', step {step}", *arrays)
+    yield ComparedTensor("output after training", a.output_last, b.output_last)
 
 
-def _reference_pairs(host: RunResult, reference: ReferenceRun, interface: Interface) -> Iterator[_ComparedTensor]:
+def _reference_pairs(host: RunResult, reference: ReferenceRun, interface: Interface) -> Iterator[ComparedTensor]:
     losses = np.asarray(reference.losses, np.float64).ravel()
     if (len(host.losses), len(host.states)) != (losses.size, len(reference.states)):
         raise ValueError(f"reference: {losses.size} losses and {len(reference.states)} states, run: {len(host.losses)}")
     slots = {slot.name: slot for slot in interface.state}
-    yield _ComparedTensor("output before training", host.output_first, reference.output_first.ravel())
+    yield ComparedTensor("output before training", host.output_first, reference.output_first.ravel())
     batch = losses.size // max(1, len(reference.states))
     for step, (ours, theirs) in enumerate(zip(host.states, reference.states, strict=True)):
         part = slice(step * batch, (step + 1) * batch)
-        yield _ComparedTensor(f"loss, step {step}", host.losses[part], losses[part])
+        yield ComparedTensor(f"loss, step {step}", host.losses[part], losses[part])
         for name, expected in theirs.items():
             array = np.frombuffer(ours[name], DTYPES[slots[name].dtype])
-            yield _ComparedTensor(f"'{name}', step {step}", array, np.asarray(expected).ravel())
-    yield _ComparedTensor("output after training", host.output_last, reference.output_last.ravel())
+            yield ComparedTensor(f"'{name}', step {step}", array, np.asarray(expected).ravel())
+    yield ComparedTensor("output after training", host.output_last, reference.output_last.ravel())
 
 
 def _first_difference(a: NDArray[Any], b: NDArray[Any]) -> int | None:

@@ -84,6 +84,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 def _main(interface: Interface) -> str:
     prefix = interface.prefix
+    prefixes = {"prefix": prefix, "PREFIX": prefix.upper()}
     apply = (
         f"    uint32_t status;\n    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_apply(model));\n"
         "    put_word(TAG_APPLY, status);\n"
@@ -99,12 +100,20 @@ def _main(interface: Interface) -> str:
         for slot in interface.state
     )
     sizes = [f"{prefix.upper()}_ARENA_BYTES", *(f"{prefix.upper()}_MEMORY_{k}_BYTES" for k in _further(interface))]
+    image = _image(interface)
+    calls = {
+        **prefixes,
+        "TRAIN": image["TRAIN"],
+        "MICRO_BATCH": f"{interface.micro_batch}u",
+        "APPLY": apply if interface.accumulates else "",
+    }
     return _template(
         "main.c",
         {
-            **_image(interface),
-            "prefix": prefix,
-            "PREFIX": prefix.upper(),
+            **image,
+            **prefixes,
+            "CALLS": _template("trains.c" if interface.trains else "loads.c", calls),
+            "RUN": _template("train_run.c" if interface.trains else "load_run.c", prefixes),
             "GUARD_SIZE": str(GUARD_BYTES),
             "TRANSIENT_OFFSETS": ", ".join(f"{offset}u" for offset in _transient_offsets(interface)),
             "STATE_TABLE": table,
@@ -114,8 +123,6 @@ def _main(interface: Interface) -> str:
             ),
             "BATCH_OUTPUT": f"static {prefix}_output_batch_t predictions;\n" if interface.micro_batch > 1 else "",
             "INFER_BATCH": infer_batch if interface.micro_batch > 1 else "",
-            "MICRO_BATCH": f"{interface.micro_batch}u",
-            "APPLY": apply if interface.accumulates else "",
         },
     )
 
@@ -123,11 +130,14 @@ def _main(interface: Interface) -> str:
 def _image(interface: Interface) -> dict[str, str]:
     """How the check program gives an image to the model: as a whole, or row by row."""
     prefix = interface.prefix
+    prefixes = {"prefix": prefix, "PREFIX": prefix.upper()}
     if interface.input_rows:
         end = f"{prefix}_accumulate_end" if interface.accumulates else f"{prefix}_train_end"
         return {
             "IMAGE": f"struct {{\n    {prefix}_row_t rows[{prefix.upper()}_INPUT_ROWS];\n}}",
-            "LINES": _template("lines.c", {"prefix": prefix, "PREFIX": prefix.upper()}),
+            "LINES": "".join(
+                _template(name, prefixes) for name in ("lines.c", "push.c")[: 2 if interface.trains else 1]
+            ),
             "INFER": "    status = infer_lines(model);\n",
             "TRAIN": "    push_file(model);\n    get(&label, sizeof label);\n"
             f"    PORT_MEASURED(stack_high_water, status = (uint32_t){end}(model, &label, &loss));\n",
@@ -260,11 +270,16 @@ def _more_objects(bundle: SourceBundle, place: str, folder: str, compiler: str) 
 def _readme(interface: Interface, target: Target) -> str:
     board = f"QEMU machine {target.qemu.machine}" if target.qemu else "the host"
     goal = "compare" if target.qemu else "host/output.bin"
+    trained = (
+        "outputs before and after training, the loss and\n"
+        "every persistent tensor after every step, a checkpoint written and read back, and the guards of the arena."
+    )
+    loaded = "outputs before and\nafter a checkpoint was loaded, what of it is kept, and the guards of the arena."
+    compared = trained if interface.trains else loaded
     return (
         f"# Check of {interface.prefix} for {target.name}\n\n"
         f"`make {goal}` builds main.c with the generated code for the host and for {board},\n"
-        "runs it on vectors.bin and compares what the two wrote: outputs before and after training, the loss and\n"
-        "every persistent tensor after every step, a checkpoint written and read back, and the guards of the arena.\n"
+        f"runs it on vectors.bin and compares what the two wrote: {compared}\n"
         f"{_further_text(interface)}"
         f"The arena has exactly {interface.arena_bytes} bytes; the link script asserts it.\n"
     )
@@ -293,6 +308,9 @@ def verification_input(
             raise CompileError("E0105", "verification data", what, "give at least one sample of the model's shape")
     rate = 0.0 if learning_rate is None else learning_rate
     calls = sample_indices(interface, samples, steps, batch)
+    if not interface.trains:
+        head = struct.pack("<IIIIf", INPUT_MAGIC, 0, 0, 0, rate)
+        return b"".join([head, x[:1].tobytes(), samples.checkpoint])
     head = struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate)
     return b"".join([head, x[calls[0]].tobytes(), *(a[call].tobytes() for call in calls for a in (x, y))])
 

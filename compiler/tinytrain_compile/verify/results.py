@@ -23,6 +23,7 @@ _CHECKPOINT_FAULTS = {
     4: "m_load of a fresh checkpoint failed",
     5: "the state after m_load differs from the state that m_save wrote",
     6: "m_load accepted a damaged checkpoint",
+    7: "m_load of a damaged checkpoint did not leave the initial state",
 }
 
 

@@ -90,17 +90,18 @@ def compare_steps(run: RunResult, reference: StepReference, interface: Interface
     """
     slots = {slot.name: slot for slot in interface.state}
     before = reference.initial()
-    worst = _judged_output("output before training", run.output_first, reference, before)
+    worst = judged_output("output before training", run.output_first, reference, before)
     batch = len(run.losses) // max(1, len(run.states))
     for number, raw in enumerate(run.states):
         after = {name: np.frombuffer(raw[name], DTYPES[slots[name].dtype]) for name in before}
         losses = run.losses[number * batch : (number + 1) * batch]
         worst = max(worst, _judged_step(number, before, Step(losses, after), reference))
         before = after
-    return max(worst, _judged_output("output after training", run.output_last, reference, before))
+    return max(worst, judged_output("output after training", run.output_last, reference, before))
 
 
-def _judged_output(what: str, ours: FloatArray, reference: StepReference, state: State) -> float:
+def judged_output(what: str, ours: FloatArray, reference: StepReference, state: State) -> float:
+    """How far an output is from what a state gives, beside its scale; E0601 if that is more than rounding explains."""
     theirs = reference.infer(state)
     found = _difference(ours, theirs)
     scale = _scale(theirs)

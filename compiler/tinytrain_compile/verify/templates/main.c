@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Check program of @prefix@: trains on the vectors in input.bin and writes all it computes to output.bin.
+/* Check program of @prefix@: runs the model on the vectors in input.bin and writes all it computes to output.bin.
  *
  * The same file runs on the host and on the board; the two outputs must be equal to the byte. Records of output.bin:
  * tag, payload size, payload. Every memory lies between two guards, which must be untouched at the end.
@@ -58,7 +58,6 @@ static const struct {
 static int32_t input_file, output_file;
 static @IMAGE@ probe; /* what is inferred before and after training */
 static @prefix@_output_t prediction;
-static @prefix@_label_t label;
 @BATCH_OUTPUT@static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
 static unsigned char paint[@PREFIX@_MEMORIES];
 #ifdef __arm__
@@ -153,41 +152,12 @@ static void repaint(void)
     repaint();
 @INFER_BATCH@}
 
-static void train_samples(@prefix@_t *model)
-{
-    uint32_t status;
-    float loss = 0.0f;
-@TRAIN@    put_tag(TAG_SAMPLE, sizeof status + sizeof loss);
-    put(&status, sizeof status);
-    put(&loss, sizeof loss);
-    repaint();
-}
-
-static void train_step(@prefix@_t *model, const struct instance_ *instance, uint32_t batch)
-{
-    for (uint32_t i = 0; i < batch; i += @MICRO_BATCH@) {
-        train_samples(model);
-    }
-@APPLY@    put_state(instance);
-}
-
 /* A checkpoint in RAM. */
 struct blob_ {
     unsigned char *data;
     size_t size;
     size_t position;
 };
-
-static int blob_write(void *context, const void *data, size_t size)
-{
-    struct blob_ *blob = context;
-    if (size > blob->size - blob->position) {
-        return -1;
-    }
-    memcpy(blob->data + blob->position, data, size);
-    blob->position += size;
-    return 0;
-}
 
 static int blob_read(void *context, void *data, size_t size)
 {
@@ -200,55 +170,7 @@ static int blob_read(void *context, void *data, size_t size)
     return 0;
 }
 
-static int same_state(const struct instance_ *a, const struct instance_ *b)
-{
-    for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) {
-        if (memcmp(state_in(a, i), state_in(b, i), state[i].size) != 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* Save, load into a second instance, compare; 0, or the number of the check that failed (verify/results.py). */
-static uint32_t check_checkpoint(@prefix@_t *model, const struct instance_ *instance)
-{
-    const size_t size = @prefix@_state_size();
-    size_t room = (size + 15u) & ~(size_t)15u;
-    size_t offset[@PREFIX@_MEMORIES];
-    struct instance_ second;
-    @prefix@_t *other;
-    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
-        offset[i] = room;
-        room += (memories[i].size + 15u) & ~(size_t)15u;
-    }
-    unsigned char *const spare = port_spare(room);
-    struct blob_ blob = {spare, size, 0};
-    if (spare == NULL) {
-        return 1;
-    }
-    if (@prefix@_save(model, blob_write, &blob) != @PREFIX@_OK || blob.position != size) {
-        return 2;
-    }
-    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
-        second.at[i] = spare + offset[i];
-    }
-    if (start(&other, &second) != @PREFIX@_OK) {
-        return 3;
-    }
-    blob.position = 0;
-    if (@prefix@_load(other, blob_read, &blob) != @PREFIX@_OK) {
-        return 4;
-    }
-    if (!same_state(instance, &second)) {
-        return 5;
-    }
-    blob.position = 0;
-    blob.data[size / 2u] ^= 0x10u;
-    return @prefix@_load(other, blob_read, &blob) == @PREFIX@_OK ? 6 : 0;
-}
-
-/* How many bytes changed that nobody may touch: guards below and above the memories, free RAM. */
+@CALLS@/* How many bytes changed that nobody may touch: guards below and above the memories, free RAM. */
 static void check_guards(void)
 {
     uint32_t damaged[3] = {0, 0, port_damaged_free()};
@@ -290,16 +212,7 @@ int main(void)
     if (status != @PREFIX@_OK) {
         fail("@prefix@_init_memories failed\n", EXIT_INIT);
     }
-    if (header.set_learning_rate != 0u) {
-        (void)@prefix@_set_lr(model, header.learning_rate);
-    }
-    infer(model);
-    for (uint32_t step = 0; step < header.steps; step++) {
-        train_step(model, &instance, header.batch);
-    }
-    infer(model);
-    put_word(TAG_CHECKPOINT, check_checkpoint(model, &instance));
-    check_guards();
+@RUN@    check_guards();
     put_word(TAG_ARENA, arena_high_water);
     put_word(TAG_END, 0);
 #ifdef __arm__ /* last, because it is the only record that a host cannot have */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import s_tir, te
 from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV
@@ -78,7 +80,15 @@ def subspace_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("SubspacePower")
 def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
-    """Some fibres at a time: their products with the subspace in scratch, then what these add to every row."""
+    """On float32."""
+    return power_spec(node, lambda x: x)
+
+
+def power_spec(node: Node, read: Callable[[Expr], Expr]) -> KernelSpec:
+    """Some fibres at a time: their products with the subspace in scratch, then what these add to every row.
+
+    read: an element of x as float32.
+    """
     attrs = node.attrs
     assert isinstance(attrs, ModeAttrs)
     shape = mode_form(operand(node, "x").shape, attrs.axis)
@@ -87,25 +97,26 @@ def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
     rank, count = operand(node, "u").shape[0], outer * inner
 
     def fibre(f: Index, c: Index) -> Expr:
-        return x[f, c, 0] if inner == 1 else x[f // inner, c, f % inner]
+        return read(x[f, c, 0] if inner == 1 else x[f // inner, c, f % inner])
 
     (e,) = reduce_axes(length, prefix="e")
     (f,) = reduce_axes(count, prefix="f")
     along = te.compute((count, rank), lambda i, k: total(fibre(i, e) * u[k, e], [e]), "along")
     p = te.compute((rank, length), lambda k, c: total(along[f, k] * fibre(f, c), [f]), "p")
+    return KernelSpec([x, u], [p], lambda sch: _by_blocks(sch, rank, count))
 
-    def schedule(sch: s_tir.Schedule) -> None:
-        block = sch.get_sblock("p")
-        k, c, f = sch.get_loops(block)
-        blocks, few = sch.split(f, [None, fibre_block(count)])
-        tiles, rows = sch.split(k, [None, _divisor(rank)])
-        sch.reorder(blocks, tiles, c, few, rows)
-        sch.unroll(rows)
-        start = sch.decompose_reduction(block, blocks)
-        sch.unroll(sch.get_loops(start)[-1])
-        _in_scratch(sch, blocks, rank)
 
-    return KernelSpec([x, u], [p], schedule)
+def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
+    """A block of fibres at a time."""
+    block = sch.get_sblock("p")
+    k, c, f = sch.get_loops(block)
+    blocks, few = sch.split(f, [None, fibre_block(count)])
+    tiles, rows = sch.split(k, [None, _divisor(rank)])
+    sch.reorder(blocks, tiles, c, few, rows)
+    sch.unroll(rows)
+    start = sch.decompose_reduction(block, blocks)
+    sch.unroll(sch.get_loops(start)[-1])
+    _in_scratch(sch, blocks, rank)
 
 
 def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int) -> None:

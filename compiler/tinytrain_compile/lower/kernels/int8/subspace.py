@@ -1,0 +1,72 @@
+"""Low-rank copies of int8 activations: float32 sums of elements that are read as whole numbers."""
+
+from __future__ import annotations
+
+from tvm import te
+from tvm.ir import Expr
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import (
+    KernelSpec,
+    call_int,
+    f32,
+    i32,
+    kernel,
+    reduce_axes,
+    tensor,
+    total,
+)
+from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.float32.linear import product_schedule
+from tinytrain_compile.lower.kernels.float32.subspace import power_spec
+from tinytrain_compile.ops.int8.subspace import QModeAttrs
+from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.subspace import mode_form
+
+
+def _steps(node: Node, element: Expr) -> Expr:
+    """q - zero as float32."""
+    attrs = node.attrs
+    assert isinstance(attrs, QModeAttrs)
+    return (i32(element) - i32(attrs.zero)).astype("float32")
+
+
+@kernel("QSubspacePower")
+def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
+    """As on float32."""
+    return power_spec(node, lambda element: _steps(node, element))
+
+
+@kernel("QModeProduct")
+def mode_product(node: Node, context: KernelContext) -> KernelSpec:
+    """Sums of an outer index at a time, in register tiles."""
+    return _product(node, context)
+
+
+@kernel("QModeExpand")
+def mode_expand(node: Node, context: KernelContext) -> KernelSpec:
+    """The same, rounded to int8."""
+    return _product(node, context)
+
+
+def _product(node: Node, context: KernelContext) -> KernelSpec:
+    attrs = node.attrs
+    assert isinstance(attrs, QModeAttrs)
+    outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
+    long = result(node, "y").shape[attrs.axis]
+    x, u = tensor(node, "x", (outer, length, inner)), tensor(node, "u")
+    (k,) = reduce_axes(length)
+
+    def term(g: Expr, i: Expr, j: Expr) -> Expr:
+        element = x[g, k, j] if attrs.expand else _steps(node, x[g, k, j])
+        return total((u[k, i] if attrs.expand else u[i, k]) * element, [k])
+
+    def finish(value: Expr) -> Expr:
+        if not attrs.expand:
+            return value
+        return call_int("tt_quantise", value, f32(1.0), i32(attrs.zero), i32(-128), i32(127), dtype="int8")
+
+    acc = te.compute((outer, long, inner), term, "acc")
+    out = te.compute((outer, long, inner), lambda *i: finish(acc(*i)), "out")
+    schedule = product_schedule((long, inner), context, vectors=False, long=1, first=1)
+    return KernelSpec([x, u], [out], schedule)

@@ -1,0 +1,123 @@
+"""Low-rank copies of int8 activations: into subspaces of float32, and back to int8 in the activation's own format.
+
+Everything is in integer steps of the activation (q - zero), so that no scale is needed: subspaces have none, and the
+way back rounds to the same steps. With full ranks it gives the very integers that went in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, TensorType, Value
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
+from tinytrain_compile.ops.exact import F32
+from tinytrain_compile.ops.int8.conv import BACKWARD
+from tinytrain_compile.ops.int8.error import expect_dtypes
+from tinytrain_compile.ops.int8.pointwise import quantised
+from tinytrain_compile.ops.subspace import (
+    ModeAttrs,
+    expect_subspace,
+    mode_form,
+    mode_macs,
+    mode_type,
+    power_macs,
+    power_scratch,
+)
+
+_FORWARD = NonDifferentiable("the copy of an activation is read by the gradient of a weight alone")
+
+
+@dataclass(frozen=True)
+class QModeAttrs(ModeAttrs):
+    """zero: of the int8 activation, whose elements count as q - zero."""
+
+    zero: int = 0
+
+
+def _steps(q: Array, attrs: QModeAttrs) -> Array:
+    return (q.astype(np.int64) - attrs.zero).astype(F32)
+
+
+def _in_float(op: str, arrays: tuple[Array, ...], attrs: ModeAttrs) -> Array:
+    """What the operator on float32 makes of these, in the order of the generated code."""
+    exact = op_def(op).exact
+    assert exact is not None
+    return exact(arrays, attrs)[0]
+
+
+def _power_infer(inputs: tuple[Value, ...], attrs: QModeAttrs) -> tuple[TensorType, ...]:
+    x, u = inputs
+    expect_dtypes("QSubspacePower", inputs, ("int8", "float32"))
+    expect_subspace("QSubspacePower", u, mode_form(x.shape, attrs.axis)[1], 1)
+    return (TensorType(u.shape),)
+
+
+def _power(arrays: tuple[Array, ...], attrs: QModeAttrs) -> tuple[Array, ...]:
+    x, u = arrays
+    return (_in_float("SubspacePower", (_steps(x, attrs), u), attrs),)
+
+
+register(
+    OpDef(
+        "QSubspacePower",
+        "SubspacePower of an int8 activation, whose elements count as q - zero.",
+        _power_infer,
+        _power,
+        _FORWARD,
+        QModeAttrs,
+        scratch=power_scratch,
+        macs=power_macs,
+        inputs=("x", "u"),
+        outputs=("p",),
+    )
+)
+
+
+def _mode_infer(inputs: tuple[Value, ...], attrs: QModeAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QModeProduct", inputs, ("int8", "float32"))
+    return (mode_type("QModeProduct", inputs, attrs, "float32"),)
+
+
+def _mode(arrays: tuple[Array, ...], attrs: QModeAttrs) -> tuple[Array, ...]:
+    x, u = arrays
+    return (_in_float("ModeProduct", (_steps(x, attrs), u), attrs),)
+
+
+register(
+    OpDef(
+        "QModeProduct",
+        "Every fibre of an int8 activation along an axis into a subspace: y[k] = sum_c u[k,c] (x[c] - zero).",
+        _mode_infer,
+        _mode,
+        _FORWARD,
+        QModeAttrs,
+        macs=mode_macs,
+        inputs=("x", "u"),
+    )
+)
+
+
+def _expand_infer(inputs: tuple[Value, ...], attrs: QModeAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QModeExpand", inputs, ("float32", "float32"))
+    return (mode_type("QModeExpand", inputs, attrs, "int8"),)
+
+
+def _expand(arrays: tuple[Array, ...], attrs: QModeAttrs) -> tuple[Array, ...]:
+    y = _in_float("ModeProduct", arrays, attrs)
+    return (quantised(y, 1.0, attrs.zero, -128, 127).astype(np.int8),)
+
+
+register(
+    OpDef(
+        "QModeExpand",
+        "Back from a subspace to int8: y[c] = round(sum_k u[k,c] x[k]) + zero, ties to even, clamped.",
+        _expand_infer,
+        _expand,
+        BACKWARD,
+        QModeAttrs,
+        macs=mode_macs,
+        inputs=("x", "u"),
+    )
+)
