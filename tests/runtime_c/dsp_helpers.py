@@ -252,7 +252,7 @@ DSP_HELPERS = (
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),
     Helper("quick_halve", "y0 = tt_quick_halve(a0, 8, 0);", (HALVED,), lambda a: (fx.shift_right(a, 8),)),
     *(_halve8(*limits) for limits in ((12, -128, 127), (-128, -128, 100), (-5, -5, 127), (3, -20, 60))),
-    Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda *a: (fx.requantise(*a),)),
+    Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda a, m, s: (fx.requantise(a, m, s),)),
     _requantise("requantise8", -128, -128, 127, down=False),
     _requantise("requantise8_kept", -128, -128, 127, down=True),
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
@@ -318,10 +318,8 @@ DSP_HELPERS = (
     ),
     *(_dots(blocks) for blocks in (1, 2, 3, 4, 7, 8, 11)),
     _dots(6, zero=True),
-    *(
-        _windows(*sizes)
-        for sizes in ((3, 10, 6), (2, 14, 3), (1, 4, 1), (1, 16, 4), (3, 10, 6, True), (2, 12, 3, True))
-    ),
+    *(_windows(*sizes) for sizes in ((3, 10, 6), (2, 14, 3), (1, 4, 1), (1, 16, 4))),
+    *(_windows(*sizes, in_turn=True) for sizes in ((3, 10, 6), (2, 12, 3))),
     Helper(
         "widen4",
         f"_Alignas(8) int16_t to[4]; tt_widen4(to, (const int8_t *)(const void *)&a0, a1); {FOUR}",
