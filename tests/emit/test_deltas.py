@@ -274,11 +274,21 @@ def builds() -> Iterator[chain.Project]:
     yield chain.project(nets.int8_train(nets.cnn(4, 2), "bias", head="int8"), parts=parts)
 
 
+class ByHand(Instance):
+    """An instance whose batches are made call by call."""
+
+    def accumulate(self, x: Array, y: Array) -> None:
+        self._trained("accumulate", x, y)
+
+    def apply(self) -> int:
+        return int(self._call("apply")(self._handle))
+
+
 def test_other_builds_compile() -> None:
     """Slices with a batch; biases alone, of an int8 network (the strict flags of the check)."""
     for made in builds():
         with tempfile.TemporaryDirectory() as folder:
-            device = Instance(build_library(made.bundle, find_tools(), Path(folder)), made.bundle.interface)
+            device = ByHand(build_library(made.bundle, find_tools(), Path(folder)), made.bundle.interface)
             samples = in_slots(made.bundle.interface, random_samples(made.train, 2, 1))
             device.train(samples.x[: made.train.batch], samples.y[: made.train.batch])
             message = device.delta()
@@ -286,9 +296,9 @@ def test_other_builds_compile() -> None:
             device.apply_delta(message)
             assert device.delta() == message
             if made.bundle.interface.accumulates:
-                device._trained("accumulate", samples.x[:1], samples.y[:1])
+                device.accumulate(samples.x[:1], samples.y[:1])
                 device.apply_delta(message)
-                assert device._call("apply")(device._handle) == ERR_STATE, "the gradient of other weights is forgotten"
+                assert device.apply() == ERR_STATE, "the gradient of other weights is forgotten"
 
 
 def test_a_state_in_two_memories() -> None:
