@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
+from tinytrain_compile.driver.plans import smaller_plans, with_largest
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
@@ -105,7 +106,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
 
 def make_project(options: CompileOptions, progress: Progress = _silent) -> Project | Result:
     """The same without the folder; a Result where only a plan or a dump is asked for."""
-    options, target, offered = with_board(options, load_target(options.target))
+    options, target, offered = with_board(with_largest(options), load_target(options.target))
     check_machine(options, target)
     externals, tiles = load_externals(options), known_tiles(options)
     progress("reading the model", 0.0)
@@ -127,6 +128,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, planner, candidate)
+    smaller = smaller_plans(planner, candidate)
+    summary = replace(summary, smaller=tuple(one.plan for one in smaller))
     summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
@@ -142,7 +145,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
-        made = _generate(candidate, options, target, progress, tiling)
+        made = _generate(candidate, options, target, progress, tiling, smaller)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
     check_flash(target, summary.code_bytes, summary.const_bytes)
@@ -329,12 +332,17 @@ def _tiles(
 
 
 def _generate(
-    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress, tiling: Tiling
+    candidate: Candidate,
+    options: CompileOptions,
+    target: Target,
+    progress: Progress,
+    tiling: Tiling,
+    smaller: Sequence[Candidate],
 ) -> Generated:
     def report(done: int, count: int) -> None:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
-    return generate(candidate, options, target, report, tiling.used.nodes)
+    return generate(candidate, options, target, report, tiling.used.nodes, smaller)
 
 
 def _verify(
@@ -359,14 +367,18 @@ def _verify(
     whole = run_reference(train, samples, options.verify_steps) if trains else None
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
+    steps, batch = options.verify_steps if loaded is None else 0, summary.train.batch
+    for interface in bundle.smaller:
+        plan = replace(bundle, interface=interface)
+        verify(plan, target, samples, reference, options.verify, steps=steps, batch=batch)
     report = verify(
         bundle,
         target,
         samples,
         reference,
         options.verify,
-        steps=options.verify_steps if loaded is None else 0,
-        batch=summary.train.batch,
+        steps=steps,
+        batch=batch,
         count=options.count or options.cycles,
         cycles=options.cycles,
         file=agreed,
