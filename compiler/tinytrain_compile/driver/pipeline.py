@@ -22,7 +22,7 @@ from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
-from tinytrain_compile.driver.plans import smaller_plans, with_largest
+from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_largest
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
@@ -129,7 +129,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_fit(summary, planner, candidate)
     smaller = smaller_plans(planner, candidate)
-    summary = replace(summary, smaller=tuple(one.plan for one in smaller))
+    notes = (*plans_note(smaller, candidate), *summary.notes)
+    summary = replace(summary, smaller=tuple(one.plan for one in smaller), notes=notes)
     summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:

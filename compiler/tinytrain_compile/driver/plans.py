@@ -1,4 +1,4 @@
-"""`--plans`: several plans of one training in one project, of which init takes the largest that the arena holds (ADR 42).
+"""`--plans`: several plans of one training in one project; init takes the largest that the arena holds (ADR 42).
 
 Each is what a build with that --arena would have. They have the update and the optimizer in common, so the same state.
 """
@@ -34,6 +34,19 @@ def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]
     return tuple(found)
 
 
+def plans_note(smaller: Sequence[Candidate], largest: Candidate) -> tuple[str, ...]:
+    """What the plans are, for the report, whose figures are the largest one's."""
+    if not smaller:
+        return ()
+    plans = [one.plan for one in (*smaller, largest)]
+    each = ", ".join(f"{plan.arena_bytes:,} B{_price(plan)}" for plan in plans)
+    return (f"{len(plans)} plans in one image: {each}; figures are those of the largest",)
+
+
+def _price(plan: MemoryPlan) -> str:
+    return "" if plan.remat is None else f" ({len(plan.remat.runs)} second runs)"
+
+
 def _fitting(planner: Planner, size: int) -> Candidate:
     made = planner.with_options(arena_bytes=size).exact(planner.options.update)
     needed = made.plan.arena_bytes
@@ -44,7 +57,7 @@ def _fitting(planner: Planner, size: int) -> Candidate:
 
 
 def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
-    """The smaller ones with the exponents of the largest, and names of nodes that no other plan has for another node."""
+    """The smaller ones with the exponents of the largest, and names that no other plan has for another node."""
     known = {node.name: node for node in largest.plan.all_nodes}
     found = list[tuple[TrainGraph, MemoryPlan]]()
     for number, one in enumerate(smaller):

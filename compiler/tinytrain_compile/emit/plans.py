@@ -68,7 +68,6 @@ def _dispatched(p: str, accumulates: bool) -> list[tuple[str, str, str, str]]:
         (status, "train_step", *step),
         *more,
         (status, "set_lr", f"{p}_t *m, float lr", "m, lr"),
-        ("size_t ", "state_size", "void", ""),
         (status, "save", f"{p}_t *m, {p}_write_fn write, void *ctx", "m, write, ctx"),
         (status, "load", f"{p}_t *m, {p}_read_fn read, void *ctx", "m, read, ctx"),
     ]
