@@ -16,7 +16,8 @@ from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.features import check_features
 from tinytrain_compile.driver.file_check import check_file
-from tinytrain_compile.driver.inference_only import check_room, inference_candidate, with_checkpoint
+from tinytrain_compile.driver.fit import check_fit
+from tinytrain_compile.driver.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.layout import check_files, expected_files, project_files
 from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
@@ -26,7 +27,6 @@ from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_large
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
-from tinytrain_compile.driver.suggestions import faster, suggestions
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.training_options import with_file_training
@@ -46,13 +46,10 @@ from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.report import (
     PARETO_CSV,
-    does_not_fit_text,
-    milliseconds,
     pareto_csv,
     plan_json,
     report_html,
     report_json,
-    too_slow_text,
 )
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
 from tinytrain_compile.target import Target, load_target
@@ -127,7 +124,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
-    _check_fit(summary, planner, candidate)
+    check_fit(summary, planner, candidate)
     smaller = smaller_plans(planner, candidate)
     notes = (*plans_note(smaller, candidate), *summary.notes)
     summary = replace(summary, smaller=tuple(one.plan for one in smaller), notes=notes)
@@ -288,34 +285,6 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         features_asked=options.features == "on",
         replay=replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes),
     )
-
-
-def _check_fit(summary: Summary, planner: Planner, candidate: Candidate) -> None:
-    limit, needed = planner.options.arena_bytes, candidate.plan.arena_bytes
-    if planner.options.inference_only:
-        check_room(candidate, planner.options, does_not_fit_text(summary))
-        return
-    if limit is None or needed <= limit:
-        _check_time(summary, planner, candidate)
-        return
-    ways = suggestions(planner, candidate)
-    summary = replace(summary, suggestions=ways)
-    fitting = [way.options for way in ways if way.arena_bytes <= limit]
-    larger = next((way.options for way in ways if way.sets_arena), f"--arena {needed}")
-    try_ = f"try {fitting[0]}" if fitting else f"nothing fits into it; try {larger}"
-    what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
-    raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
-
-
-def _check_time(summary: Summary, planner: Planner, candidate: Candidate) -> None:
-    longest, needed = planner.options.max_step_ps, candidate.choice.cost.ps
-    if longest is None or needed <= longest:
-        return
-    ways = faster(planner, candidate)
-    what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
-    details = too_slow_text(replace(summary, suggestions=ways))
-    try_ = f"try {ways[0].options}" if ways else "allow a longer step, or leave other options out"
-    raise CompileError("E0402", f"--update {candidate.label}", what, try_, tuple(details))
 
 
 def _tiles(
