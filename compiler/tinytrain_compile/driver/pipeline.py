@@ -125,9 +125,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     check_fit(summary, planner, candidate)
-    smaller = smaller_plans(planner, candidate)
-    notes = (*plans_note(smaller, candidate), *summary.notes)
-    summary = replace(summary, smaller=tuple(one.plan for one in smaller), notes=notes)
+    summary, smaller = _with_plans(summary, planner, candidate)
     summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
@@ -153,6 +151,13 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
+
+
+def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
+    """The smaller plans of --plans, and what the report says of them."""
+    smaller = smaller_plans(planner, candidate)
+    notes = (*plans_note(smaller, candidate), *summary.notes)
+    return replace(summary, smaller=tuple(one.plan for one in smaller), notes=notes), smaller
 
 
 def _on_data(
