@@ -14,6 +14,7 @@ from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
+from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
 from tinytrain_compile.emit.labels import label_ctype
@@ -260,6 +261,7 @@ def _template_data(
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
         **parts,
+        "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
         "offsets": sequencer.offsets(),
     }
 
