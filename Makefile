@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-features learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices fleet clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,7 +53,7 @@ bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, 
 bench-activations: $(STAMP) ## Low-rank activations by plan alone: bytes kept, multiply-accumulates, arenas (ARGS='--sizes 128')
 	$(BIN)/python -m benchmarks.activations $(ARGS)
 
-bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU
+bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU, '--stack': with the stack
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
 bench-boards: setup ## Examples linked with the memory maps of three boards: every byte by its place against the report, a run of each
@@ -65,11 +65,28 @@ bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against ot
 bench-finetune: $(STAMP) ## The rate that finetune recommends against a fine grid, and what finding it costs (10 minutes)
 	$(BIN)/python -m benchmarks.finetune $(ARGS)
 
+bench-features: $(STAMP) ## What --features on saves: instructions of an epoch in QEMU, MCUNet and keywords; equal bytes
+	$(BIN)/python -m benchmarks.features $(ARGS)
+
+learning: $(STAMP) ## The tables of docs/learning.md: digits, keywords; fp32, int8; updates; replay (hours; ARGS='--keep FILE')
+	$(BIN)/python -m benchmarks.learning $(ARGS)
+
 bench-choice: $(STAMP) ## Accuracy of what auto chooses, with and without data, against head, bias and last:N (20 minutes)
 	$(BIN)/python -m benchmarks.choice $(ARGS)
 
 bench-paging: $(STAMP) ## A 256 KB arena and external RAM: time and energy of paging plans, a step of each in QEMU
 	$(BIN)/python -m benchmarks.paging --run
+
+FLEET := build/fleet
+$(FLEET)/.stamp: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(FLEET)
+	grep -v -E '^(rich|packaging)==' requirements.lock > $(FLEET)/constraints.txt
+	$(FLEET)/bin/pip install --quiet --disable-pip-version-check -c $(FLEET)/constraints.txt -e '.[fleet]' pytest==9.2.0
+	@touch $@
+
+fleet: tools $(FLEET)/.stamp ## Eight devices learn together by Flower, against alone and all data in one place; the terminal with its rich
+	$(FLEET)/bin/python examples/fleet/run.py $(ARGS)
+	$(FLEET)/bin/python -m pytest -p no:cacheprovider tests/examples/test_fleet.py tests/test_cli.py
 
 bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes
 	$(BIN)/python -m benchmarks.slices
@@ -98,6 +115,9 @@ convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired dif
 
 int8-accuracy: $(STAMP) ## int8 against float32 on 24 seeds in six orders, by the generated C (40 minutes); ARGS='--seeds 100-117'
 	$(BIN)/python -m benchmarks.int8_accuracy $(ARGS)
+
+int8-keywords: $(STAMP) ## int8 against float32 on keywords: eight speakers in six orders, with replay (20 minutes)
+	$(BIN)/python -m benchmarks.keywords_accuracy $(ARGS)
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py

@@ -8,12 +8,14 @@ quick plans without second runs and streams, of both kinds alike.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs]
 
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates import Planner
@@ -32,18 +34,20 @@ GRADIENTS = ("ConvGradWeight", "GemmGradWeight")
 
 @dataclass(frozen=True)
 class Row:
-    """One way to keep activations. kept_bytes: of the inputs of trained layers; state_bytes: of subspaces."""
+    """One way to keep activations. kept_bytes: of the inputs of trained layers; state_bytes: of subspaces; error: the
+    largest of a gradient."""
 
     kept_bytes: int
     state_bytes: int
     macs: int
     arena_bytes: int
+    error: float
 
 
 def samples(folder: Path, shape: tuple[int, ...], count: int) -> Path:
     """Digits as images of the network's size, and their classes."""
     _, height, width, channels = shape
-    digits = load_digits()
+    digits: Any = load_digits()  # pyright: ignore[reportUnknownVariableType]
     images = digits.images[:count] / 8.0 - 1.0
     rows, columns = (np.arange(length) * 8 // length for length in (height, width))
     x = np.repeat(images[:, None, rows][:, :, :, columns], channels, axis=1)
@@ -78,43 +82,52 @@ def _forward(train: TrainGraph) -> set[str]:
 
 
 def row_of(planner: Planner, update: str, size: int) -> Row:
-    """Plan an update with what the planner's options say."""
+    """Plan an update with what the planner's options say. A planner measures the ranks of a layer once."""
     train = planner.train(resolve_update(planner.model.graph, update), size)
     kept = sum(item.kept_bytes for item in train.low_rank)
     saved = sum(item.exact_bytes for item in train.low_rank)
     whole = planner.with_options(activations="exact").train(resolve_update(planner.model.graph, update), size)
     arena = plan_graph(train.graph, planner.settings(train, quick=True)).plan.arena_bytes
     state = sum(item.state_bytes for item in train.low_rank)
-    return Row(exact_bytes(whole) - saved + kept, state, macs_of(train), arena)
+    error = max((item.error or 0.0 for item in train.low_rank), default=0.0)
+    return Row(exact_bytes(whole) - saved + kept, state, macs_of(train), arena, error)
 
 
 def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    """Print a table; of accuracy where the first argument says so."""
+    if sys.argv[1:2] == ["accuracy"]:
+        from benchmarks.activation_accuracy import main as accuracy
+
+        accuracy(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
     parser.add_argument("--updates", default="last:6,all")
     parser.add_argument("--sizes", default="1,4,8", help="micro-batches")
+    parser.add_argument("--kinds", default="exact,asi,subspace")
     chosen = parser.parse_args()
     titles = f"{'activations':<12}{'kept':>12}{'state':>10}{'MAC':>14}{'arena':>12}"
     print(f"{'network':<16} {'update':<8} {'batch':>5} {titles}")
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.models.split(","):
-            _network(name, chosen.updates.split(","), [int(size) for size in chosen.sizes.split(",")], Path(folder))
+            sizes = [int(size) for size in chosen.sizes.split(",")]
+            _network(name, chosen.updates.split(","), sizes, chosen.kinds.split(","), Path(folder))
 
 
-def _network(name: str, updates: list[str], sizes: list[int], folder: Path) -> None:
+def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], folder: Path) -> None:
     path = SHARED / "models" / f"{name}.onnx"
     options = CompileOptions(path, folder / "out", update="all", quant="fp32", rank_error=ERROR)
     model = imported(options)
     for size in sizes:
         data = samples(folder, model.graph.inputs[0].shape, max(24, 2 * size))
         base = replace(options, batch=size, micro_batch=size, data=data)
-        for update in updates:
-            for kind in ("exact", "asi", "subspace"):
-                planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
+        for kind in kinds:
+            planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
+            for update in updates:
                 row = row_of(planner, update, size)
                 figures = f"{row.kept_bytes:>12,}{row.state_bytes:>10,}{row.macs:>14,}{row.arena_bytes:>12,}"
-                print(f"{name:<16} {update:<8} {size:>5} {kind:<12}{figures}", flush=True)
+                errors = f"   dW off by {row.error:.1%} at most" if row.error else ""
+                print(f"{name:<16} {update:<8} {size:>5} {kind:<12}{figures}{errors}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ usage: python -m benchmarks.choice [--nets 7,15] [--seeds N] [--first SEED] [--o
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import sys
 import tempfile
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 sys.path.insert(0, str(Path(__file__).parent))
 from convergence import make_model
@@ -53,6 +53,8 @@ SHARES = (0.15, 0.3, 0.6)
 """Arenas: what the head alone needs, and this share of what all layers need more."""
 RATES = (0.03, 0.1, 0.3, 1.0)
 BATCH, PASSES, CLIP, ORDERS, DEVELOPMENT = 8, 12, 1.0, 3, (100, 101, 102)
+PARTS = (slice(700, 1100), slice(1100, 1250), slice(1250, None))
+"""Of a seed's images: to train on, to choose by, to judge by. The network has seen those before them."""
 RULES = ("head", "bias", "last:N", LAST, "auto", "auto, data", "all")
 Updates = Mapping[str, ChannelSlice | None]
 
@@ -69,11 +71,7 @@ class Task:
 
 def make_task(net: str, name: str, seed: int) -> Task:
     """400 samples to train on, 150 to choose by, 547 to judge by, and a network that has seen 700 others."""
-    from sklearn.datasets import load_digits
-
-    data: Any = load_digits()
-    order = np.random.default_rng(1000 + seed).permutation(len(data.images))
-    images, labels = data.images[order].astype(np.float32)[:, None] / 16, data.target[order].astype(np.int32)[:, None]
+    images, labels = digits_of(seed)
     known = np.flatnonzero(labels[:700, 0] < 5) if name == "classes" else np.arange(700)
     meant = labels[known] // 2 if name == "head" else labels[known]
     start = pretrain(seed, Split(images[known], meant), EPOCHS[net], layers=NETS[net])
@@ -81,8 +79,14 @@ def make_task(net: str, name: str, seed: int) -> Task:
         width = start["wh"].shape[1]
         start["wh"] = np.random.default_rng(seed).uniform(-1, 1, (CLASSES, width)).astype(np.float32) / math.sqrt(width)
         start["bh"] = np.zeros(CLASSES, np.float32)
-    parts = (slice(700, 1100), slice(1100, 1250), slice(1250, None))
-    return Task(start, *(Split(seen(name, images[p], 31 + 7 * i + seed), labels[p]) for i, p in enumerate(parts)))
+    return Task(start, *(Split(seen(name, images[p], 31 + 7 * i + seed), labels[p]) for i, p in enumerate(PARTS)))
+
+
+def digits_of(seed: int) -> tuple[Array, Array]:
+    """Images (1797, 1, 8, 8) in 0 to 1 and labels (1797, 1), in an order of the seed."""
+    data: Any = importlib.import_module("sklearn.datasets").load_digits()
+    order = np.random.default_rng(1000 + seed).permutation(len(data.images))
+    return data.images[order].astype(np.float32)[:, None] / 16, data.target[order].astype(np.int32)[:, None]
 
 
 def seen(name: str, images: Array, seed: int) -> Array:
@@ -103,7 +107,7 @@ class Study:
         self.net = net
         layers = NETS[net]
         first = make_task(net, "turned", 0)
-        onnx.save(make_model(dict(first.start), 1, layers), folder / f"net{net}.onnx")
+        (folder / f"net{net}.onnx").write_bytes(make_model(dict(first.start), 1, layers).SerializeToString())
         np.savez(folder / "own.npz", x=first.own.x, y=first.own.y[:, 0])
         self.options = CompileOptions(folder / f"net{net}.onnx", data=folder / "own.npz", quant="fp32", batch=BATCH)
         self.model = stored(imported(self.options), self.options)
@@ -254,8 +258,7 @@ def all_judged(record: Record) -> tuple[Found, dict[Cell, list[str]]]:
 
 def interval(values: Array) -> str:
     """Mean and half of its 95 % interval, by Student's t over seeds."""
-    from scipy.stats import t
-
+    t: Any = importlib.import_module("scipy.stats").t
     half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return f"{values.mean():+.1f} +- {half:.1f}"
 

@@ -33,6 +33,7 @@ PAGES = (
     "examples/digits/README.md",
     "examples/linear/README.md",
     "examples/keywords/README.md",
+    "examples/vibration/README.md",
     "docs/activations.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",

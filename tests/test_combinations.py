@@ -130,3 +130,16 @@ def test_a_dry_run_misses_files_too(flags: str, error_id: str) -> None:
 @pytest.mark.usefixtures("place")
 def test_what_can_be_honoured_is(flags: str) -> None:
     run("net.onnx", *flags.split(), "--dry-run").check_success()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--input-lines", "is not possible with --input-lines"),
+        ("--arena 64KB --memory sram2=1MB", "is not possible with --memory"),
+        ("--batch 4 --micro-batch 2", "a call takes 2 samples, and features are those of one"),
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_steps_on_features_are_of_one_sample_in_one_memory(flags: str, said: str) -> None:
+    assert said in refused("net.onnx", f"--features on --update head {flags}")

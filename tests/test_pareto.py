@@ -13,10 +13,12 @@ import pytest
 
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.test_update_choice import dense_chain
-from tinytrain_compile.driver.pareto import GRANULE, POINTS, arenas
+from tests.test_update_choice import dense_chain, planner
+from tinytrain_compile.driver import update_search
+from tinytrain_compile.driver.pareto import GRANULE, POINTS, arenas, point_of
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.report.pareto import curve_of, pareto_csv, pareto_lines
+from tinytrain_compile.sparse import PRIOR
 
 
 @pytest.mark.parametrize(("least", "most"), [(1000, 4000), (1000, 1000), (1000, 1100), (7, 1 << 30), (2000, 1000)])
@@ -84,6 +86,23 @@ def test_following_a_point_gives_what_it_says(place: Path, which: int, tmp_path:
 @pytest.mark.parametrize("flags", [("--update", "all"), ("--lock", "plan.json")])
 def test_there_must_be_something_to_choose(place: Path, flags: tuple[str, str]) -> None:
     assert "--pareto" in run(place / "net.onnx", "--pareto", *flags, "--dry-run").check_error("E0101", 2).err
+
+
+def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last:N that a search without a find falls back to has no bound but the gain of all layers; all layers have."""
+    path = Path(write(dense_chain(random.Random(3), 3), tmp_path))
+    least, every = (planner(path).plain(update) for update in ("last:1", "all"))
+
+    def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(update_search, "best_choice", nothing)
+    some = point_of(planner(path, arena_bytes=least, update="auto"), PRIOR)
+    whole = point_of(planner(path, arena_bytes=every, update="auto"), PRIOR)
+    assert some is not None and whole is not None
+    assert some.gain < some.best_gain == whole.gain == whole.best_gain
+    rows = pareto_lines([some, whole])
+    assert ["proven" in row for row in rows[-2:]] == [False, True]
 
 
 def test_one_point_has_no_curve() -> None:

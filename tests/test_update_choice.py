@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,28 @@ import onnx
 import pytest
 
 from testing import models
+from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.driver import update_rounds
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.update_model import build_update_model
-from tinytrain_compile.driver.update_rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES, best_choice
+from tinytrain_compile.driver.update_model import build_update_model, largest_load
+from tinytrain_compile.driver.update_rounds import (
+    DEPTHS,
+    FULL_TRIES,
+    QUICK_ROUNDS,
+    SCOUT_ROUNDS,
+    SUFFIX_TRIES,
+    best_choice,
+)
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.cost import UpdateChoice
-from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, gain_of_plan, layer_ways, scheme_plan
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.plan import Planned
+from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, gain_of_plan, layer_ways, resolve_update, scheme_plan
 from tinytrain_compile.target import load_target
 
 
@@ -124,8 +135,14 @@ def case(number: int, folder: Path) -> tuple[Path, int]:
     return path, round(least * 0.8 + source.random() * (free.plain("all") - least * 0.8))
 
 
+def placed(plan: MemoryPlan) -> tuple[list[str], list[tuple[int, int]]]:
+    """What runs when, and what lies where."""
+    return [node.name for node in plan.order], [(buffer.offset, buffer.size_bytes) for buffer in plan.buffers]
+
+
 def check_case(number: int, folder: Path) -> bool:
-    """Whether anything fits; the search must find as much gain as there is."""
+    """Whether anything fits; the search must find as much gain as there is, and the plan that its update has by
+    itself."""
     path, limit = case(number, folder)
     known = best_of_all(planner(path, arena_bytes=limit), limit)
     asked = planner(path, arena_bytes=limit)
@@ -134,6 +151,9 @@ def check_case(number: int, folder: Path) -> bool:
     assert fits == (known >= 0), (number, found.plan.arena_bytes, limit)
     if fits:
         assert gain_of_plan(asked.model.graph, found.update, PRIOR) == known, (number, found.update.label, limit)
+        given = planner(path, arena_bytes=limit)
+        alone = given.exact(given.named(found.update)).plan
+        assert placed(alone) == placed(found.plan), (number, found.update.label, limit)
         choice = found.choice.update
         assert choice is None or (choice.gain == known / UNITS <= choice.best_gain), number
         assert choice is None or choice.proven or number >= CONVOLUTIONS, number  # of some of these for want of work
@@ -159,6 +179,7 @@ def test_what_cannot_fit_is_refused(tmp_path: Path) -> None:
 
 # ---- what is said and written ---------------------------------------------------------------------------------------
 
+DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 SMALL = models.ds_cnn(channels=6, blocks=1, size=(11, 5))
 LIMIT = ("--arena", "3300", "--verify", "none")
 
@@ -176,6 +197,18 @@ def test_the_scheme_that_was_written_gives_the_same_plan(tmp_path: Path) -> None
     plans = [json.loads((tmp_path / kind / "plan.json").read_text()) for kind in ("auto", "again")]
     assert plans[0].pop("update") != plans[1].pop("update")
     assert plans[0] == plans[1]
+
+
+def test_a_scheme_has_the_plan_that_a_search_found_for_it(tmp_path: Path) -> None:
+    """Searches do not look for the smallest arena. Where that would fit, but second runs row by row do as well, a
+    command that is given the scheme takes what the search has taken."""
+    scheme = tmp_path / "update.toml"
+    rows = [("conv2", '"all"'), ("conv3", '8\naxis = "in"'), ("classifier", '"all"')]
+    scheme.write_text("\n".join(f'[[update]]\nlayer = "{name}"\nbias = true\nweight = {how}' for name, how in rows))
+    limit = {"arena_bytes": 24 * 1024}
+    found = planner(DIGITS, **limit).fitting(str(scheme))
+    assert found is not None and found.plan.streams is not None and found.plan.remat is not None
+    assert placed(planner(DIGITS, **limit).exact(str(scheme)).plan) == placed(found.plan)
 
 
 def test_a_lock_of_a_choice_finds_the_scheme_beside_it(tmp_path: Path) -> None:
@@ -208,15 +241,22 @@ def test_the_report_says_how_it_was_chosen(tmp_path: Path) -> None:
 def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no full plan ever fits, what is planned is bounded by the module's numbers; small graphs by the proof's."""
     quick, full = list[str](), list[str]()
-    sketch = Planner.sketch
-    monkeypatch.setattr(Planner, "sketch", lambda self, spec: (quick.append(spec), sketch(self, spec))[1])
-    monkeypatch.setattr(Planner, "fitting", lambda _self, spec: full.append(spec))
+    real = Planner.sketch
+
+    def sketch(self: Planner, spec: str) -> tuple[Planned, int]:
+        quick.append(spec)
+        return real(self, spec)
+
+    def fitting(_self: Planner, spec: str) -> None:
+        full.append(spec)
+
+    monkeypatch.setattr(Planner, "sketch", sketch)
+    monkeypatch.setattr(Planner, "fitting", fitting)
     monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1 << 60)
     asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
     assert best_choice(asked, PRIOR, asked.layer_count) is None
-    halvings = asked.layer_count.bit_length()
-    assert 0 < len(quick) <= halvings * (QUICK_ROUNDS + 1)
-    assert 0 < len(full) <= halvings * FULL_TRIES + SUFFIX_TRIES
+    assert 0 < len(quick) <= len(DEPTHS) * (1 + SCOUT_ROUNDS) + QUICK_ROUNDS
+    assert 0 < len(full) <= FULL_TRIES + SUFFIX_TRIES
 
 
 @pytest.mark.parametrize(("name", "value"), [("PROOF_TURNS", 10), ("PROOF_WORK", 10 * 45**3)])
@@ -240,6 +280,25 @@ def test_the_proof_ends(name: str, value: int, tmp_path: Path, monkeypatch: pyte
     monkeypatch.undo()
     searched, last = plans(optimise="time")
     assert searched <= FULL_TRIES + SUFFIX_TRIES and last.gain <= last.best_gain
+
+
+def test_a_model_of_fewer_layers_is_read_off_graphs_of_its_own(tmp_path: Path) -> None:
+    """Not off those of the model before, whose updates have the same labels: with the front frozen less is kept."""
+    asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
+    gains = asked.model.graph, PRIOR
+    whole, last = build_update_model(asked, layer_ways(*gains)), build_update_model(asked, layer_ways(*gains, 3))
+    alone = planner(asked.options.model, arena_bytes=3300)
+    assert last == build_update_model(alone, layer_ways(*gains, 3))
+    head = tuple(1 if index == len(whole.layers) - 1 else 0 for index in range(len(whole.layers)))
+    assert largest_load(last.forward, head) < largest_load(whole.forward, head)
+
+
+def test_updates_with_one_label_have_names_of_their_own(tmp_path: Path) -> None:
+    asked = planner(Path(write(SMALL, tmp_path)))
+    head, whole = (resolve_update(asked.model.graph, which) for which in ("head", "all"))
+    names = [asked.named(replace(one, label="the same")) for one in (head, whole, head)]
+    assert names[0] == names[2] != names[1]
+    assert [set(asked.training(name).trained) < set(whole.updates) for name in names] == [True, False, True]
 
 
 def test_nothing_lives_below_the_floor(tmp_path: Path) -> None:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinytrain_compile.api import Compiled, compile, finetune
     from tinytrain_compile.errors import CompileError
-    from tinytrain_compile.twin import Twin
+    from tinytrain_compile.twin import Deltas, Twin
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "Compiled", "Twin", "__version__", "compile", "finetune"]
+__all__ = ["CompileError", "Compiled", "Deltas", "Twin", "__version__", "compile", "finetune"]
 
-_HOMES = {"Compiled": "api", "compile": "api", "finetune": "api", "CompileError": "errors", "Twin": "twin"}
+_HOMES = {
+    **dict.fromkeys(("Compiled", "compile", "finetune"), "api"),
+    **dict.fromkeys(("Deltas", "Twin"), "twin"),
+    "CompileError": "errors",
+}
 
 
 def __getattr__(name: str) -> Any:

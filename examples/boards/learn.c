@@ -14,6 +14,9 @@
 #define DIGITS_IN_ARENA
 #endif
 
+_Static_assert(DIGITS_INPUT_IS_FLOAT && DIGITS_INPUT_ELEMENTS == SENSOR_PIXELS, "the sensor gives what the model takes");
+_Static_assert(DIGITS_LABEL_CLASSES >= SENSOR_CLASSES, "the model knows all that the sensor shows");
+
 enum { STEPS = 200, PART = 20 };
 
 DIGITS_IN_ARENA static _Alignas(DIGITS_ALIGNMENT) unsigned char arena[DIGITS_ARENA_BYTES];

@@ -5,7 +5,8 @@
  * through stdio on a host; on a product of your own, read_sample() asks your sensor instead.
  */
 #include "digits_train.h"
-#include "port.h"
+
+#include "../firmware.h"
 
 #ifdef __has_include /* --runtime schedule, which finetune asks for: the learning rate falls to 0 until the end */
 #if __has_include("digits_schedule.h")
@@ -13,21 +14,12 @@
 #endif
 #endif
 
-#include <stdbool.h>
-#include <string.h>
-
 #ifndef DIGITS_EPOCHS
 #define DIGITS_EPOCHS 12 /* what --epochs, or finetune, says where it is asked */
 #endif
 
-enum { GUARD_BYTES = 4096, GUARD = 0xc5 };
-
-/* All RAM that the model has. The guards show that nothing is written outside it. */
-static struct {
-    unsigned char below[GUARD_BYTES];
-    unsigned char arena[DIGITS_ARENA_BYTES];
-    unsigned char above[GUARD_BYTES];
-} memory PORT_ARENA_SECTION;
+/* All RAM that the model has. */
+static GUARDED(DIGITS_ARENA_BYTES) memory PORT_ARENA_SECTION;
 
 static void check(digits_status status, const char *what)
 {
@@ -38,29 +30,11 @@ static void check(digits_status status, const char *what)
     }
 }
 
-/* Prints `thousandths` / 1000 with three decimals, or one decimal of a percentage. */
-static void print_number(uint32_t thousandths, bool percent)
-{
-    char text[16] = "";
-    size_t at = sizeof text - 1;
-    const unsigned decimals = percent ? 1 : 3;
-    for (unsigned i = 0; thousandths != 0 || i <= decimals; i++) {
-        if (i == decimals) {
-            text[--at] = '.';
-        }
-        text[--at] = (char)('0' + thousandths % 10);
-        thousandths /= 10;
-    }
-    port_print(text + at);
-    port_print(percent ? " %" : "");
-}
-
-/* A pixel as the model takes it: 0 to 1, in int8 (--quant int8) with the input's scale and zero point. */
+/* A pixel as the model takes it: 0 to 1, in int8 (--quant int8) as the input stores it. */
 #ifdef DIGITS_INPUT_SCALE
 static int8_t pixel(unsigned char grey)
 {
-    const int32_t value = (int32_t)((float)grey / 255.0f / DIGITS_INPUT_SCALE + 0.5f) + DIGITS_INPUT_ZERO;
-    return (int8_t)(value < 127 ? value : 127);
+    return digits_quantise_input((float)grey / 255.0f);
 }
 #else
 static float pixel(unsigned char grey)
@@ -84,16 +58,6 @@ static bool read_sample(digits_t *model, int32_t file, digits_label_t *label)
     return true;
 }
 
-static int32_t open_samples(const char *name)
-{
-    const int32_t file = port_open_input(name);
-    if (file < 0) {
-        port_print("cannot open train.bin or test.bin\n");
-        port_exit(2);
-    }
-    return file;
-}
-
 /* Share of test images whose largest output is the right digit, in thousandths. */
 static uint32_t accuracy(digits_t *model)
 {
@@ -109,7 +73,7 @@ static uint32_t accuracy(digits_t *model)
         right += best == label;
     }
     port_close(file);
-    return images == 0 ? 0 : (1000 * right + images / 2) / images;
+    return thousandths_of(right, images);
 }
 
 /* The learning rate of the next update. */
@@ -149,11 +113,6 @@ static uint32_t train(digits_t *model, uint32_t epoch, uint32_t count)
     return images == 0 ? 0 : (uint32_t)(1000.0f * sum / (float)images + 0.5f);
 }
 
-static int write_file(void *file, const void *data, size_t size)
-{
-    return port_write(*(const int32_t *)file, data, size);
-}
-
 static void save(digits_t *model)
 {
     int32_t file = port_open_output("trained.bin");
@@ -167,22 +126,21 @@ static void print_line(uint32_t epoch, uint32_t loss, uint32_t right)
     char text[3] = {(char)('0' + epoch / 10), (char)('0' + epoch % 10), 0};
     port_print(epoch < 10 ? text + 1 : text);
     port_print("   loss ");
-    print_number(loss, false);
+    print_number(loss, false, 0);
     port_print("   held-back accuracy ");
-    print_number(right, true);
+    print_number(right, true, 0);
     port_print("\n");
 }
 
 int main(void)
 {
-    memset(memory.below, GUARD, GUARD_BYTES);
-    memset(memory.above, GUARD, GUARD_BYTES);
+    set_guards(memory.below, memory.above);
 
     digits_t *model;
     check(digits_init(&model, memory.arena, sizeof memory.arena), "init");
 
     port_print("before                held-back accuracy ");
-    print_number(accuracy(model), true);
+    print_number(accuracy(model), true, 0);
     port_print("\n");
     const uint32_t count = count_images(model);
     for (uint32_t epoch = 1; epoch <= DIGITS_EPOCHS; epoch++) {
@@ -190,12 +148,5 @@ int main(void)
         print_line(epoch, loss, accuracy(model));
     }
     save(model);
-
-    for (size_t i = 0; i < GUARD_BYTES; i++) {
-        if (memory.below[i] != GUARD || memory.above[i] != GUARD) {
-            port_print("something was written outside the arena\n");
-            return 3;
-        }
-    }
-    return 0;
+    return judge_guards(memory.below, memory.above);
 }

@@ -7,10 +7,8 @@
  */
 #include "keywords_replay.h"
 #include "keywords_train.h"
-#include "port.h"
 
-#include <stdbool.h>
-#include <string.h>
+#include "../firmware.h"
 
 #ifndef KEYWORDS_EPOCHS
 #define KEYWORDS_EPOCHS 12 /* what --epochs, or finetune, says where it is asked */
@@ -20,16 +18,10 @@ enum {
     STEPS = 8,      /* features are stored in eighths of a standard deviation */
     REPLAYED = 100, /* samples of old speakers that are kept */
     SEED = 1,
-    GUARD_BYTES = 4096,
-    GUARD = 0xc5,
 };
 
-/* All RAM of the model; the guards show that nothing is written outside it. */
-static struct {
-    unsigned char below[GUARD_BYTES];
-    unsigned char arena[KEYWORDS_ARENA_BYTES];
-    unsigned char above[GUARD_BYTES];
-} memory PORT_ARENA_SECTION;
+/* All RAM of the model. */
+static GUARDED(KEYWORDS_ARENA_BYTES) memory PORT_ARENA_SECTION;
 
 /* RAM of the samples that are replayed. */
 static _Alignas(KEYWORDS_REPLAY_ALIGNMENT) unsigned char room[REPLAYED * KEYWORDS_REPLAY_RECORD_BYTES];
@@ -43,30 +35,11 @@ static void check(keywords_status status, const char *what)
     }
 }
 
-/* `thousandths` / 1000 with three decimals, or / 10 with one and a percent sign; right-aligned. */
-static void print_number(uint32_t thousandths, bool percent)
-{
-    char text[6] = "     ";
-    size_t at = sizeof text - 1;
-    const unsigned decimals = percent ? 1 : 3;
-    for (unsigned i = 0; (thousandths != 0 || i <= decimals) && at > 0; i++) {
-        if (i == decimals) {
-            text[--at] = '.';
-        }
-        text[--at] = (char)('0' + thousandths % 10);
-        thousandths /= 10;
-    }
-    port_print(text);
-    port_print(percent ? " %" : "");
-}
-
-/* A feature as the model takes it; in int8 with the input's scale and zero point. */
+/* A feature as the model takes it. */
 #ifdef KEYWORDS_INPUT_SCALE
 static int8_t feature(signed char stored)
 {
-    const float steps = (float)stored / (float)STEPS / KEYWORDS_INPUT_SCALE;
-    const int32_t value = (int32_t)(steps + (steps < 0.0f ? -0.5f : 0.5f)) + KEYWORDS_INPUT_ZERO;
-    return (int8_t)(value < -128 ? -128 : value > 127 ? 127 : value);
+    return keywords_quantise_input((float)stored / (float)STEPS);
 }
 #else
 static float feature(signed char stored)
@@ -90,16 +63,6 @@ static bool read_sample(keywords_t *model, int32_t file, keywords_label_t *label
     return true;
 }
 
-static int32_t open_samples(const char *name)
-{
-    const int32_t file = port_open_input(name);
-    if (file < 0) {
-        port_print("cannot open a file of samples\n");
-        port_exit(2);
-    }
-    return file;
-}
-
 /* Share of words that are understood, in thousandths. */
 static uint32_t accuracy(keywords_t *model, const char *name)
 {
@@ -115,7 +78,7 @@ static uint32_t accuracy(keywords_t *model, const char *name)
         right += best == label;
     }
     port_close(file);
-    return words == 0 ? 0 : (1000 * right + words / 2) / words;
+    return thousandths_of(right, words);
 }
 
 /* What the factory leaves in the device: words of speakers that the model was trained on. */
@@ -151,15 +114,10 @@ static uint32_t train(keywords_t *model, keywords_replay_t *replay)
 static void print_accuracies(keywords_t *model)
 {
     port_print("   new speaker ");
-    print_number(accuracy(model, "test.bin"), true);
+    print_number(accuracy(model, "test.bin"), true, 5);
     port_print("   old speakers ");
-    print_number(accuracy(model, "old.bin"), true);
+    print_number(accuracy(model, "old.bin"), true, 5);
     port_print("\n");
-}
-
-static int write_file(void *file, const void *data, size_t size)
-{
-    return port_write(*(const int32_t *)file, data, size);
 }
 
 static void save(keywords_t *model)
@@ -173,8 +131,7 @@ int main(void)
 {
     keywords_t *model;
     keywords_replay_t replay;
-    memset(memory.below, GUARD, GUARD_BYTES);
-    memset(memory.above, GUARD, GUARD_BYTES);
+    set_guards(memory.below, memory.above);
     check(keywords_init(&model, memory.arena, sizeof memory.arena), "init");
     check(keywords_replay_init(&replay, room, sizeof room, SEED), "replay");
     fill(&replay, model);
@@ -187,7 +144,7 @@ int main(void)
         port_print("epoch ");
         port_print(number);
         port_print("   loss ");
-        print_number(loss, false);
+        print_number(loss, false, 5);
         if ((epoch & (epoch - 1)) == 0 || epoch == KEYWORDS_EPOCHS) {
             print_accuracies(model);
         } else {
@@ -195,12 +152,5 @@ int main(void)
         }
     }
     save(model);
-
-    for (size_t i = 0; i < GUARD_BYTES; i++) {
-        if (memory.below[i] != GUARD || memory.above[i] != GUARD) {
-            port_print("something was written outside the arena\n");
-            return 3;
-        }
-    }
-    return 0;
+    return judge_guards(memory.below, memory.above);
 }

@@ -21,6 +21,9 @@ void port_paint_free(void);
 uint32_t port_damaged_free(void);
 
 #ifdef __arm__
+int32_t port_semihost(int32_t operation, const void *argument); /* one operation of Arm's semihosting; its answer */
+int32_t port_open(const char *name, uint32_t mode);             /* in a mode of SYS_OPEN; negative: failed */
+
 /* High-water mark of one call: paint the free stack, call, look for the lowest word that changed. Nothing here may
  * call a function, so the painted range starts exactly where a callee's frame does. */
 extern uint32_t tt_stack_low[];

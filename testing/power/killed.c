@@ -7,7 +7,7 @@
 #include "m_store.h"
 
 #ifdef __arm__
-enum { SYS_OPEN = 0x01, SYS_WRITE = 0x05, SYS_READ = 0x06, SYS_SEEK = 0x0a, READ_AND_WRITE = 3 };
+enum { SYS_WRITE = 0x05, SYS_READ = 0x06, SYS_SEEK = 0x0a, READ_AND_WRITE = 3 };
 enum { SLOTS = 3, SECTOR = 4096, UNIT = 4, GUARD = 4096 };
 
 /* The link script of a check has room for guards. */
@@ -15,26 +15,12 @@ static struct {
     uint8_t low[GUARD], arena[M_ARENA_BYTES], high[GUARD];
 } memory PORT_ARENA_SECTION;
 
-static int32_t semihost(int32_t operation, const void *argument)
-{
-    register int32_t r0 __asm__("r0") = operation;
-    register const void *r1 __asm__("r1") = argument;
-    __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
-    return r0;
-}
-
-static int32_t open_file(const char *name, uint32_t mode)
-{
-    const uint32_t block[3] = {(uint32_t)name, mode, (uint32_t)strlen(name)};
-    return semihost(SYS_OPEN, block);
-}
-
 static int at_offset(const void *ctx, int32_t operation, uint32_t offset, const void *data, size_t size)
 {
     const uint32_t file = (uint32_t)*(const int32_t *)ctx;
     const uint32_t seek[2] = {file, offset};
     const uint32_t block[3] = {file, (uint32_t)data, (uint32_t)size};
-    return semihost(SYS_SEEK, seek) == 0 && semihost(operation, block) == 0 ? 0 : -1;
+    return port_semihost(SYS_SEEK, seek) == 0 && port_semihost(operation, block) == 0 ? 0 : -1;
 }
 
 static int flash_read(void *ctx, uint32_t offset, void *data, size_t size)
@@ -58,8 +44,8 @@ int main(void)
 {
     static m_slot_store_t store;
     m_t *m;
-    int32_t flash = open_file("flash.bin", READ_AND_WRITE);
-    int32_t done = open_file("done.bin", READ_AND_WRITE);
+    int32_t flash = port_open("flash.bin", READ_AND_WRITE);
+    int32_t done = port_open("done.bin", READ_AND_WRITE);
     const uint32_t slot = (M_STORE_SLOT_BYTES(UNIT) + SECTOR - 1u) / SECTOR * SECTOR + SECTOR;
     const m_medium_t medium = {flash_read, flash_program, flash_erase, &flash, SLOTS, slot, SECTOR, UNIT, 0xff};
     const bool ready = flash >= 0 && done >= 0 && m_init(&m, memory.arena, sizeof memory.arena) == M_OK;

@@ -44,7 +44,7 @@ int main(void)
         port_read(input, &label, sizeof label) != 0) {
         return 1;
     }
-    const uint32_t budgets[3] = {0, M_STEP_CYCLES / 100u * 3u, UINT32_MAX};
+    const uint32_t budgets[3] = {0, M_STEP_CYCLES / 50u, UINT32_MAX};
     for (int way = -1; way < 3; way++) {
         m_t *m;
         float loss;

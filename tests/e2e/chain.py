@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -74,7 +74,11 @@ def _lowered(train: TrainGraph, context: KernelContext, prefix: str) -> KernelSe
 
 def kernels_by_core(train: TrainGraph) -> Callable[[str], KernelSet]:
     """`kernels_of` by core; cores that have the same share one lowering."""
-    lowered = cache(lambda context: _lowered(train, context, "net"))
+
+    @cache
+    def lowered(context: KernelContext) -> KernelSet:
+        return _lowered(train, context, "net")
+
     return lambda board: lowered(kernel_context(load_target(board).features, not train.integer))
 
 
@@ -91,7 +95,7 @@ def project(
 ) -> Project:
     """Plan (quickly), lower and emit; `kernels` may be given where several boards share them.
 
-    one: the step of one sample, where this takes several.
+    one: the step of one sample, where this takes several. slices: every node costs 100 and its place in the order.
     """
     core = load_target(target)
     prefix = c_identifier(name)
@@ -100,7 +104,8 @@ def project(
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
     plan, kernels = with_one(train, plan, kernels, one, target, prefix)
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features, slices)
+    costs = {node.name: [100 + place] for place, node in enumerate(plan.order)} if slices else None
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features, costs)
 
 
 def with_one(
@@ -139,14 +144,13 @@ def emitted(
     fma: bool = True,
     parts: RuntimeParts = NO_PARTS,
     features: bool = False,
-    slices: bool = False,
+    slices: Mapping[str, Sequence[int]] | None = None,
 ) -> Project:
-    """The project of a plan, right or not. slices: every node costs 100 and its place in the order."""
+    """The project of a plan, right or not."""
     small = all(kernel.small for kernel in kernels.kernels)
-    costs = {node.name: 100 + place for place, node in enumerate(plan.order)} if slices else None
     headers = runtime_headers()
     emit = EmitOptions(
-        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, slices=costs, features=features
+        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, slices=slices, features=features
     )
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,14 @@ def test_auto_streams_where_it_is_worth_it(place: Path, tmp_path: Path) -> None:
     found = streams()
     picture = (tmp_path / "out/report.html").read_text(encoding="utf-8")
     assert found is not None and picture.count('class="ring"') == sum(len(s["ring_rows"]) for s in found["streams"])
+    captions = re.findall(r"<b>(map by map|row by row)</b>: ([\d,]+) B", picture)  # before and after, at their peaks
+    assert [what for what, _ in captions] == ["map by map", "row by row"]
+    most = [int(size.replace(",", "")) for _, size in captions]
+    assert found["saved_bytes"] > 0 and most[0] > most[1] and picture.count('class="by-rows"') == len(found["streams"])
+    assert most[0] <= found["arena_without_bytes"] and most[1] <= found["arena_without_bytes"] - found["saved_bytes"]
     assert found["saved_bytes"] >= 0.05 * found["arena_without_bytes"]
     assert streams("--arena", str(found["arena_without_bytes"])) is None
+    assert 'class="levels"' not in (tmp_path / "out/report.html").read_text(encoding="utf-8")
     assert streams("--arena", str(found["arena_without_bytes"] - 8)) == found
     assert streams("--optimise", "time") is None
     assert streams("--stream", "off") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,6 +13,7 @@ import pytest
 
 from testing import models
 from testing.chains import random_chain
+from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
@@ -161,6 +163,61 @@ def test_what_the_calls_refuse(tmp_path: Path) -> None:
     build(["gcc", *STRICT, *NUMERIC, "-Og", *SANITIZED, "main.c", *sources(made.bundle), "-o", "main"], tmp_path)
     done = call([tmp_path / "main"], tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+LOOP = """#include "net_train.h"
+#include <stdio.h>
+#include <stdlib.h>
+enum {{ SAMPLES = 4, EPOCHS = 3 }};
+{kept}
+static int at;
+static void sense(float *x)
+{{
+    for (size_t i = 0; i < NET_INPUT_ELEMENTS; ++i) {{
+        x[i] = (float)((i * 7u + (size_t)at * 5u) % 11u) / 11.0f;
+    }}
+}}
+static net_t *start(void)
+{{
+    net_t *m = NULL;
+    return net_init(&m, malloc(NET_ARENA_BYTES), NET_ARENA_BYTES) == NET_OK ? m : NULL;
+}}
+int main(void)
+{{
+    net_t *m = start(), *const whole = start();
+    for (int i = at = 0; i < SAMPLES; at = ++i) {{
+        {once}
+    }}
+    for (int n = 0; n < EPOCHS * SAMPLES; ++n) {{
+        const int i = at = n % SAMPLES;
+        const net_label_t label = i % 2;
+        float loss, other;
+        {every}
+        sense(net_input(whole)->values);
+        net_train_step(whole, &label, &other);
+        printf("%a %a\\n", (double)loss, (double)other);
+    }}
+    return 0;
+}}
+"""
+
+
+def test_the_loop_of_the_page_learns_what_whole_steps_learn(tmp_path: Path) -> None:
+    """The lines of docs/training-loop.md, compiled: the losses of both ways are the same floats."""
+    page = (ROOT / "docs" / "training-loop.md").read_text(encoding="utf-8")
+    lines = page.partition("```c\nstatic unsigned char kept")[2].partition("```")[0]
+    kept, *calls = [line for line in f"static unsigned char kept{lines}".splitlines() if line]
+    named = [re.sub(r"\bM_", "NET_", re.sub(r"\bm_", "net_", line)) for line in (kept, *calls)]
+    made = project("float32")
+    program = LOOP.format(kept=named[0], once="\n        ".join(named[1:-1]), every=named[-1])
+    write_files(tmp_path, {**made.bundle.files, "main.c": program})
+    flags = [*STRICT, *NUMERIC, "-Wno-unused-result", "-Og", *SANITIZED]
+    build(["gcc", *flags, "main.c", *sources(made.bundle), "-o", "main"], tmp_path)
+    done = call([tmp_path / "main"], tmp_path)
+    losses = [line.split() for line in done.stdout.splitlines()]
+    assert (done.returncode, len(losses)) == (0, 12), done.stderr
+    assert all(one == other for one, other in losses)
+    assert losses[0] != losses[4], "it learns"
 
 
 def test_a_step_that_is_not_finite_changes_nothing(tmp_path: Path) -> None:

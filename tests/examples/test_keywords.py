@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
+from tests.examples.folders import modules_of
 from tests.examples.pages import check_page
 
 KEYWORDS = ROOT / "examples" / "keywords"
@@ -21,13 +21,10 @@ SPEAKER = "it+Alicia"
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType, ModuleType]:
-    """make_data, speakers, recipe: of a folder that is no package."""
-    monkeypatch.syspath_prepend(str(KEYWORDS))
-    found = [importlib.import_module(name) for name in ("make_data", "speakers", "recipe")]
-    for name in ("make_data", "speakers", "recipe"):
-        monkeypatch.delitem(sys.modules, name)
-    return found[0], found[1], found[2]
+def modules() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """make_data, speakers, recipe."""
+    made, speakers, recipe = modules_of(KEYWORDS, "make_data", "speakers", "recipe")
+    return made, speakers, recipe
 
 
 @pytest.mark.qemu

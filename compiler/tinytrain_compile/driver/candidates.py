@@ -278,7 +278,8 @@ class Planner:
         if spec not in made.candidates and spec not in made.too_large:
             candidate = self._full(spec, replace(self.means, smallest=False, again=again))
             if self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
-                made.candidates[spec] = candidate
+                # Further memories come last, so there the smallest arena decides what the plan is.
+                made.candidates[spec] = self._full(spec, self.means) if self.means.memories else candidate
             else:
                 made.too_large.add(spec)
         found = made.candidates.get(spec)

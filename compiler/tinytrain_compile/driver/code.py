@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinytrain_compile.driver.candidates import Candidate
 from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix
@@ -19,11 +19,10 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
-from tinytrain_compile.plan import node_ps
+from tinytrain_compile.plan import sliced
 from tinytrain_compile.report import batch_text
 from tinytrain_compile.target import Target
 
-PS_PER_US = 1_000_000
 ROUNDS = 6
 """Mixtures that are compiled, at most, before all of the code is small."""
 
@@ -52,8 +51,11 @@ class Generator:
         tiles: Mapping[str, Tiles] | None = None,
         smaller: Sequence[Candidate] = (),
     ) -> None:
-        self._candidate, self._options, self._target, self._report = candidate, options, target, report
-        self._tiles = tiles or {}
+        slices = sliced(candidate.plan, core_model(target)) if options.slices == "on" else None
+        self._slices = None if slices is None else slices.cycles
+        self._candidate = candidate if slices is None else replace(candidate, plan=slices.plan)
+        self._options, self._target, self._report = options, target, report
+        self._tiles = _tiles_of_whole_nodes(tiles or dict[str, Tiles](), self._candidate.plan.order)
         self._smaller = in_one_image(candidate, smaller)
         self._prefix = prefix_of(options)
         self._cache = KernelCache()
@@ -81,7 +83,7 @@ class Generator:
         fused = not self._candidate.train.integer
         context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
-        tiles = {} if small else self._tiles
+        tiles = dict[str, Tiles]() if small else self._tiles
         lowering = LowerOptions(self._prefix, context, fused, names, tiles)
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
@@ -90,12 +92,6 @@ class Generator:
         from tinytrain_compile.lower import share_kernels
 
         return share_kernels(kernels, self._prefix)
-
-    def _cycles(self) -> dict[str, int]:
-        """Modelled cycles of every node of the plan, at least one."""
-        core = core_model(self._target)
-        nodes = self._candidate.plan.order
-        return {node.name: max(1, node_ps(node, core) * core.clock_mhz // PS_PER_US) for node in nodes}
 
     def emitted(self, kernels: KernelSet, small_calls: bool) -> SourceBundle:
         """The project."""
@@ -116,7 +112,7 @@ class Generator:
             board=None if self._target.board is None else self._target,
             parts=options.runtime,
             features=options.features == "on",
-            slices=self._cycles() if options.slices == "on" else None,
+            slices=self._slices,
             smaller=self._smaller,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
@@ -236,6 +232,12 @@ class _Budget:
         elif smallest.const_bytes < self._budget:
             ways += ", or train fewer layers (less backward code)"
         raise CompileError("E0403", "--flash-budget", what, ways)
+
+
+def _tiles_of_whole_nodes(tiles: Mapping[str, Tiles], nodes: Iterable[Node]) -> dict[str, Tiles]:
+    """Those of the nodes that are computed at once: they were found for the kernels of whole maps."""
+    streams = {node.name for node in nodes if node.op == "Stream"}
+    return {name: found for name, found in tiles.items() if name not in streams}
 
 
 def _weight_bytes(node: Node) -> int:

@@ -18,6 +18,8 @@ from tinytrain_compile.target import Target
 def _chooses_layers(o: CompileOptions) -> bool:
     """Whether low-rank copies are asked for of layers that are still to be chosen."""
     bounded = o.arena_bytes is not None or o.max_step_ps is not None or o.pareto
+    if o.activations == "auto":
+        return o.pareto
     return o.activations != "exact" and o.update == "auto" and bounded
 
 
@@ -38,7 +40,13 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
         "is about --activations",
         "add that",
     ),
-    ("activations", _chooses_layers, "is not weighed by --update auto (yet)", "name an --update"),
+    ("activations", _chooses_layers, "is not weighed by --update auto", "use --activations auto, or name an --update"),
+    (
+        "activations",
+        lambda o: o.activations == "auto" and o.lock is not None,
+        "has nothing to choose under --lock",
+        "name one",
+    ),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
@@ -121,10 +129,11 @@ def _check_plans(options: CompileOptions) -> None:
         ("cycles", options.cycles),
         ("tune", options.tune),
         ("tiles", options.tiles is not None),
+        ("runtime", "delta" in options.runtime.names),
     )
     for name, given in others:
         if given:
-            what = f"is not possible with {OPTIONS[name].flag}"
+            what = f"is not possible with {OPTIONS[name].flag}{' delta' if name == 'runtime' else ''}"
             raise CompileError("E0101", "--plans", what, "leave one of the two out")
     if options.update == "auto":
         what = "plans share what is trained, and --update auto would follow from the arena"

@@ -12,7 +12,6 @@ from typing import Literal
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Attempt, Objective
-from tinytrain_compile.ir.stages import Streaming
 from tinytrain_compile.plan import (
     CoreModel,
     Goal,
@@ -29,6 +28,7 @@ from tinytrain_compile.plan import (
     step_cost,
     streamed,
     streamed_again,
+    streaming,
     with_lines,
 )
 
@@ -46,7 +46,8 @@ LEAST_SAVED = 0.05
 class Means:
     """What a plan may use by the user's flags, and what it should be.
 
-    limit_ps: longest step by the model. smallest: what does not fit is made as small as it can be, for a message.
+    limit_ps: longest step by the model. smallest: where nothing else fits, the smallest arena is searched: it may fit,
+    or is what a message names.
     stream: whether layers may be computed row by row: "min" for the smallest arena, "auto" likewise where --arena needs
     it, or is not given and LEAST_SAVED is saved. again: whether second runs row by row are looked for where nothing
     else fits, in graphs of more than FEW_NODES. lines: the image comes row by row, which a stream takes; as_bytes: as
@@ -70,8 +71,23 @@ class Means:
 
 
 def plan_with_fallbacks(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
-    """A plan, and what was tried on the way to it; the last attempt is the plan."""
+    """A plan, and what was tried on the way to it; the last attempt is the plan.
+
+    The smallest arena is searched only where nothing else fits, so what fits in one memory is the same plan with and
+    without Means.smallest: a search over many updates goes without, and what it writes down is then planned with.
+    """
     graph = with_lines(graph, means.as_bytes) if means.lines else graph
+    if not means.smallest or means.memories or means.objective is not None or means.remat in ("off", "min"):
+        return _with_second_runs(graph, settings, means)
+    planned, attempts = _with_second_runs(graph, settings, replace(means, smallest=False))
+    room = settings.capacity_bytes
+    if room is None or planned.plan.arena_bytes <= room:
+        return planned, attempts
+    return _with_second_runs(graph, settings, means)
+
+
+def _with_second_runs(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
+    """The same, of a graph whose image comes as it will, with second runs row by row last."""
     planned, attempts = _streamed(graph, settings, means)
     again = _again(graph, planned, settings, means)
     if again is None or again.plan.arena_bytes >= planned.plan.arena_bytes:
@@ -88,7 +104,8 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts
-    without, asked = plan_graph(graph, settings).plan.arena_bytes, attempts[0].kind == "asked"
+    whole, asked = plan_graph(graph, settings).plan, attempts[0].kind == "asked"
+    without = whole.arena_bytes
     alone = attempts[0].arena_bytes if asked else None
     alone = plan_graph(by_rows, settings).plan.arena_bytes if alone is None else alone
     little = settings.capacity_bytes is None and without - alone < LEAST_SAVED * without
@@ -96,7 +113,7 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
         return _planned(graph, settings, means)
     how = "--input-lines" if means.lines else f"--stream {means.stream}"
     tried = Attempt("asked", "as asked", without), Attempt("stream", how, alone)
-    planned = replace(planned, plan=replace(planned.plan, streams=Streaming(without, alone)))
+    planned = replace(planned, plan=replace(planned.plan, streams=streaming(whole, alone)))
     return planned, (*tried, *attempts[asked:])
 
 
@@ -195,7 +212,7 @@ def _paging(graph: Graph, moved: Planned | None, settings: PlanOptions, means: M
     how = "page to " + ", ".join(memory.name for memory in means.memories)
     if moved is not None:
         return Attempt("page", how, moved.plan.arena_bytes, f"+{moved.plan.extra_ps / 1e9:.3g} ms a step")
-    if settings.effort == "quick":
+    if settings.effort == "quick" or not means.smallest:
         return Attempt("page", how, None, "too little")
     least = RematOptions("off" if means.remat in (None, "off") else "min")
     goal = Goal("memory", means.core, means.memories)

@@ -13,7 +13,7 @@ from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
-from tinytrain_compile.ir.activations import LowRank
+from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, Samples, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Node
@@ -56,14 +56,26 @@ class LowRankChoice:
         """By weight: as the scheme says, else as --activations does, where the gradient reads whole inputs."""
         kind = self._options.activations
         found = {name: how for name, how in update.activations.items() if how is not None and not how.trials}
-        if kind == "exact":
-            return found
+        return found if kind in ("exact", "auto") else found | self._open(update, kind)
+
+    def _open(self, update: UpdatePlan, kind: ActivationKind) -> dict[str, LowRank]:
+        """Of layers of which the scheme says nothing."""
+        found = dict[str, LowRank]()
         for layer in layers_of(self._model.graph):
             name = layer.weights[0].name if layer.weights else ""
             open_ = name in update.updates and name not in update.activations
             if open_ and layer.node.op in LOW_RANK_LAYERS and _reads_whole(update.updates[name], layer.node.attrs):
                 found[name] = LowRank((), kind)
         return found
+
+    def measured(self, update: UpdatePlan, kind: ActivationKind, size: int) -> dict[str, LowRank | None]:
+        """By weight: the fewest bytes of this kind within --rank-error; None where exactly takes no more.
+
+        Of layers of which the scheme says nothing. size: samples in a step.
+        """
+        wanted = self._open(update, kind)
+        found = self._measured(update, wanted, size)
+        return {name: found[name] for name in wanted}
 
     def _measured(self, update: UpdatePlan, wanted: Mapping[str, LowRank], size: int) -> dict[str, LowRank | None]:
         keys = {name: (size, name, how.kind, how.ranks) for name, how in wanted.items()}

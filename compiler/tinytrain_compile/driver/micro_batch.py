@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.copy_choice import choose_with_copies
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.ir.stages import UpdatePlan
@@ -20,6 +21,8 @@ from tinytrain_compile.training import SamplesMixError
 def choose(planner: Planner) -> Candidate:
     """What a command makes of a model: the update that was asked for or fits, and the largest micro-batch for it."""
     update = planner.options.update
+    if planner.options.activations == "auto":
+        return choose_with_copies(planner)
     if update == "auto":
         return with_micro_batch(planner, search_update(planner, planner.layer_count))
     return with_micro_batch(planner, planner.exact(update))
@@ -38,6 +41,8 @@ def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
         return candidate
     less = any(attempt.kind == "less" for attempt in candidate.choice.attempts)
     update = resolve_update(planner.model.graph, "all") if less else candidate.update
+    if o.activations in ("asi", "subspace"):  # ranks are those of as many samples as a step takes
+        update = resolve_update(planner.model.graph, o.update)
     attempts: list[Attempt] = []
     for size in (size for size in range(o.batch, 1, -1) if o.batch % size == 0):
         found, attempt = _priced(planner, update, size, o.arena_bytes)

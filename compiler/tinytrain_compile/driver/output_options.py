@@ -18,7 +18,7 @@ class OutputOptions:
         default=NO_PARTS,
         metadata=option(
             "output",
-            "C for the loop around the step: replay (replay=N: with RAM for N samples), monitor, schedule, store.",
+            "C around the step: replay (replay=N: with RAM for N samples), monitor, schedule, store, delta.",
             "--runtime",
             metavar="PARTS",
             read=parse_runtime,

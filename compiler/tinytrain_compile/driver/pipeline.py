@@ -13,6 +13,7 @@ from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.code import Generated, generate
 from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
+from tinytrain_compile.driver.delta import check_delta, delta_files
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.features import check_features
 from tinytrain_compile.driver.file_check import check_file
@@ -121,6 +122,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     check_features(candidate.train, candidate.plan, options)
+    check_delta(candidate.train, options)
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
@@ -227,7 +229,8 @@ def _choose(planner: Planner, progress: Progress) -> Candidate:
         return inference_candidate(planner)
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
-    if options.update == "auto" and options.gains is None and options.data is not None and labelled(options.data):
+    asks = options.update == "auto" and options.gains is None and options.activations != "auto"
+    if asks and options.data is not None and labelled(options.data):
         from tinytrain_compile.driver.choice_by_data import choose_by_data  # it compiles, by this module
 
         return with_micro_batch(planner, choose_by_data(planner, progress))
@@ -366,6 +369,7 @@ def _verify(
 def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes]:
     """What of the output folder is about the project."""
     files: dict[str, str | bytes] = {
+        **delta_files(summary.train, options),
         "report.json": json.dumps(report_json(summary), indent=1) + "\n",
         "plan.json": json.dumps(plan_json(summary), indent=1) + "\n",
     }

@@ -2,6 +2,7 @@
 
 from tinytrain_compile.emit.border import feature_cut
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, checkpoint_of
+from tinytrain_compile.emit.delta import delta_table
 from tinytrain_compile.emit.names import c_identifier
 from tinytrain_compile.emit.packages import SOURCES, PackageFacts, package_files
 from tinytrain_compile.emit.parts import replay_room
@@ -15,6 +16,7 @@ __all__ = [
     "c_identifier",
     "checkpoint_bytes",
     "checkpoint_of",
+    "delta_table",
     "emit_project",
     "feature_cut",
     "package_files",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -14,6 +14,7 @@ from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
+from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
 from tinytrain_compile.emit.labels import label_ctype
@@ -22,11 +23,12 @@ from tinytrain_compile.emit.parts import part_files
 from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
+from tinytrain_compile.emit.shapes import shape_data
 from tinytrain_compile.emit.stack import unknown_stack
 from tinytrain_compile.emit.tables import flash_tables, transposed_tables
 from tinytrain_compile.emit.training import training_data
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.emit.weights import C_TYPES, declaration, float_text, table
+from tinytrain_compile.emit.weights import declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
@@ -69,8 +71,8 @@ class EmitOptions:
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    slices: Mapping[str, int] | None = None
-    """Modelled cycles of every node, for a step that can be computed in slices; None: only whole."""
+    slices: Mapping[str, Sequence[int]] | None = None
+    """Modelled cycles of every node's pieces, for a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
     smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
@@ -269,12 +271,13 @@ def _template_data(
         "exponents_known": train.exponents_known,
         "small_calls": options.small_calls,
         "skipped_behind": behind(train),
-        "input_ctype": C_TYPES[interface.input_dtype],
+        **shape_data(train, interface),
         "input_quant": graph.inputs[0].quant if graph.inputs[0].dtype == "int8" else None,
         "input_zero_more": BYTE_ZERO if interface.input_dtype == "uint8" else 0,
         "input_shape": "x".join(map(str, graph.inputs[0].shape)),
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
         **parts,
+        "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
         "offsets": sequencer.offsets(),
     }
 
@@ -326,7 +329,7 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     return {
         **features,
         "features_asked": options.features,
-        "slices": None if options.slices is None else [options.slices[part.first] for part in train_parts],
+        "slices": None if options.slices is None else [options.slices[part.first][part.piece] for part in train_parts],
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),

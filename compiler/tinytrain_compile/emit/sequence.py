@@ -14,7 +14,7 @@ from tinytrain_compile.ops.base import alias_of, op_def
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.error import ErrorOperands
 from tinytrain_compile.ops.names import operand, position
-from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of
+from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of, pieces_of
 
 CALLS_PER_FUNCTION = 14
 _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
@@ -24,8 +24,9 @@ _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint
 class Part:
     """One static function of the sequence: its name and body lines, and what it takes besides the arena.
 
-    first: the node that it calls first. finds_exponents: it holds errors whose exponents the first step finds.
-    reads_row: it takes a row of the image from the caller.
+    first: the node that it calls first; piece: which piece of that (see `pieces_of`), where a part is no more.
+    finds_exponents: it holds errors whose exponents the first step finds. reads_row: it takes a row of the image from
+    the caller.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Part:
     reads_label: bool
     finds_exponents: bool
     reads_row: bool = False
+    piece: int = 0
 
     @property
     def call(self) -> str:
@@ -133,9 +135,10 @@ class Sequencer:
             runs[-1].append(node)
         result: list[Part] = []
         for run in runs:
-            part = self._part(f"{stem}_{len(result) + 1}", run)
-            same = [other for other in known if other.lines == part.lines]
-            result.append(same[0] if same else part)
+            for piece in range(_piece_count(run[0])):
+                part = self._part(f"{stem}_{len(result) + 1}", run, piece)
+                same = [other for other in known if other.lines == part.lines]
+                result.append(same[0] if same else part)
         return result
 
     def pending(self, nodes: Sequence[Node]) -> list[str]:
@@ -144,16 +147,16 @@ class Sequencer:
         moved = [node.outputs[0].name for node in nodes if op_def(node.op).page == "in"]
         return [f"tt_page_wait({self.pointer(name)});" for name in moved if name not in read]
 
-    def _part(self, name: str, nodes: Sequence[Node]) -> Part:
+    def _part(self, name: str, nodes: Sequence[Node], piece: int = 0) -> Part:
         lines: list[str] = []
         for node in nodes:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
             lines += [f"/* {said} */" for said in self._views_of(node)]
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
-            lines += watch.around(node, self._call(node)) if watch else self._call(node)
+            lines += watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
-        finds = not self._train.exponents_known and any(errors_of(node) for node in nodes)
-        return Part(name, nodes[0].name, tuple(lines), reads_label, finds, any(map(takes_lines, nodes)))
+        finds = not self._train.exponents_known and piece == 0 and any(errors_of(node) for node in nodes)
+        return Part(name, nodes[0].name, tuple(lines), reads_label, finds, any(map(takes_lines, nodes)), piece)
 
     def _views_of(self, node: Node) -> list[str]:
         """Which operands of a call are other names of bytes that lie there under a name of their own."""
@@ -166,15 +169,16 @@ class Sequencer:
                 found.append(f"{self.at(value.name)} is {where}: nothing was copied")
         return found
 
-    def _call(self, node: Node) -> list[str]:
+    def _call(self, node: Node, piece: int = 0) -> list[str]:
         if op_def(node.op).page:
             return self._page(node)
         waits, errors = self._waits(node), [] if self._train.exponents_known else errors_of(node)
-        call = [*waits, *self._kernel_call(node)]
-        if not errors:
+        calls = _calls_of_piece(node, piece)
+        call = [*waits, *self._kernel_call(node, more=calls)]
+        if not errors or piece > 0:
             return call
         if isinstance(node.attrs, StreamAttrs):
-            return [*waits, *self._first_times(node, errors), *self._kernel_call(node)]
+            return [*waits, *self._first_times(node, errors), *self._kernel_call(node, more=calls)]
         return self._first_time(errors[0][1], call)
 
     def _first_times(self, node: Node, errors: Sequence[tuple[int, ErrorOperands]]) -> list[str]:
@@ -184,7 +188,7 @@ class Sequencer:
         for index, error in errors:
             probe, found = self._exponent_calls(error)
             peak = self._operand(error.peak)
-            until = self._kernel_call(node, UNTIL, [str(index + 1)])
+            until = self._kernel_call(node, UNTIL, [*_calls_of_piece(node), str(index + 1)])
             cleared = [f"*{peak} = 0;" for peak in peaks]
             lines += [*probe, *until, *found, *cleared]
             peaks.append(peak)
@@ -265,6 +269,18 @@ class Sequencer:
         if value.name in self._constants and value.name not in self._state:
             return self._tables.of(value.name)
         return self.typed(_ACCESS[value.dtype], value.name)
+
+
+def _piece_count(node: Node) -> int:
+    return len(pieces_of(node.attrs)) if isinstance(node.attrs, StreamAttrs) else 1
+
+
+def _calls_of_piece(node: Node, piece: int | None = None) -> list[str]:
+    """What the function of a stream that may pause takes more: the calls of a piece, or of all pieces."""
+    attrs = node.attrs
+    if not isinstance(attrs, StreamAttrs) or not attrs.pauses:
+        return []
+    return list(map(str, (0, len(attrs.calls)) if piece is None else pieces_of(attrs)[piece]))
 
 
 def transposed_name(node: Node) -> str:

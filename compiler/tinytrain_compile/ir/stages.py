@@ -177,10 +177,12 @@ class Streaming:
     """Layers that a plan computes row by row: nodes `Stream` of its order.
 
     arena_without_bytes, arena_with_bytes: of plans in one memory without them and with them, nothing computed twice.
+    load_without: each step of the plan without them: name of the node, live bytes.
     """
 
     arena_without_bytes: int
     arena_with_bytes: int
+    load_without: tuple[tuple[str, int], ...] = ()
 
     @property
     def saved_bytes(self) -> int:

@@ -44,6 +44,8 @@ class StreamAttrs(Attrs):
     updated.
     position: of a stream that begins with InputLines, where in scratch it keeps how far it is (position_bytes of it):
     it stops before every call that takes a row of the image, until the caller has that row. -1: it runs at once.
+    pauses: numbers of calls, rising, before which a stream that is no such one may stop (see pieces_of): its C function
+    is then told which calls to make.
     """
 
     nodes: tuple[Node, ...]
@@ -56,6 +58,12 @@ class StreamAttrs(Attrs):
     covers: tuple[Overlap, ...] = ()
     position: int = -1
     overwrites: tuple[tuple[int, int], ...] = ()
+    pauses: tuple[int, ...] = ()
+
+
+def pieces_of(attrs: StreamAttrs) -> tuple[tuple[int, int], ...]:
+    """(its first call, the one behind its last) of every piece between two pauses."""
+    return tuple(zip((0, *attrs.pauses), (*attrs.pauses, len(attrs.calls)), strict=True))
 
 
 def position_bytes(nodes: int) -> int:

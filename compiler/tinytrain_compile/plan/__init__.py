@@ -11,11 +11,12 @@ from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.optimise import Goal, optimise
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
-from tinytrain_compile.plan.planned import Planned, plan_graph
+from tinytrain_compile.plan.planned import Planned, plan_graph, streaming
 from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, happened, select
+from tinytrain_compile.plan.slices import sliced
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
@@ -55,10 +56,12 @@ __all__ = [
     "read_lock",
     "select",
     "share_of",
+    "sliced",
     "spread",
     "step_cost",
     "streamed",
     "streamed_again",
+    "streaming",
     "validate_paging",
     "validate_plan",
     "validate_remat",

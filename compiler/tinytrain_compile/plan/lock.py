@@ -16,14 +16,14 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_TEXT_BYTES, read_file
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
-from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun, Streaming
+from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.bounds import peak_bound
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.page_rewrite import Move, replay_moves
 from tinytrain_compile.plan.pages import Memory
-from tinytrain_compile.plan.planned import Planned, plan_graph
+from tinytrain_compile.plan.planned import Planned, plan_graph, streaming
 from tinytrain_compile.plan.remat_rewrite import replay
 from tinytrain_compile.plan.spread import POINTER_BYTES
 from tinytrain_compile.plan.stream_rewrite import inner_nodes, stream_node, with_streams, without_streams
@@ -155,8 +155,8 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
             without = plan_graph(by_rows, replace(options, effort="quick")).plan.arena_bytes
             plan = replace(plan, remat=Rematerialisation(runs, without, plan.arena_bytes, False, lock.graph))
         if lock.streams:
-            both = [plan_graph(one, replace(options, effort="quick")).plan.arena_bytes for one in (graph, by_rows)]
-            plan = replace(plan, streams=Streaming(both[0], plan.arena_bytes if by_rows is graph else both[1]))
+            whole, rows = (plan_graph(one, replace(options, effort="quick")).plan for one in (graph, by_rows))
+            plan = replace(plan, streams=streaming(whole, (plan if by_rows is graph else rows).arena_bytes))
     except PlanError as problem:
         raise CompileError("E0106", lock.file, f"does not fit this model and options ({problem})", WAY_OUT) from problem
     return Planned(moved, plan)

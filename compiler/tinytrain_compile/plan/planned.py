@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.buffers import load_of
+from tinytrain_compile.ir.stages import MemoryPlan, Streaming
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.views import candidates, with_views
@@ -65,3 +66,10 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
             best, least, copied = found, names, turned
     viewed = with_views(graph, least)
     return Planned(viewed, plan_memory(viewed, options))
+
+
+def streaming(without: MemoryPlan, arena_with_bytes: int) -> Streaming:
+    """What streams save, by the plan of the same graph without them."""
+    loads = load_of(without.buffers, len(without.order))
+    names = (node.name for node in without.order)
+    return Streaming(without.arena_bytes, arena_with_bytes, tuple(zip(names, loads, strict=False)))

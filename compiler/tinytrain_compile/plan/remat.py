@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.check import check_graph
@@ -16,7 +17,7 @@ from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.options import PlanOptions, RematOptions
-from tinytrain_compile.plan.planned import Planned, plan_graph
+from tinytrain_compile.plan.planned import REMEMBERED, Planned, plan_graph
 from tinytrain_compile.plan.planner import persistent_buffers
 from tinytrain_compile.plan.remat_problem import Problem, build_problem
 from tinytrain_compile.plan.remat_rewrite import rewrite
@@ -42,18 +43,25 @@ def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> 
     capacity = options.capacity_bytes
     if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
         return without
-    task = Rematerialiser(graph, without.plan, options)
     if remat.mode == "min" or capacity is None:
+        task = Rematerialiser(graph, without.plan, options)
         return task.best_of(task.minimal(), without)
     most = float("inf") if remat.most_share is None else remat.most_share
     # The order found for the rewritten graph may be lower than what any decision reaches in the order it was made for.
-    found = task.within(capacity)
+    task, found = _within(graph, options, capacity)
     if found is None:
         if not remat.smallest:
             return without
         found = task.least_of(tuple(task.minimal()), without, capacity)
     fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most
     return found if fits or remat.most_share is None else replace(without, refused=found)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _within(graph: Graph, options: PlanOptions, capacity: int) -> tuple[Rematerialiser, Planned | None]:
+    """The cheapest plan found that fits, and who looked. Remembered: if None, the smallest may be asked for."""
+    task = Rematerialiser(graph, plan_graph(graph, options).plan, options)
+    return task, task.within(capacity)
 
 
 def share_of(graph: Graph, plan: MemoryPlan) -> float:

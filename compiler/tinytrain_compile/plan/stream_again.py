@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.check import check_graph
-from tinytrain_compile.ir.stages import Rematerialisation, Streaming
+from tinytrain_compile.ir.stages import Rematerialisation
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planned import Planned, plan_graph
+from tinytrain_compile.plan.planned import REMEMBERED, Planned, plan_graph, streaming
 from tinytrain_compile.plan.stream_recompute import Recomputed, Waists
 from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside, without_streams
 from tinytrain_compile.plan.stream_search import needed_streams, proposed, runs_of
@@ -39,11 +40,12 @@ class _Kept:
     load: int
 
 
+@lru_cache(maxsize=REMEMBERED)
 def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) -> Planned | None:
     """The smallest arena found where streams and second runs go together, with the fewest second runs found for it.
 
     smallest: else the fewest that fit options.capacity_bytes. None if nothing fits, or nothing can be kept apart. The
-    loss is the first of options.keep.
+    loss is the first of options.keep. Of the same graph it is the same: the last few are remembered.
     """
     waists = Waists(graph, options.keep[0])
     quick = replace(options, effort="quick", capacity_bytes=None)
@@ -118,12 +120,12 @@ def _planned(graph: Graph, kept: _Kept, options: PlanOptions, quick: PlanOptions
     chosen, _ = needed_streams(again.graph, [*kept.streams, *more], quick)
     streamed = with_streams(again.graph, chosen)
     validate_streams(again.graph, streamed)
-    without = plan_graph(graph, quick).plan.arena_bytes
+    without = plan_graph(graph, quick).plan
     planned = plan_graph(streamed, replace(options, capacity_bytes=None))
     whole = {node.name: node for node in again.graph.nodes}  # without views
     order = tuple(whole[node.name] for node in without_streams(replace(streamed, nodes=planned.plan.order)).nodes)
     validate_remat(graph, again.graph, replace(planned.plan, order=order))
     names = tuple(node.name for node in again.graph.nodes)
-    remat = Rematerialisation(again.runs, without, planned.plan.arena_bytes, cheapest=False, nodes=names)
-    rows = Streaming(without, planned.plan.arena_bytes) if chosen else None
+    remat = Rematerialisation(again.runs, without.arena_bytes, planned.plan.arena_bytes, cheapest=False, nodes=names)
+    rows = streaming(without, planned.plan.arena_bytes) if chosen else None
     return replace(planned, plan=replace(planned.plan, remat=remat, streams=rows))

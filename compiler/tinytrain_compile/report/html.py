@@ -16,6 +16,7 @@ from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.choice import reason_text
 from tinytrain_compile.report.code import code_pieces
+from tinytrain_compile.report.compared import compared
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
 from tinytrain_compile.report.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.pareto import curve_of
@@ -59,6 +60,7 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "analysis": analysis,
         "plan": plan,
         "picture": picture,
+        "compared": compared(analysis),
         "names": CATEGORIES,
         "layout": _Layout(picture),
         "headline": _headline(summary),

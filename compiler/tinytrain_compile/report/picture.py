@@ -281,9 +281,14 @@ def _areas(analysis: Analysis, categories: tuple[Category, ...], height: int) ->
     base = [0] * len(analysis.load)
     for category in sorted(categories, key=_STACKING.index):
         top = [low + part for low, part in zip(base, loads[category], strict=True)]
-        outline = [*_edge(top, height), *reversed(_edge(base, height))]
-        yield Area(category, "M" + "L".join(f"{x} {y}" for x, y in outline) + "Z")
+        yield Area(category, staircase(base, top, height))
         base = top
+
+
+def staircase(base: list[int], top: list[int], height: int) -> str:
+    """The outline between two levels of bytes over the steps, as SVG path data."""
+    outline = [*_edge(top, height), *reversed(_edge(base, height))]
+    return "M" + "L".join(f"{x} {y}" for x, y in outline) + "Z"
 
 
 _STACKING: tuple[Category, ...] = (

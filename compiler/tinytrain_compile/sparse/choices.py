@@ -98,21 +98,26 @@ def gain_of_plan(graph: Graph, plan: UpdatePlan, gains: GainTable) -> int:
     return sum(gain_of(layer, _entry_of(layer, plan), gains) for layer in layers_of(graph))
 
 
-def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
-    """How a plan trains a layer."""
+def _entry_of(layer: Layer, plan: UpdatePlan, fixed: bool = False) -> SchemeEntry:
+    """How a plan trains a layer; fixed: as of entries_of_plan."""
     bias = any(value.name in plan.updates for value in layer.biases)
     weights = [value for value in layer.weights if value.name in plan.updates]
     how = plan.activations.get(layer.weights[0].name) if weights else None
     kept = (how.kind, how.ranks) if how is not None and how.kind == "asi" else ("", ())
+    if fixed and how is not None and how.kind == "subspace":
+        kept = how.kind, how.ranks[:-1]  # the mode of samples is whole
     piece = next((plan.updates[value.name] for value in weights if plan.updates[value.name] is not None), None)
     if piece is None:
         return SchemeEntry(layer.name, bias, "all" if weights else 0, "out", *kept)
     return SchemeEntry(layer.name, bias, piece.channels, weight_axis(layer.node, piece.axis), *kept)
 
 
-def entries_of_plan(graph: Graph, plan: UpdatePlan) -> tuple[SchemeEntry, ...]:
-    """The scheme that is an update: an entry for every layer of which anything is trained."""
-    entries = (_entry_of(layer, plan) for layer in layers_of(graph))
+def entries_of_plan(graph: Graph, plan: UpdatePlan, fixed: bool = False) -> tuple[SchemeEntry, ...]:
+    """The scheme that is an update: an entry for every layer of which anything is trained.
+
+    fixed: with the ranks of fixed subspaces, which need the same samples when the scheme is read.
+    """
+    entries = (_entry_of(layer, plan, fixed) for layer in layers_of(graph))
     return tuple(entry for entry in entries if entry.bias or entry.weight != 0)
 
 

@@ -20,7 +20,7 @@ _STATUS = {
     4: "nothing was accumulated",
     5: "the loss is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
-    7: "not a checkpoint of this model, or damaged",
+    7: "of another model, or damaged",
 }
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -148,6 +148,25 @@ class Instance:
         held = self._memories[slot.memory].bytes[slot.offset : slot.offset + slot.size_bytes]
         return held.view(np.dtype(slot.dtype))
 
+    def delta(self) -> bytes:
+        """What training has changed, as the device's message. E0101 of a build without `--runtime delta`."""
+        size = self._delta_call("size", ctypes.c_size_t)(self._handle)
+        message = ctypes.create_string_buffer(size)
+        self._check("delta", self._delta_call("get")(self._handle, message))
+        return message.raw
+
+    def apply_delta(self, message: bytes) -> None:
+        """The values in flash plus a delta. E0105 where it is another model's, or damaged: then nothing has changed."""
+        size = self._delta_call("size", ctypes.c_size_t)(self._handle)
+        if len(message) != size:
+            what = f"{len(message)} bytes, and a delta of this model has {size}"
+            raise CompileError("E0105", "delta", what, "give one of a build of the same model")
+        self._check("delta", self._delta_call("apply")(self._handle, ctypes.c_char_p(message)))
+
+    def seed_device(self, device: int) -> None:
+        """Rounding noise of its own."""
+        self._check("device", self._delta_call("seed")(self._handle, ctypes.c_uint32(device)))
+
     def close(self) -> None:
         """Give the memories back."""
         self._memories.clear()
@@ -188,6 +207,11 @@ class Instance:
             self._check("rows", status)
             return
         ctypes.memmove(self._call("input", ctypes.c_void_p)(self._handle), x.ctypes.data, x.nbytes)
+
+    def _delta_call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
+        if not hasattr(self._library, f"{self.interface.prefix}_delta_{name}"):
+            raise CompileError("E0101", "delta", "this build has none", "compile with runtime='delta'")
+        return self._call(f"delta_{name}", result)
 
     def _call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
         function = getattr(self._library, f"{self.interface.prefix}_{name}")

@@ -115,6 +115,24 @@ class Twin:
         """Take a checkpoint of this model, of a device or a twin. E0105 for any other: then all is as in the file."""
         self.instance.load(Path(path).read_bytes())
 
+    def delta(self) -> bytes:
+        """What training has changed since the file, as the device's message (docs/fleet.md).
+
+        Raises E0101 of a build without runtime="delta", E0603 where a weight is not finite.
+        """
+        return self.instance.delta()
+
+    def apply_delta(self, message: bytes) -> None:
+        """Weights become those of the file plus a delta; optimizer, learning rate and noise stay.
+
+        Raises E0105 for a delta of another model, or a damaged one: then nothing has changed.
+        """
+        self.instance.apply_delta(message)
+
+    def seed_device(self, device: int) -> None:
+        """Rounding noise of its own for each device of a fleet, before its first step. Needs runtime="delta"."""
+        self.instance.seed_device(device)
+
     def reset(self) -> None:
         """Begin anew with the weights of the file."""
         self.instance.reset()

@@ -28,7 +28,7 @@ _Noreturn void tt_fault(uint32_t ipsr);
 enum { SYS_OPEN = 0x01, SYS_CLOSE = 0x02, SYS_WRITE0 = 0x04, SYS_WRITE = 0x05, SYS_READ = 0x06, SYS_EXIT = 0x20 };
 enum { MODE_READ_BINARY = 1, MODE_WRITE_BINARY = 5, EXIT_FAULT = 99 };
 
-static int32_t semihost(int32_t operation, const void *argument)
+int32_t port_semihost(int32_t operation, const void *argument)
 {
     register int32_t r0 __asm__("r0") = operation;
     register const void *r1 __asm__("r1") = argument;
@@ -36,50 +36,50 @@ static int32_t semihost(int32_t operation, const void *argument)
     return r0;
 }
 
-static int32_t open_file(const char *name, uint32_t mode)
+int32_t port_open(const char *name, uint32_t mode)
 {
     const uint32_t block[3] = {(uint32_t)name, mode, (uint32_t)strlen(name)};
-    return semihost(SYS_OPEN, block);
+    return port_semihost(SYS_OPEN, block);
 }
 
 int32_t port_open_input(const char *name)
 {
-    return open_file(name, MODE_READ_BINARY);
+    return port_open(name, MODE_READ_BINARY);
 }
 
 int32_t port_open_output(const char *name)
 {
-    return open_file(name, MODE_WRITE_BINARY);
+    return port_open(name, MODE_WRITE_BINARY);
 }
 
 int port_read(int32_t file, void *data, size_t size)
 {
     const uint32_t block[3] = {(uint32_t)file, (uint32_t)data, (uint32_t)size};
-    return size == 0u || semihost(SYS_READ, block) == 0 ? 0 : -1; /* the answer is what did not come */
+    return size == 0u || port_semihost(SYS_READ, block) == 0 ? 0 : -1; /* the answer is what did not come */
 }
 
 int port_write(int32_t file, const void *data, size_t size)
 {
     const uint32_t block[3] = {(uint32_t)file, (uint32_t)data, (uint32_t)size};
-    return size == 0u || semihost(SYS_WRITE, block) == 0 ? 0 : -1;
+    return size == 0u || port_semihost(SYS_WRITE, block) == 0 ? 0 : -1;
 }
 
 void port_close(int32_t file)
 {
     const uint32_t block[1] = {(uint32_t)file};
-    (void)semihost(SYS_CLOSE, block);
+    (void)port_semihost(SYS_CLOSE, block);
 }
 
 void port_print(const char *text)
 {
-    (void)semihost(SYS_WRITE0, text);
+    (void)port_semihost(SYS_WRITE0, text);
 }
 
 _Noreturn void port_exit(int code)
 {
     const uint32_t block[2] = {0x20026u /* ADP_Stopped_ApplicationExit */, (uint32_t)code};
     for (;;) {
-        (void)semihost(SYS_EXIT, block);
+        (void)port_semihost(SYS_EXIT, block);
     }
 }
 

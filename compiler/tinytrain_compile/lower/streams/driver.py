@@ -61,7 +61,8 @@ def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, wh
     """The kernel of a stream: functions of its inner nodes, its calls as a table, and the function that makes these.
 
     One with errors has a second function that computes the first `nodes` inner nodes, and applies sums only where that
-    is more than there are: for the step that finds exponents.
+    is more than there are: for the step that finds exponents. One that may pause takes the calls that it is to make: it
+    counts from the table what those before them have done, so that nothing is kept between two of its pieces.
     """
     attrs = node.attrs
     assert isinstance(attrs, StreamAttrs)
@@ -133,7 +134,22 @@ def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
     """Every value of the inner graph: operands by what their first reader calls them, results, rings."""
     found: dict[str, _Place] = {}
     rings: dict[str, Ring] = {ring.name: ring for ring in attrs.rings}
-    taken = {"y", "scratch", "call", "node", "nodes", "count", "row", "done", "at", "tap", "from", TABLE}
+    taken = {
+        "y",
+        "scratch",
+        "call",
+        "node",
+        "nodes",
+        "count",
+        "row",
+        "done",
+        "at",
+        "tap",
+        "from",
+        "begin",
+        "end",
+        TABLE,
+    }
     for index, inner in enumerate(attrs.nodes):
         for word, value in zip(names_of(inner)[0], inner.inputs, strict=True):
             if value.name in attrs.inputs and value.name not in found:
@@ -161,7 +177,8 @@ def _signature(node: Node, attrs: StreamAttrs, places: Mapping[str, _Place]) -> 
         )
         if i - read not in overwriting
     ]
-    return [*declared, *(["uint8_t *scratch"] if attrs.scratch_bytes else [])]
+    scratch, pieces = (["uint8_t *scratch"], attrs.scratch_bytes), (["int32_t begin", "int32_t end"], attrs.pauses)
+    return [*declared, *(item for items, has in (scratch, pieces) if has for item in items)]
 
 
 # ---- body -----------------------------------------------------------------------------------------------------------
@@ -182,30 +199,37 @@ def _body(
         *rings,
         *([f"int32_t {TABLE}[{_most_rows(attrs, inner, reach)}];"] if reach else []),
         *begin,
-        f"for (; {call} < {len(attrs.calls)}; ++{call}) {{",
+        f"for (; {call} < {'end' if attrs.pauses else len(attrs.calls)}; ++{call}) {{",
         f"    const int32_t node = {name}_calls[{call}][0];",
         f"    const int32_t count = {name}_calls[{call}][1];",
         "    const int32_t row = done[node];",
         *(["    if (node >= nodes) {", "        continue;", "    }"] if errors else []),
         *([] if attrs.position < 0 else _waits(inner[0], places)),
         "    done[node] = row + count;",
+        *(["    if (call < begin) {", "        continue; /* an earlier piece */", "    }"] if attrs.pauses else []),
         "    switch (node) {",
         *(f"    {line}" for one in inner for line in _case(one, places, one.index == len(inner) - 1)),
         "    }",
         "}",
     ]
-    after = [_sum_call(one, one.kernel.apply, places) for one in inner if isinstance(one.kernel, SumKernel)]
-    if after and errors:
-        lines += [f"if (nodes > {len(inner)}) {{", *(f"    {call};" for call in after), "}"]
-    else:
-        lines += [f"{call};" for call in after]
-    return [f"    {line}" for line in lines]
+    return [f"    {line}" for line in (*lines, *_behind(attrs, inner, places, errors))]
+
+
+def _behind(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Place], errors: bool) -> list[str]:
+    """What is done behind the last row: sums are applied."""
+    after = [f"{_sum_call(one, one.kernel.apply, places)};" for one in inner if isinstance(one.kernel, SumKernel)]
+    conditions = [f"nodes > {len(inner)}"] if errors else []
+    conditions += [f"end == {len(attrs.calls)}"] if attrs.pauses else []
+    if not after or not conditions:
+        return after
+    return [f"if ({' && '.join(conditions)}) {{", *(f"    {call}" for call in after), "}"]
 
 
 def _begin(attrs: StreamAttrs, prepare: Sequence[str]) -> tuple[list[str], str]:
     """(how a stream begins, the C expression of the number of its next call)."""
     if attrs.position < 0:
-        return [f"int32_t call = 0, done[{len(attrs.nodes)}] = {{0}};", *prepare], "call"
+        once = ["if (begin == 0) {", *(f"    {line}" for line in prepare), "}"] if attrs.pauses and prepare else prepare
+        return [f"int32_t call = 0, done[{len(attrs.nodes)}] = {{0}};", *once], "call"
     return [
         f"int32_t *const at = {_at('int32_t', attrs.position)}; /* the next call, then rows done of each node */",
         "int32_t *const done = at + 1;",

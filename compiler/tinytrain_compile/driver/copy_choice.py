@@ -1,0 +1,190 @@
+"""`--activations auto`: low-rank copies only where a plan with them trains more than one without.
+
+Gains are those of --update auto (--gains, or the prior). A layer whose input is a copy loses the share of its weight's
+gain that the gradient is off by on the samples. So exact inputs win wherever they fit. Where they do not, candidates
+are planned for real, under the same limits and with the same means (streams, second runs, further memories): copies
+everywhere, the smaller kind of each layer, and then better ones, layer by layer, as long as a plan fits. What --update
+auto finds without copies is kept unless a candidate gains more, so that it is never the worse for them. Plans are
+counted, not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.update_rounds import SCHEME
+from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.activations import ActivationKind, LowRank
+from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
+from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.sparse import (
+    PRIOR,
+    GainTable,
+    entries_of_plan,
+    gain_of_plan,
+    read_gains,
+    resolve_update,
+    scheme_text,
+)
+from tinytrain_compile.sparse.gains import UNITS
+
+SUFFIXES = 4
+"""last:N of more gain than what was found without copies, that get copies."""
+NEAR = 1.06
+"""What a quick plan may need, over --arena, for a full one to be tried."""
+MOST_BETTER = 24
+"""Quick plans of one update with better copies, at most."""
+
+Ways = Mapping[str, LowRank | None]
+"""Weight -> how its layer keeps its input; None: exactly."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Copies:
+    """One update, and the copies that its layers can keep. gain: of the update with exact inputs, in 1 / UNITS."""
+
+    planner: Planner
+    update: UpdatePlan
+    gains: GainTable
+    gain: int
+
+    def lost(self, ways: Ways) -> int:
+        """Of the gain, by errors of gradients, in 1 / UNITS."""
+        return sum(self.of_layer(name, how) for name, how in ways.items())
+
+    def of_layer(self, name: str, how: LowRank | None) -> int:
+        """The same of one layer."""
+        if how is None or how.error is None:
+            return 0
+        alone = replace(self.update, updates={k: v for k, v in self.update.updates.items() if k == name})
+        return round(min(how.error, 1.0) * gain_of_plan(self.planner.model.graph, alone, self.gains))
+
+    def smallest(self) -> dict[str, LowRank | None]:
+        """For every layer the kind that takes fewest bytes within --rank-error."""
+        kinds: tuple[ActivationKind, ...] = ("asi",) if self.planner.options.quant == "int8" else ("asi", "subspace")
+        found = [self.planner.low_rank.measured(self.update, kind, self.planner.size) for kind in kinds]
+        names = [name for name in self.update.updates if any(name in each for each in found)]
+        return {name: min((each.get(name) for each in found), key=_bytes) for name in names}
+
+    def spec(self, ways: Ways) -> str:
+        """The text by which the planner knows the update with these copies."""
+        said = ";".join(f"{name}:{how.kind}{how.ranks}" for name, how in sorted(ways.items()) if how is not None)
+        named = replace(self.update, activations=dict(ways), label=f"{self.update.label} with {said or 'no copies'}")
+        return self.planner.named(named)
+
+    def fits(self, ways: Ways, near: float = 1.0) -> bool:
+        """Whether a quick plan keeps to the limits, or nearly so."""
+        spec = self.spec(ways)
+        if self.planner.impossible(spec):
+            return False
+        price = self.planner.price(spec)
+        return self.planner.meets(int(price.arena_bytes / near), price.ps)
+
+    def better(self, ways: dict[str, LowRank | None]) -> dict[str, LowRank | None]:
+        """Exact inputs, or smaller errors, where a quick plan still fits, what is lost most first."""
+        left = MOST_BETTER
+        for name in sorted(ways, key=lambda name: (-self.of_layer(name, ways[name]), name)):
+            for how in better_copies(ways[name]):
+                if left < 1:
+                    return ways
+                left -= 1
+                if self.fits(changed := {**ways, name: how}):
+                    ways = changed
+                    break
+        return ways
+
+    def planned(self, above: int) -> tuple[int, Candidate] | None:
+        """(gain, candidate) of the best copies found that fit, if they gain more than `above`."""
+        smallest = self.smallest()
+        if all(how is None for how in smallest.values()) or not self.fits(smallest, NEAR):
+            return None
+        for ways in (self.better(smallest), smallest) if self.fits(smallest) else (smallest,):
+            gain = self.gain - self.lost(ways)
+            candidate = self.planner.fitting(self.spec(ways)) if gain > above else None
+            if candidate is not None:
+                return gain, replace(candidate, update=replace(candidate.update, label=self.update.label))
+        return None
+
+
+def _bytes(how: LowRank | None) -> float:
+    """Of the arena, that a copy takes; there are none where exactly takes no more."""
+    if how is None:
+        return float("inf")
+    return next(trial.size_bytes for trial in how.trials if trial.ranks == how.ranks)
+
+
+def better_copies(how: LowRank | None) -> Iterator[LowRank | None]:
+    """Exactly, then ranks with smaller errors, the smallest error first; fixed subspaces have only their own."""
+    if how is None:
+        return
+    yield None
+    if how.kind == "asi" and how.error is not None:
+        for trial in sorted(how.trials, key=lambda trial: (trial.error, trial.size_bytes)):
+            if trial.error < how.error:
+                yield replace(how, ranks=trial.ranks, error=trial.error)
+
+
+def choose_with_copies(planner: Planner) -> Candidate:
+    """What --activations auto makes of a command: exact inputs where they fit, else the copies that lose least.
+
+    Errors: E0101 without samples, or where it is not known how many a step takes.
+    """
+    o, graph = planner.options, planner.model.graph
+    if o.data is None:
+        raise CompileError("E0101", "--activations auto", "measures ranks on samples", "add --data FILE.npz")
+    if o.micro_batch == "auto":
+        what = "--activations auto measures ranks for as many samples as a step takes"
+        raise CompileError("E0101", "--micro-batch auto", what, "name a number")
+    gains = PRIOR if o.gains is None else read_gains(o.gains, graph)
+    if o.update == "auto":
+        return _auto(planner, gains, search_update(planner, planner.layer_count, gains))
+    plain = planner.exact(o.update)
+    if planner.meets(plain.plan.arena_bytes, plain.choice.cost.ps):
+        return plain
+    update = resolve_update(graph, o.update)
+    found = _Copies(planner, update, gains, gain_of_plan(graph, update, gains)).planned(-1)
+    return plain if found is None else found[1]
+
+
+def _auto(planner: Planner, gains: GainTable, exact: Candidate) -> Candidate:
+    """Deeper suffixes with copies, or what was found without."""
+    graph, before = planner.model.graph, gain_of_plan(planner.model.graph, exact.update, gains)
+    fits = planner.meets(exact.plan.arena_bytes, exact.choice.cost.ps)
+    best, rounds = (before if fits else -1, exact), list[ChoiceRound]()
+    for depth in range(planner.layer_count, 0, -1):
+        update = resolve_update(graph, f"last:{depth}")
+        gain = gain_of_plan(graph, update, gains)
+        if gain <= best[0] or len(rounds) == SUFFIXES:
+            break
+        found = _Copies(planner, update, gains, gain).planned(best[0])
+        size = None if found is None else found[1].plan.arena_bytes
+        rounds.append(ChoiceRound("full", (gain if found is None else found[0]) / UNITS, size, found is not None))
+        best = best if found is None else found
+    return exact if best[1] is exact else _told(planner, gains, best, before if fits else 0, exact, rounds)
+
+
+def _told(
+    planner: Planner,
+    gains: GainTable,
+    best: tuple[int, Candidate],
+    before: int,
+    exact: Candidate,
+    rounds: list[ChoiceRound],
+) -> Candidate:
+    """The candidate as --update auto tells of it."""
+    gain, candidate = best
+    graph = planner.model.graph
+    every = gain_of_plan(graph, resolve_update(graph, f"last:{planner.layer_count}"), gains)
+    known = () if exact.choice.update is None else exact.choice.update.rounds
+    count = sum(how is not None for how in candidate.update.activations.values())
+    why = f"{count} layers keep low-rank copies; with exact inputs the gain is {before / UNITS:.1f}"
+    head = f"Chosen by tinytrain-compile --update auto --activations auto; gains: {gains.said}."
+    entries = entries_of_plan(graph, candidate.update, fixed=True)
+    text = scheme_text(entries, head)
+    update = UpdateChoice(gains.said, gain / UNITS, every / UNITS, (*known, *rounds), text, (why,))
+    attempts = (*exact.choice.attempts[:1], *candidate.choice.attempts[-1:])
+    choice = replace(candidate.choice, update=update, attempts=attempts)
+    return replace(candidate, update=replace(candidate.update, label=SCHEME), automatic=True, choice=choice)

@@ -1,0 +1,30 @@
+"""Deltas of the trained subset (`--runtime delta`): whether a build can have them, and their slot table as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.prefix import prefix_of
+from tinytrain_compile.emit import delta_table
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import TrainGraph
+
+PART = "delta"
+
+
+def check_delta(train: TrainGraph, options: CompileOptions) -> None:
+    """E0101 for channels that change their scale on the device: numbers of two devices then count different things."""
+    shifted = any(part.unit is not None and part.unit.shift for part in train.trained.values())
+    if PART in options.runtime.names and shifted:
+        what = "is not possible with --rescale on, whose weights count in steps that differ from device to device"
+        raise CompileError("E0101", "--runtime delta", what, "leave one of the two out")
+
+
+def delta_files(train: TrainGraph, options: CompileOptions) -> Mapping[str, str]:
+    """m_delta.json: where each tensor is in a delta."""
+    if PART not in options.runtime.names:
+        return {}
+    return {f"{prefix_of(options)}_delta.json": json.dumps(asdict(delta_table(train)), indent=1) + "\n"}

@@ -1,0 +1,28 @@
+"""What the public header says of the input, the output and the label: types, axes, sizes, the order of an image."""
+
+from __future__ import annotations
+
+from tinytrain_compile.emit.weights import C_TYPES
+from tinytrain_compile.ir.stages import Interface, TrainGraph
+
+_IMAGE_RANK = 4
+
+
+def shape_data(train: TrainGraph, interface: Interface) -> dict[str, object]:
+    """For the templates: C types and shapes; image: height, width and channels of an input of four axes, and whether
+    channels come last."""
+    given = train.graph.inputs[0]
+    image = None
+    if len(given.shape) == _IMAGE_RANK:
+        last = given.layout == "NHWC"
+        height, width, channels = given.shape[1:] if last else (*given.shape[2:], given.shape[1])
+        image = {"last": last, "height": height, "width": width, "channels": channels}
+    return {
+        "input_ctype": C_TYPES[interface.input_dtype],
+        "image": image,
+        "shapes": [
+            ("INPUT", "the input", given.shape),
+            ("OUTPUT", "the output of one sample", train.of_one(train.graph.outputs[0])),
+            ("LABEL", "the label", train.label.shape),
+        ],
+    }

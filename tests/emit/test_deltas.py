@@ -1,0 +1,379 @@
+"""Deltas (--runtime delta): the C on a host and on boards, twin/delta.py, and a formula that knows neither."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testing import models
+from tests.e2e import chain
+from tests.e2e.marks import needs_qemu
+from tests.emit.test_generated_c import needs_gcc
+from tests.quantize import nets
+from tinytrain_compile.api import options_from
+from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.emit import delta_table
+from tinytrain_compile.emit.checkpoint import stored
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import in_slots, random_samples
+from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.target import load_target
+from tinytrain_compile.twin import Deltas, Instance
+from tinytrain_compile.verify import find_tools
+from tinytrain_compile.verify.build import build_library, compile_project, link_project
+from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
+from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.temporary import work_folder
+
+pytestmark = needs_gcc
+PROGRAM = Path(__file__).parent / "programs" / "delta.c"
+STEPS, DEVICE = 6, 5
+TRAINS: dict[str, Callable[[], TrainGraph]] = {
+    "float32, momentum": lambda: chain.train_graph(models.mlp(), optimizer="momentum", learning_rate=0.1),
+    "int8, fractions in some, float head": lambda: nets.int8_train(nets.cnn(4, 2), store="mixed", learning_rate=0.5),
+    "int8, noise, int8 head": lambda: nets.int8_train(nets.cnn(4, 2), head="int8", learning_rate=0.5),
+    "int8, fractions": lambda: nets.int8_train(nets.cnn(4, 2), head="int8", store="q8.8", learning_rate=0.5),
+}
+BOARDS = {"float32, momentum": "cortex-m0plus", "int8, fractions in some, float head": "cortex-m7"}
+
+
+@cache
+def project(name: str) -> chain.Project:
+    return chain.project(TRAINS[name](), BOARDS.get(name, "cortex-m7"), parts=RuntimeParts(("delta",)))
+
+
+@pytest.fixture(params=TRAINS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@cache
+def library(name: str) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    folder = tempfile.TemporaryDirectory()
+    return folder, build_library(project(name).bundle, find_tools(), Path(folder.name))
+
+
+def instance(name: str) -> Instance:
+    return Instance(library(name)[1], project(name).bundle.interface)
+
+
+def train(device: Instance, name: str, seed: int = 1, steps: int = STEPS) -> None:
+    made = project(name)
+    samples = in_slots(made.bundle.interface, random_samples(made.train, steps, seed))
+    for at in range(steps):
+        device.train(samples.x[at : at + 1], samples.y[at : at + 1])
+
+
+# ---- the formula, from nothing but checkpoints and docs/fleet.md ----------------------------------------------------
+
+
+def tensors(graph: TrainGraph, checkpoint: bytes) -> dict[str, list[Fraction]]:
+    """Every tensor of a checkpoint, exactly."""
+    found, at = dict[str, list[Fraction]](), 16
+    for value in stored(graph):
+        data = np.frombuffer(checkpoint, value.dtype, value.elements, at)
+        found[value.name] = [Fraction(number) for number in data.tolist()]
+        at += data.nbytes
+    assert at + 4 == len(checkpoint)
+    return found
+
+
+def counted(graph: TrainGraph, state: dict[str, list[Fraction]]) -> dict[str, list[Fraction]]:
+    """What a delta counts of a state: numbers, units of biases, 1/256 steps."""
+    found = dict[str, list[Fraction]]()
+    for name, part in sorted(graph.trained.items()):
+        numbers = state[name]
+        if graph.graph.constants[name].dtype == np.int8:
+            fine = state[part.unit.fraction] if part.unit and part.unit.fraction else [Fraction(0)] * len(numbers)
+            numbers = [256 * whole + fraction for whole, fraction in zip(numbers, fine, strict=True)]
+        found[name] = numbers
+    return found
+
+
+def is_real(graph: TrainGraph, name: str) -> bool:
+    return graph.graph.constants[name].dtype == np.float32
+
+
+def nearest(number: Fraction, real: bool) -> int:
+    """Ties to even for real numbers (as round has it), else away from zero."""
+    if real:
+        return round(number)
+    return int(abs(number) + Fraction(1, 2)) * (-1 if number < 0 else 1)
+
+
+def expected(graph: TrainGraph, now: bytes, first: bytes, hash_text: str) -> bytes:
+    """The message that m_delta_get has to write."""
+    states = [counted(graph, tensors(graph, checkpoint)) for checkpoint in (now, first)]
+    body = b""
+    for name in states[0]:
+        real = is_real(graph, name)
+        changes = [a - b for a, b in zip(*(state[name] for state in states), strict=True)]
+        if real:
+            changes = [Fraction(float(np.float32(change))) for change in changes]
+        exponent = (-100 if any(changes) else 0) if real else 0
+        while max(abs(nearest(change / Fraction(2) ** exponent, real)) for change in changes) > 32767:
+            exponent += 1
+        body += struct.pack("<h", exponent)
+        body += struct.pack(f"<{len(changes)}h", *(nearest(c / Fraction(2) ** exponent, real) for c in changes))
+    body += b"\0" * (len(body) % 4)
+    body = b"TTD1" + bytes.fromhex(hash_text)[::-1] + struct.pack("<I", len(body)) + body
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+def assert_applied(graph: TrainGraph, after: bytes, before: bytes, first: bytes, message: bytes) -> None:
+    """A parameter is what flash has plus the message's change, rounded as stated; nothing else has moved."""
+    table = delta_table(graph)
+    changes = Deltas(table).read(message)
+    now, was = tensors(graph, after), tensors(graph, before)
+    whole, begun = counted(graph, now), counted(graph, tensors(graph, first))
+    touched = set(graph.trained)
+    for slot in table.slots:
+        unit = graph.trained[slot.name].unit
+        touched |= {unit.fraction} if unit is not None and unit.fraction else set()
+        wanted = [b + Fraction(c) for b, c in zip(begun[slot.name], changes[slot.name].tolist(), strict=True)]
+        if slot.type == "float32":
+            assert whole[slot.name] == [Fraction(float(np.float32(float(value)))) for value in wanted]
+        elif slot.type == "int32":
+            assert whole[slot.name] == wanted
+        elif slot.fine:
+            assert whole[slot.name] == [min(max(value, -32640), 32639) for value in wanted]
+        else:
+            limited = [min(max(value, -127 * 256), 127 * 256) for value in wanted]
+            assert all(abs(a - b) < 256 for a, b in zip(whole[slot.name], limited, strict=True))
+            assert all(a == b for a, b in zip(whole[slot.name], limited, strict=True) if b % 256 == 0)
+    assert {key: value for key, value in now.items() if key not in touched} == {
+        key: value for key, value in was.items() if key not in touched
+    }
+
+
+# ---- one device to another ------------------------------------------------------------------------------------------
+
+
+def test_a_delta_is_what_the_formula_says(name: str) -> None:
+    """And takes what one device has learned to another one, whose noise and optimizer stay its own."""
+    graph = project(name).train
+    one, other = instance(name), instance(name)
+    first = one.save()
+    empty = one.delta()
+    assert not any(change.any() for change in Deltas(delta_table(graph)).read(empty).values())
+    train(one, name)
+    train(other, name, seed=2, steps=2)
+    other.set_rate(0.25)
+    message, before = one.delta(), other.save()
+    assert message == expected(graph, one.save(), first, delta_table(graph).model_hash)
+    assert one.save() != first and message != empty
+    deltas = Deltas(delta_table(graph))
+    assert deltas.write(deltas.read(message)) == message == deltas.mean([message, message]), (
+        "numpy rounds as the device"
+    )
+    other.apply_delta(message)
+    assert_applied(graph, other.save(), before, first, message)
+    if all(slot.type == "steps" and not slot.fine for slot in delta_table(graph).slots):
+        assert other.delta() == message
+    other.apply_delta(empty)
+    whole, begun = (counted(graph, tensors(graph, state)) for state in (other.save(), first))
+    assert whole == begun, "no change is what flash has"
+
+
+def test_a_mean_is_the_mean(name: str) -> None:
+    """Of three devices with weights 1, 1, 2, within half a unit of the message; whole numbers of equal ones exactly."""
+    deltas, messages = Deltas(delta_table(project(name).train)), list[bytes]()
+    for seed in range(3):
+        device = instance(name)
+        train(device, name, seed)
+        messages.append(device.delta())
+    read, mean = [deltas.read(message) for message in messages], deltas.mean(messages, [1, 1, 2])
+    for slot in deltas.table.slots:
+        exponent = struct.unpack_from("<h", mean, slot.offset)[0]
+        exact = (read[0][slot.name] + read[1][slot.name] + 2 * read[2][slot.name]) / 4
+        assert np.abs(deltas.read(mean)[slot.name] - exact).max() <= 2.0 ** (exponent - 1)
+    device = instance(name)
+    device.apply_delta(mean)
+
+
+def test_devices_round_with_noise_of_their_own() -> None:
+    """A mean of 1/4 step is a whole step on a quarter of the weights of a device, others on each."""
+    name = "int8, noise, int8 head"
+    table = delta_table(project(name).train)
+    deltas, quarter = Deltas(table), {slot.name: np.full(slot.count, 64.0) for slot in table.slots}
+    taken = list[Array]()
+    for device in (1, 2):
+        one = instance(name)
+        one.seed_device(device)
+        one.apply_delta(deltas.write({**quarter}))
+        changes = deltas.read(one.delta())
+        taken.append(np.concatenate([changes[slot.name] for slot in table.slots if slot.type == "steps"]))
+    for changes in taken:
+        assert set(changes.tolist()) == {0.0, 256.0}
+        assert abs(changes.mean() / 64 - 1) < 5 * np.sqrt(3 / len(changes))
+    assert 0.5 < (taken[0] == taken[1]).mean() < 0.75, "equal by chance in 5 of 8"
+
+
+def test_a_seed_is_a_device_s_own() -> None:
+    name = "int8, noise, int8 head"
+    first, states = instance(name).save(), set[bytes]()
+    for device in (0, 1, 2):
+        one = instance(name)
+        one.seed_device(device)
+        assert (one.save() == first) == (device == 0)
+        train(one, name)
+        states.add(one.save())
+    assert len(states) == 3
+
+
+# ---- bad messages ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_delta_changes_nothing(name: str) -> None:
+    table, device = delta_table(project(name).train), instance(name)
+    train(device, name)
+    message, state = device.delta(), device.save()
+
+    def signed(body: bytes) -> bytes:
+        return body + zlib.crc32(body).to_bytes(4, "little")
+
+    first = table.slots[0].offset
+    wrong = [bytes([message[0] ^ 1]) + message[1:], message[:-1] + bytes([message[-1] ^ 1])]
+    wrong += [signed(message[:4] + b"\1" + message[5:-4]), message[:-4], message + b"\0" * 4]
+    for exponent in (-32768, -101, 114, 32767) if table.slots[0].type == "float32" else (-1, 17):
+        wrong.append(signed(message[:first] + struct.pack("<h", exponent) + message[first + 2 : -4]))
+    for bad in wrong:
+        with pytest.raises(CompileError) as problem:
+            device.apply_delta(bad)
+        assert problem.value.code == "E0105"
+        assert device.save() == state
+    for bad in wrong[:4]:
+        with pytest.raises(CompileError):
+            Deltas(table).read(bad)
+
+
+def test_extreme_numbers_saturate_or_are_refused() -> None:
+    """float32: not finite is E0603; the largest exponent is one whose largest number is finite. int8: +-127."""
+    name = "float32, momentum"
+    deltas, device = Deltas(delta_table(project(name).train)), instance(name)
+    slot = deltas.table.slots[0]
+    held = device.tensor(slot.name)
+    for value in (1e-38, 32767.5, 65534.0, 3.2e38, -3.4028234e38):
+        held[:] = value
+        change = held.astype(np.float64) - project(name).train.graph.constants[slot.name].astype(np.float32)
+        read = deltas.read(device.delta())[slot.name]
+        unit = max(2.0**-100, np.abs(change).max() / 16384)
+        assert np.abs(read - change).max() <= unit
+        device.apply_delta(device.delta())
+        assert np.isfinite(held).all()
+    held[0] = np.inf
+    with pytest.raises(CompileError) as problem:
+        device.delta()
+    assert problem.value.code == "E0603"
+    name = "int8, fractions"
+    deltas, device = Deltas(delta_table(project(name).train)), instance(name)
+    for sign in (-1.0, 1.0):
+        device.apply_delta(deltas.write({s.name: np.full(s.count, sign * 2**31) for s in deltas.table.slots}))
+        device.save()  # refuses what no training makes
+        for slot in deltas.table.slots:
+            reached = device.tensor(slot.name)
+            limit = 127 if slot.type == "steps" else 2**30
+            assert (reached * sign >= limit).all()
+
+
+# ---- C alone --------------------------------------------------------------------------------------------------------
+
+
+def ran(name: str) -> tuple[bytes, ...]:
+    """What programs/delta.c writes: trained checkpoint, delta, fresh checkpoint, fresh checkpoint with the delta."""
+    made, board = project(name), BOARDS[name]
+    bundle = replace(
+        made.bundle,
+        files={
+            **made.bundle.files,
+            "verify/delta.c": fill(PROGRAM.read_text(), {"STEPS": str(STEPS), "GUARD": str(GUARD_BYTES)}),
+        },
+    )
+    samples = in_slots(bundle.interface, random_samples(made.train, STEPS, 1))
+    given = b"".join(x.tobytes() + y.tobytes() for x, y in zip(samples.x, samples.y, strict=True))
+    core, tools = load_target(board), find_tools()
+    with work_folder() as folder:
+        built = compile_project(
+            bundle, core, "qemu", tools, folder, check_sources=("verify/delta.c", "verify/startup.c")
+        )
+        said = run_image(link_project(built, core, tools), core, tools, given, timeout_s=120)
+    size, delta = 20 + bundle.interface.persistent_bytes, delta_table(made.train).size_bytes
+    ends = np.cumsum([0, size, delta, size, size])
+    assert ends[-1] == len(said)
+    return tuple(said[a:b] for a, b in pairwise(ends))
+
+
+@pytest.mark.qemu
+@needs_qemu
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_has_the_bytes_of_the_twin(name: str) -> None:
+    learned, message, fresh, taken = ran(name)
+    one, other = instance(name), instance(name)
+    first = one.save()
+    train(one, name)
+    other.seed_device(DEVICE)
+    assert (learned, message, fresh) == (one.save(), one.delta(), other.save())
+    other.apply_delta(message)
+    assert taken == other.save()
+    assert_applied(project(name).train, taken, fresh, first, message)
+
+
+def builds() -> Iterator[chain.Project]:
+    parts = RuntimeParts(("delta",))
+    yield chain.project(chain.train_graph(models.mlp(), batch=2), parts=parts, slices=True)
+    yield chain.project(nets.int8_train(nets.cnn(4, 2), "bias", head="int8"), parts=parts)
+
+
+def test_other_builds_compile() -> None:
+    """Slices with a batch; biases alone, of an int8 network (the strict flags of the check)."""
+    for made in builds():
+        with tempfile.TemporaryDirectory() as folder:
+            device = Instance(build_library(made.bundle, find_tools(), Path(folder)), made.bundle.interface)
+            samples = in_slots(made.bundle.interface, random_samples(made.train, 2, 1))
+            device.train(samples.x[: made.train.batch], samples.y[: made.train.batch])
+            message = device.delta()
+            device.reset()
+            device.apply_delta(message)
+            assert device.delta() == message
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_in_the_output(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(models.mlp().SerializeToString())
+    asked = {"runtime": "delta", "verify": "none", "update": "last:2", "out": tmp_path / "out"}
+    made = compile_model(options_from(path, asked))
+    assert {"net_delta.h", "net_delta.c", "net_delta.json"} <= set(made.files)
+    deltas = Deltas.load(tmp_path / "out" / "net_delta.json")
+    assert [slot.parameter for slot in deltas.table.slots] == ["fc2_bias", "fc2_weight", "fc3_bias", "fc3_weight"]
+    header = (tmp_path / "out" / "net_delta.h").read_text()
+    assert f"#define NET_DELTA_BYTES {deltas.table.size_bytes}u" in header
+    assert json.loads((tmp_path / "out" / "net_delta.json").read_text()) == json.loads(json.dumps(asdict(deltas.table)))
+    (tmp_path / "bad.json").write_text('{"slots": [{"name": 1}]}')
+    with pytest.raises(CompileError, match="no table of a delta"):
+        Deltas.load(tmp_path / "bad.json")
+
+
+def test_rescaled_channels_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(nets.quantised().SerializeToString())
+    asked = {"runtime": "delta", "rescale": "on", "verify": "none", "out": tmp_path / "out"}
+    with pytest.raises(CompileError, match="--rescale on") as problem:
+        compile_model(options_from(path, asked))
+    assert problem.value.code == "E0101"
+    assert not (tmp_path / "out").exists()
