@@ -128,7 +128,6 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     check_fit(summary, planner, candidate)
     summary, smaller = _with_plans(summary, planner, candidate)
-    summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
@@ -156,9 +155,9 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
 
 
 def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
-    """The smaller plans of --plans, and what the report says of them."""
+    """The smaller plans of --plans, and what the report says of them and of the activations that are kept."""
     smaller = smaller_plans(planner, candidate)
-    notes = (*plans_note(smaller, candidate), *summary.notes)
+    notes = (*plans_note(smaller, candidate), *summary.notes, *activation_notes(planner, candidate))
     return replace(summary, smaller=tuple(one.plan for one in smaller), notes=notes), smaller
 
 
