@@ -34,8 +34,8 @@ CORES = ("cortex-m7", "cortex-m55", "cortex-m0plus")
 
 
 @cache
-def train_of(seed: int, update: str, batch: int = 1) -> TrainGraph:
-    return nets.int8_train(random_chain(seed), update, learning_rate=0.05, batch=batch)
+def train_of(seed: int, update: str, batch: int = 1, optimizer: str = "sgd") -> TrainGraph:
+    return nets.int8_train(random_chain(seed), update, learning_rate=0.05, batch=batch, optimizer=optimizer)
 
 
 def ops_of(streams: list[Node]) -> set[str]:
@@ -56,10 +56,12 @@ def test_the_same_bytes_row_by_row(seed: int, update: str, tmp_path: Path) -> No
     assert chain.same(run(train, graph, tmp_path / "rows", "debug", core), whole)
 
 
-@pytest.mark.parametrize(("seed", "update"), [(1, "bias"), (2, "all"), (7, "all")])
-def test_sums_of_a_batch_row_by_row(seed: int, update: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "update", "optimizer"), [(1, "bias", "sgd"), (2, "all", "sgd"), (7, "all", "sgd"), (2, "all", "momentum")]
+)
+def test_sums_of_a_batch_row_by_row(seed: int, update: str, optimizer: str, tmp_path: Path) -> None:
     """A sample's sum over rows is added to the running one at once, since that may saturate."""
-    train, core = train_of(seed, update, batch=2), CORES[seed % 3]
+    train, core = train_of(seed, update, 2, optimizer), CORES[seed % 3]
     graph, streams = random_streams(train, seed)
     assert {"QConvGradInput", "QBiasSum", *(["QConvSum"] if update == "all" else [])} <= ops_of(streams)
     validate_streams(train.graph, graph)
