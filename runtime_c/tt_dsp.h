@@ -33,6 +33,13 @@ static inline int32_t tt_halve(int32_t value, int32_t times)
 #endif
 }
 
+/* tt_halve of a value within +-2^30, plus `zero` (an int8), which is a part of the constant that rounds. A negative value
+ * less one is rounded half away from zero. times <= 22. */
+static inline int32_t tt_quick_halve(int32_t value, int32_t times, int32_t zero)
+{
+    return (value + (value >> 31) + zero * (1 << times) + (1 << (times - 1))) >> times;
+}
+
 /* y, which `sum` was rounded to; at least 1 where `sum` is positive. */
 static inline int32_t tt_above(int32_t y, int32_t sum)
 {
@@ -165,10 +172,10 @@ static inline int32_t tt_lifted(int32_t error, int32_t exponent, int32_t lift)
     return TT_LIKELY(lift >= 0) ? (int32_t)((uint32_t)error << lift) : tt_aligned(error, exponent);
 }
 
-/* The error that the halved sum of two lifted errors is, or 0 if it is not kept. */
+/* The error that the halved sum (within +-2^30) of two lifted errors is, or 0 if it is not kept. */
 static inline int8_t tt_summed_error(bool keep, int32_t sum, int32_t bits, int32_t *peak)
 {
-    return (int8_t)(keep ? tt_quick_error(tt_halve(sum, bits), peak) : 0);
+    return (int8_t)(keep ? tt_quick_error(tt_quick_halve(sum, bits, 0), peak) : 0);
 }
 
 /* What tt_noise takes of a tensor for its state and 0 for its salt. */
@@ -260,6 +267,18 @@ static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
     }
 #endif
     return (uint8_t)bits;
+}
+
+/* tt_quick_halve, plus zero (an int8), in [low, high], as int8: the end of an addition. */
+static inline int8_t tt_halve8(int32_t sum, int32_t times, int32_t zero, int32_t low, int32_t high)
+{
+    const int32_t y = tt_quick_halve(sum, times, zero);
+#if TT_HAS_THUMB2
+    if (low == -128 || high == 127) {
+        return tt_clamp8(y, low, high);
+    }
+#endif
+    return (int8_t)tt_clamp(y, low, high);
 }
 
 /* acc + bias by a kept factor, plus zero, in [low, high], as int8: the end of a convolution. */

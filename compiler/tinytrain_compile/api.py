@@ -37,10 +37,14 @@ class Compiled:
         """Write the output folder as the command does; the paths in it. force: overwrite files of others."""
         return write_output(Path(folder), self.files, self.project.inputs, force).paths
 
-    def twin(self) -> Twin:
-        """A new device on the desk, with the weights of the file. Any number may live side by side."""
+    def twin(self, plan: int = -1) -> Twin:
+        """A new device on the desk, with the weights of the file. Any number may live side by side.
+
+        plan: its arena is that of this plan of --plans, by size; -1: the largest.
+        """
         project = self.project
-        return Twin(self.library(), project.bundle.interface, project.model, project.summary.train)
+        interface = (*project.bundle.smaller, project.bundle.interface)[plan]
+        return Twin(self.library(), interface, project.model, project.summary.train)
 
     def library(self) -> Path:
         """The generated C as a library of this machine; it lives as long as this object. E0602 without a compiler."""

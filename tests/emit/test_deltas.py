@@ -16,15 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tinytrain_compile as tt
 from testing import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
+from tests.emit.delta_formula import assert_applied, counted, expected, nearest, tensors
 from tests.emit.test_generated_c import needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.api import options_from
 from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.emit import delta_table
-from tinytrain_compile.emit.checkpoint import stored
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
@@ -40,7 +41,7 @@ from tinytrain_compile.verify.temporary import work_folder
 
 pytestmark = needs_gcc
 PROGRAM = Path(__file__).parent / "programs" / "delta.c"
-STEPS, DEVICE = 6, 5
+STEPS, DEVICE, ERR_STATE = 6, 5, 4
 TRAINS: dict[str, Callable[[], TrainGraph]] = {
     "float32, momentum": lambda: chain.train_graph(models.mlp(), optimizer="momentum", learning_rate=0.1),
     "int8, fractions in some, float head": lambda: nets.int8_train(nets.cnn(4, 2), store="mixed", learning_rate=0.5),
@@ -75,88 +76,6 @@ def train(device: Instance, name: str, seed: int = 1, steps: int = STEPS) -> Non
     samples = in_slots(made.bundle.interface, random_samples(made.train, steps, seed))
     for at in range(steps):
         device.train(samples.x[at : at + 1], samples.y[at : at + 1])
-
-
-# ---- the formula, from nothing but checkpoints and docs/fleet.md ----------------------------------------------------
-
-
-def tensors(graph: TrainGraph, checkpoint: bytes) -> dict[str, list[Fraction]]:
-    """Every tensor of a checkpoint, exactly."""
-    found, at = dict[str, list[Fraction]](), 16
-    for value in stored(graph):
-        data = np.frombuffer(checkpoint, value.dtype, value.elements, at)
-        found[value.name] = [Fraction(number) for number in data.tolist()]
-        at += data.nbytes
-    assert at + 4 == len(checkpoint)
-    return found
-
-
-def counted(graph: TrainGraph, state: dict[str, list[Fraction]]) -> dict[str, list[Fraction]]:
-    """What a delta counts of a state: numbers, units of biases, 1/256 steps."""
-    found = dict[str, list[Fraction]]()
-    for name, part in sorted(graph.trained.items()):
-        numbers = state[name]
-        if graph.graph.constants[name].dtype == np.int8:
-            fine = state[part.unit.fraction] if part.unit and part.unit.fraction else [Fraction(0)] * len(numbers)
-            numbers = [256 * whole + fraction for whole, fraction in zip(numbers, fine, strict=True)]
-        found[name] = numbers
-    return found
-
-
-def is_real(graph: TrainGraph, name: str) -> bool:
-    return graph.graph.constants[name].dtype == np.float32
-
-
-def nearest(number: Fraction, real: bool) -> int:
-    """Ties to even for real numbers (as round has it), else away from zero."""
-    if real:
-        return round(number)
-    return int(abs(number) + Fraction(1, 2)) * (-1 if number < 0 else 1)
-
-
-def expected(graph: TrainGraph, now: bytes, first: bytes, hash_text: str) -> bytes:
-    """The message that m_delta_get has to write."""
-    states = [counted(graph, tensors(graph, checkpoint)) for checkpoint in (now, first)]
-    body = b""
-    for name in states[0]:
-        real = is_real(graph, name)
-        changes = [a - b for a, b in zip(*(state[name] for state in states), strict=True)]
-        if real:
-            changes = [Fraction(float(np.float32(change))) for change in changes]
-        exponent = (-100 if any(changes) else 0) if real else 0
-        while max(abs(nearest(change / Fraction(2) ** exponent, real)) for change in changes) > 32767:
-            exponent += 1
-        body += struct.pack("<h", exponent)
-        body += struct.pack(f"<{len(changes)}h", *(nearest(c / Fraction(2) ** exponent, real) for c in changes))
-    body += b"\0" * (len(body) % 4)
-    body = b"TTD1" + bytes.fromhex(hash_text)[::-1] + struct.pack("<I", len(body)) + body
-    return body + struct.pack("<I", zlib.crc32(body))
-
-
-def assert_applied(graph: TrainGraph, after: bytes, before: bytes, first: bytes, message: bytes) -> None:
-    """A parameter is what flash has plus the message's change, rounded as stated; nothing else has moved."""
-    table = delta_table(graph)
-    changes = Deltas(table).read(message)
-    now, was = tensors(graph, after), tensors(graph, before)
-    whole, begun = counted(graph, now), counted(graph, tensors(graph, first))
-    touched = set(graph.trained)
-    for slot in table.slots:
-        unit = graph.trained[slot.name].unit
-        touched |= {unit.fraction} if unit is not None and unit.fraction else set()
-        wanted = [b + Fraction(c) for b, c in zip(begun[slot.name], changes[slot.name].tolist(), strict=True)]
-        if slot.type == "float32":
-            assert whole[slot.name] == [Fraction(float(np.float32(float(value)))) for value in wanted]
-        elif slot.type == "int32":
-            assert whole[slot.name] == wanted
-        elif slot.fine:
-            assert whole[slot.name] == [min(max(value, -32640), 32639) for value in wanted]
-        else:
-            limited = [min(max(value, -127 * 256), 127 * 256) for value in wanted]
-            assert all(abs(a - b) < 256 for a, b in zip(whole[slot.name], limited, strict=True))
-            assert all(a == b for a, b in zip(whole[slot.name], limited, strict=True) if b % 256 == 0)
-    assert {key: value for key, value in now.items() if key not in touched} == {
-        key: value for key, value in was.items() if key not in touched
-    }
 
 
 # ---- one device to another ------------------------------------------------------------------------------------------
@@ -260,6 +179,24 @@ def test_what_is_no_delta_changes_nothing(name: str) -> None:
             Deltas(table).read(bad)
 
 
+def test_the_exponent_is_the_smallest_by_which_all_fits() -> None:
+    """About the numbers where it changes: with one less the largest would round beyond 32767."""
+    name = "float32, momentum"
+    deltas, device = Deltas(delta_table(project(name).train)), instance(name)
+    slot, first = deltas.table.slots[0], project(name).train.graph.constants["fc1_bias"].reshape(-1)
+    held, seen = device.tensor(slot.name), set[int]()
+    for peak in (*np.arange(32766.5, 32768.5, 0.0625), *np.arange(32752.0, 32767.0, 1.0)):
+        held[:] = first
+        held[3] = np.float32(first[3] + peak)
+        change, message = Fraction(float(np.float32(held[3] - first[3]))), device.delta()
+        exponent = struct.unpack_from("<h", message, slot.offset)[0]
+        assert nearest(change / Fraction(2) ** exponent, real=True) <= 32767
+        assert nearest(change / Fraction(2) ** (exponent - 1), real=True) > 32767
+        assert message == deltas.write(deltas.read(message))
+        seen.add(exponent)
+    assert seen == {0, 1}
+
+
 def test_extreme_numbers_saturate_or_are_refused() -> None:
     """float32: not finite is E0603; the largest exponent is one whose largest number is finite. int8: +-127."""
     name = "float32, momentum"
@@ -337,17 +274,45 @@ def builds() -> Iterator[chain.Project]:
     yield chain.project(nets.int8_train(nets.cnn(4, 2), "bias", head="int8"), parts=parts)
 
 
+class ByHand(Instance):
+    """An instance whose batches are made call by call."""
+
+    def accumulate(self, x: Array, y: Array) -> None:
+        self._trained("accumulate", x, y)
+
+    def apply(self) -> int:
+        return int(self._call("apply")(self._handle))
+
+
 def test_other_builds_compile() -> None:
     """Slices with a batch; biases alone, of an int8 network (the strict flags of the check)."""
     for made in builds():
         with tempfile.TemporaryDirectory() as folder:
-            device = Instance(build_library(made.bundle, find_tools(), Path(folder)), made.bundle.interface)
+            device = ByHand(build_library(made.bundle, find_tools(), Path(folder)), made.bundle.interface)
             samples = in_slots(made.bundle.interface, random_samples(made.train, 2, 1))
             device.train(samples.x[: made.train.batch], samples.y[: made.train.batch])
             message = device.delta()
             device.reset()
             device.apply_delta(message)
             assert device.delta() == message
+            if made.bundle.interface.accumulates:
+                device.accumulate(samples.x[:1], samples.y[:1])
+                device.apply_delta(message)
+                assert device.apply() == ERR_STATE, "the gradient of other weights is forgotten"
+
+
+def test_a_state_in_two_memories() -> None:
+    digits = Path(__file__).parents[2] / "examples" / "digits"
+    made = tt.compile(
+        digits / "digits.onnx", arena="14KB", memory={"sram2": "64KB"}, update="all", runtime="delta", verify="none"
+    )
+    assert {slot.memory for slot in made.project.bundle.interface.state} == {0, 1}
+    with made.twin() as one, made.twin() as other, np.load(digits / "data.npz") as data:
+        first = one.delta()
+        for x, y in zip(data["x"][:5], data["y"][:5], strict=True):
+            one.train_step(x[None], y[None], lr=0.05)
+        other.apply_delta(one.delta())
+        assert other.delta() == one.delta() != first
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------

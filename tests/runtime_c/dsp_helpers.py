@@ -54,6 +54,17 @@ def _halved_above(value: Any) -> Sequence[Any]:
     return (fx.above(fx.shift_right(value, 8), value),)
 
 
+HALVED = between(-(1 << 30), 1 << 30, -384, -129, -128, -127, -1, 0, 1, 127, 128, 129, 384)
+
+
+def _halve8(zero: int, low: int, high: int) -> Helper:
+    def twin(value: Any) -> Sequence[Any]:
+        return (np.clip(fx.shift_right(value, 8) + zero, low, high),)
+
+    near = between(-40000, 40000, -(1 << 30), 1 << 30, -384, -128, -1, 0, 1, 127, 128, 384)
+    return Helper(f"halve8_{zero + 128}", f"y0 = tt_halve8(a0, 8, {zero}, {low}, {high});", (near,), twin)
+
+
 LIFTS = between(-200, 200, -200, -9, -8, 0, 14, 15, 200)
 
 
@@ -239,7 +250,9 @@ DSP_HELPERS = (
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),
-    Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda *a: (fx.requantise(*a),)),
+    Helper("quick_halve", "y0 = tt_quick_halve(a0, 8, 0);", (HALVED,), lambda a: (fx.shift_right(a, 8),)),
+    *(_halve8(*limits) for limits in ((12, -128, 127), (-128, -128, 100), (-5, -5, 127), (3, -20, 60))),
+    Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda a, m, s: (fx.requantise(a, m, s),)),
     _requantise("requantise8", -128, -128, 127, down=False),
     _requantise("requantise8_kept", -128, -128, 127, down=True),
     _requantise("requantise8_bounds", 37, -5, 60, down=True),
@@ -272,7 +285,7 @@ DSP_HELPERS = (
     Helper(
         "summed_error",
         "y1 = a2; y0 = tt_summed_error(a0 != 0, a1, 8, &y1);",
-        (between(0, 3), WORD, PEAK),
+        (between(0, 3), HALVED, PEAK),
         lambda keep, total, seen: _error(np.where(keep != 0, fx.shift_right(total, 8), 0), seen),
         2,
     ),
@@ -305,10 +318,8 @@ DSP_HELPERS = (
     ),
     *(_dots(blocks) for blocks in (1, 2, 3, 4, 7, 8, 11)),
     _dots(6, zero=True),
-    *(
-        _windows(*sizes)
-        for sizes in ((3, 10, 6), (2, 14, 3), (1, 4, 1), (1, 16, 4), (3, 10, 6, True), (2, 12, 3, True))
-    ),
+    *(_windows(*sizes) for sizes in ((3, 10, 6), (2, 14, 3), (1, 4, 1), (1, 16, 4))),
+    *(_windows(*sizes, in_turn=True) for sizes in ((3, 10, 6), (2, 12, 3))),
     Helper(
         "widen4",
         f"_Alignas(8) int16_t to[4]; tt_widen4(to, (const int8_t *)(const void *)&a0, a1); {FOUR}",

@@ -30,6 +30,20 @@ class Argument:
     draw: Callable[[Rng, int], Words]
 
 
+Values = Sequence[Any]
+Twin = (
+    Callable[[Any], Values]
+    | Callable[[Any, Any], Values]
+    | Callable[[Any, Any, Any], Values]
+    | Callable[[Any, Any, Any, Any], Values]
+    | Callable[[Any, Any, Any, Any, Any], Values]
+    | Callable[[Any, Any, Any, Any, Any, Any], Values]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any], Values]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any, Any], Values]
+)
+"""By number of arguments, so that those of lambdas have a type."""
+
+
 @dataclass(frozen=True)
 class Helper:
     """body: C that makes y0, y1 ... of a0, a1 ...; twin: the same on arrays (or, if `scalar`, on ints).
@@ -40,7 +54,7 @@ class Helper:
     name: str
     body: str
     arguments: tuple[Argument, ...]
-    twin: Callable[..., Sequence[Any]]
+    twin: Twin
     outputs: int = 1
     scalar: bool = False
     long: bool = False
@@ -334,7 +348,7 @@ HELPERS = (
         "split_rate",
         "int32_t s[2] = {5, 5}; tt_split_rate(s, tt_from_bits((uint32_t)a0), (uint32_t)a1); y0 = s[0]; y1 = s[1];",
         (FLOAT, between(1, 100_000, 1, 2, 3, 8, 9, 1000, 65_535)),
-        lambda bits, samples: split_rate(real(bits)[()], samples).tolist(),
+        lambda bits, samples: split_rate(np.float32(real(bits)), samples).tolist(),
         2,
         scalar=True,
     ),

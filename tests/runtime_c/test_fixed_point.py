@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,15 +120,9 @@ def program() -> tuple[str, list[np.ndarray], bytes]:
         x = samples(helper, BOARD_RANDOM)
         rng = np.random.default_rng(0)
         rounds = 8
-        x = x[
-            :,
-            np.concatenate(
-                [
-                    rng.permutation(x.shape[1] - BOARD_RANDOM)[: rounds * CHUNK - BOARD_RANDOM],
-                    np.arange(x.shape[1] - BOARD_RANDOM, x.shape[1]),
-                ]
-            ),
-        ]
+        edges: int = x.shape[1] - BOARD_RANDOM
+        some: Any = rng.permutation(edges)[: rounds * CHUNK - BOARD_RANDOM]
+        x = x[:, np.append(some, np.arange(edges, edges + BOARD_RANDOM))]
         x = np.resize(x.T, (rounds * CHUNK, x.shape[0])).T
         for part in np.split(x, rounds, axis=1):
             data += np.ascontiguousarray(part, np.int32).tobytes()
@@ -230,6 +225,8 @@ MUTATIONS = (
     ("lifted", "exponent <= 14 ?", "exponent <= 15 ?"),
     ("passed8_125_228", "(low + 129)", "(low + 128)"),
     ("requantise8", "tt_rescaled(tt_quick_add(acc, bias)", "tt_rescaled(acc + bias"),
+    ("quick_halve", "value + (value >> 31) + zero", "value + zero"),
+    ("halve8_140", "zero * (1 << times)", "0"),
     ("halve_x4", "tt_halve(value[i], times)", "value[i] >> times"),
     ("above", "y == 0 && sum > 0 ? 1", "y == 0 && sum > 1 ? 1"),
     (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinytrain_compile.driver.candidates import Candidate
 from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix
 from tinytrain_compile.driver.memories import core_model
 from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.plans import in_one_image
 from tinytrain_compile.driver.prefix import prefix_of
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
@@ -48,19 +49,23 @@ class Generator:
         target: Target,
         report: Report,
         tiles: Mapping[str, Tiles] | None = None,
+        smaller: Sequence[Candidate] = (),
     ) -> None:
         slices = sliced(candidate.plan, core_model(target)) if options.slices == "on" else None
         self._slices = None if slices is None else slices.cycles
         self._candidate = candidate if slices is None else replace(candidate, plan=slices.plan)
         self._options, self._target, self._report = options, target, report
         self._tiles = _tiles_of_whole_nodes(tiles or dict[str, Tiles](), self._candidate.plan.order)
+        self._smaller = in_one_image(candidate, smaller)
         self._prefix = prefix_of(options)
         self._cache = KernelCache()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Those of the step, and of an inference of one sample, that call a kernel, in the plans' order."""
-        definitions = ((node, op_def(node.op)) for node in self._candidate.plan.all_nodes)
+        orders = (self._candidate.plan.all_nodes, *(plan.order for _, plan in self._smaller))
+        known = {node.name: node for order in orders for node in order}
+        definitions = ((node, op_def(node.op)) for node in known.values())
         return tuple(node for node, op in definitions if not (op.view or op.page))
 
     @property
@@ -108,18 +113,24 @@ class Generator:
             parts=options.runtime,
             features=options.features == "on",
             slices=self._slices,
+            smaller=self._smaller,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 
 
 def generate(
-    candidate: Candidate, options: CompileOptions, target: Target, report: Report, tiles: Mapping[str, Tiles]
+    candidate: Candidate,
+    options: CompileOptions,
+    target: Target,
+    report: Report,
+    tiles: Mapping[str, Tiles],
+    smaller: Sequence[Candidate] = (),
 ) -> Generated:
     """Kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits.
 
-    tiles: of nodes for which the rule's are not the best.
+    tiles: of nodes for which the rule's are not the best. smaller: plans that go into the same project.
     """
-    generator = Generator(candidate, options, target, report, tiles)
+    generator = Generator(candidate, options, target, report, tiles, smaller)
     if options.flash_budget_bytes is not None:
         return _Budget(generator, options, target, options.flash_budget_bytes).generate()
     small = options.code == "size"

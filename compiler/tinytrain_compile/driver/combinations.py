@@ -72,6 +72,7 @@ def check_options(options: CompileOptions) -> None:
     _check_lines(options)
     _check_features(options)
     _check_inference_only(options)
+    _check_plans(options)
 
 
 def _check_features(options: CompileOptions) -> None:
@@ -106,6 +107,37 @@ def _check_inference_only(options: CompileOptions) -> None:
         what = "has to know what the build that trains updates, and with --update auto that follows from its arena"
         way = "name it: --update last:N, or the update.toml in the folder of that build"
         raise CompileError("E0101", "--inference-only", what, way)
+
+
+def _check_plans(options: CompileOptions) -> None:
+    """E0101 for --plans with what is of one plan, or would give plans another state."""
+    if not options.plans:
+        return
+    others = (
+        ("arena_bytes", options.arena_bytes is not None),
+        ("lock", options.lock is not None),
+        ("memories", bool(options.memories)),
+        ("micro_batch", "micro_batch" in options.given),
+        ("input_lines", options.input_lines),
+        ("features", options.features == "on"),
+        ("slices", options.slices == "on"),
+        ("flash_budget_bytes", options.flash_budget_bytes is not None),
+        ("optimise", options.optimise is not None),
+        ("max_step_ps", options.max_step_ps is not None),
+        ("inference_only", options.inference_only),
+        ("count", options.count),
+        ("cycles", options.cycles),
+        ("tune", options.tune),
+        ("tiles", options.tiles is not None),
+        ("runtime", "delta" in options.runtime.names),
+    )
+    for name, given in others:
+        if given:
+            what = f"is not possible with {OPTIONS[name].flag}{' delta' if name == 'runtime' else ''}"
+            raise CompileError("E0101", "--plans", what, "leave one of the two out")
+    if options.update == "auto":
+        what = "plans share what is trained, and --update auto would follow from the arena"
+        raise CompileError("E0101", "--plans", what, "name it: --update last:N, or a scheme")
 
 
 def _check_memories(options: CompileOptions) -> None:

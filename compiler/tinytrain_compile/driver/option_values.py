@@ -28,6 +28,14 @@ def parse_size(text: str, where: str) -> int:
     return size
 
 
+def parse_plans(text: str, where: str) -> tuple[int, ...]:
+    """Sizes behind commas, in increasing order; CompileError E0101 unless there are two to eight different ones."""
+    sizes = sorted({parse_size(part, where) for part in text.split(",")})
+    if not 2 <= len(sizes) <= 8:
+        raise CompileError("E0101", where, f"{text!r} is not two to eight sizes", "for example 64KB,128KB")
+    return tuple(sizes)
+
+
 def parse_time(text: str, where: str) -> int:
     """Picoseconds of "500ms", "2s" or "1.5 ms"; CompileError E0101 unless it is a positive time."""
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(us|ms|s)\s*", text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tinytrain_compile.driver.option import option
-from tinytrain_compile.driver.option_values import parse_reports, parse_runtime
+from tinytrain_compile.driver.option_values import parse_plans, parse_reports, parse_runtime
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 
 
@@ -38,6 +38,16 @@ class OutputOptions:
             "output",
             "on: a step can be computed in slices of time, between which the firmware has the processor.",
             "--slices",
+        ),
+    )
+    plans: tuple[int, ...] = field(
+        default=(),
+        metadata=option(
+            "output",
+            "Several plans in one project, for arenas of these sizes; init takes the largest that fits: 64KB,128KB.",
+            "--plans",
+            metavar="SIZES",
+            read=parse_plans,
         ),
     )
     inference_only: bool = field(

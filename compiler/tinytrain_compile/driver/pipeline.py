@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,16 +17,17 @@ from tinytrain_compile.driver.delta import check_delta, delta_files
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.features import check_features
 from tinytrain_compile.driver.file_check import check_file
-from tinytrain_compile.driver.inference_only import check_room, inference_candidate, with_checkpoint
+from tinytrain_compile.driver.fit import check_fit
+from tinytrain_compile.driver.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.layout import check_files, expected_files, project_files
 from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
+from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_largest
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
-from tinytrain_compile.driver.suggestions import faster, suggestions
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.training_options import with_file_training
@@ -46,13 +47,10 @@ from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
 from tinytrain_compile.report import (
     PARETO_CSV,
-    does_not_fit_text,
-    milliseconds,
     pareto_csv,
     plan_json,
     report_html,
     report_json,
-    too_slow_text,
 )
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
 from tinytrain_compile.target import Target, load_target
@@ -106,7 +104,7 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
 
 def make_project(options: CompileOptions, progress: Progress = _silent) -> Project | Result:
     """The same without the folder; a Result where only a plan or a dump is asked for."""
-    options, target, offered = with_board(options, load_target(options.target))
+    options, target, offered = with_board(with_largest(options), load_target(options.target))
     check_machine(options, target)
     externals, tiles = load_externals(options), known_tiles(options)
     progress("reading the model", 0.0)
@@ -128,8 +126,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
-    _check_fit(summary, planner, candidate)
-    summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
+    check_fit(summary, planner, candidate)
+    summary, smaller = _with_plans(summary, planner, candidate)
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
@@ -144,7 +142,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
-        made = _generate(candidate, options, target, progress, tiling)
+        made = _generate(candidate, options, target, progress, tiling, smaller)
         summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
     check_flash(target, summary.code_bytes, summary.const_bytes)
@@ -154,6 +152,13 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
+
+
+def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
+    """The smaller plans of --plans, and what the report says of them and of the activations that are kept."""
+    smaller = smaller_plans(planner, candidate)
+    notes = (*plans_note(smaller, candidate), *summary.notes, *activation_notes(planner, candidate))
+    return replace(summary, smaller=tuple(one.plan for one in smaller), notes=notes), smaller
 
 
 def _on_data(
@@ -289,34 +294,6 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
     )
 
 
-def _check_fit(summary: Summary, planner: Planner, candidate: Candidate) -> None:
-    limit, needed = planner.options.arena_bytes, candidate.plan.arena_bytes
-    if planner.options.inference_only:
-        check_room(candidate, planner.options, does_not_fit_text(summary))
-        return
-    if limit is None or needed <= limit:
-        _check_time(summary, planner, candidate)
-        return
-    ways = suggestions(planner, candidate)
-    summary = replace(summary, suggestions=ways)
-    fitting = [way.options for way in ways if way.arena_bytes <= limit]
-    larger = next((way.options for way in ways if way.sets_arena), f"--arena {needed}")
-    try_ = f"try {fitting[0]}" if fitting else f"nothing fits into it; try {larger}"
-    what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
-    raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
-
-
-def _check_time(summary: Summary, planner: Planner, candidate: Candidate) -> None:
-    longest, needed = planner.options.max_step_ps, candidate.choice.cost.ps
-    if longest is None or needed <= longest:
-        return
-    ways = faster(planner, candidate)
-    what = f"a step takes {milliseconds(needed)} by the target's figures, the limit is {milliseconds(longest)}"
-    details = too_slow_text(replace(summary, suggestions=ways))
-    try_ = f"try {ways[0].options}" if ways else "allow a longer step, or leave other options out"
-    raise CompileError("E0402", f"--update {candidate.label}", what, try_, tuple(details))
-
-
 def _tiles(
     candidate: Candidate,
     options: CompileOptions,
@@ -332,12 +309,17 @@ def _tiles(
 
 
 def _generate(
-    candidate: Candidate, options: CompileOptions, target: Target, progress: Progress, tiling: Tiling
+    candidate: Candidate,
+    options: CompileOptions,
+    target: Target,
+    progress: Progress,
+    tiling: Tiling,
+    smaller: Sequence[Candidate],
 ) -> Generated:
     def report(done: int, count: int) -> None:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
-    return generate(candidate, options, target, report, tiling.used.nodes)
+    return generate(candidate, options, target, report, tiling.used.nodes, smaller)
 
 
 def _verify(
@@ -362,14 +344,18 @@ def _verify(
     whole = run_reference(train, samples, options.verify_steps) if trains else None
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
+    steps, batch = options.verify_steps if loaded is None else 0, summary.train.batch
+    for interface in bundle.smaller:
+        plan = replace(bundle, interface=interface)
+        verify(plan, target, samples, reference, options.verify, steps=steps, batch=batch)
     report = verify(
         bundle,
         target,
         samples,
         reference,
         options.verify,
-        steps=options.verify_steps if loaded is None else 0,
-        batch=summary.train.batch,
+        steps=steps,
+        batch=batch,
         count=options.count or options.cycles,
         cycles=options.cycles,
         file=agreed,

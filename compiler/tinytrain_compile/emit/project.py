@@ -20,6 +20,7 @@ from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts import part_files
+from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
 from tinytrain_compile.emit.shapes import shape_data
@@ -74,6 +75,8 @@ class EmitOptions:
     """Modelled cycles of every node's pieces, for a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
+    smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
+    """Further plans of the same training, by size."""
 
 
 @cache
@@ -93,22 +96,22 @@ def environment() -> jinja2.Environment:
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
     """All C files and the build file of the project."""
     templates = environment()
-    interface = _interface(train, plan, options)
     prefix = options.prefix
     tables = Names(f"{prefix}_w_")
-    watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.slices is not None)
-    model = _template_data(train, plan, options, interface, sequencer, tables)
-    model["watched"] = [line for watch in watches for line in watch.tables()]
-    constants = flash_tables(train, plan, tables)
+    planned = (*options.smaller, (train, plan))
+    interfaces, models = zip(*(_planned(*each, kernels, options, tables) for each in planned), strict=True)
+    interface, model = interfaces[-1], models[-1]
+    with_plans(models, prefix)
+    constants = [*dict(found for each in planned for found in flash_tables(*each, tables)).items()]
     constants += transposed_tables(train, kernels, tables)
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
-    small = [f"{prefix}_train.c"] if options.small_calls else []
+    calls = sequence_names(models, prefix)
+    small = [*calls] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
     external = [name for name in options.external if name.endswith(".c")]
     parts = part_files(templates, model, train, options.parts, prefix)
-    sources = [f"{prefix}_train.c", *kernel_files, f"{prefix}_weights.c", *external]
+    sources = [*calls, *kernel_files, f"{prefix}_weights.c", *external]
     sources += [name for name in parts if name.endswith(".c")]
     model.update(sources=sources, small_sources=small)
     model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.functions]
@@ -117,7 +120,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     def rendered(name: str) -> str:
         return fitted(templates.get_template(f"{name}.j2").render(model))
 
-    code = {f"{prefix}_train.c": rendered("train.c"), **kernel_files}
+    code = {**sequence_files(templates, models, prefix), **kernel_files}
     model["headers"] = used = directly_used(code.values(), options.runtime)
     files = {
         f"{prefix}_train.h": rendered("train.h"),
@@ -135,7 +138,20 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         files |= board_files(templates, model, options.board, interface, plan)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
-    return SourceBundle(files, interface, tuple(small), tuple(external))
+    return SourceBundle(files, interface, tuple(small), tuple(external), numbered(interfaces[:-1]))
+
+
+def _planned(
+    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions, tables: Names
+) -> tuple[Interface, dict[str, object]]:
+    """Of one plan: what a caller needs to know, and what the templates do."""
+    interface = _interface(train, plan, options)
+    watches = _watches(plan) if options.debug_header else ()
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.slices is not None)
+    model = _template_data(train, plan, options, interface, sequencer, tables)
+    model["watched"] = [line for watch in watches for line in watch.tables()]
+    model.update(arena_bytes=interface.arena_bytes, accumulates=interface.accumulates)
+    return interface, model
 
 
 def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:

@@ -327,6 +327,7 @@ class Interface:
     input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
     feature_bytes: int = 0  # of what m_features writes; 0: the step is not cut
     trains: bool = True  # or the project is an inference alone, which loads checkpoints
+    arena_macro: str = ""  # without the prefix, of the size of the arena where a project has several plans
 
 
 @dataclass(frozen=True)
@@ -334,12 +335,14 @@ class SourceBundle:
     """The generated project: path inside the output folder -> text; small: its C files that are compiled with -Os.
 
     external: C files of the user (--kernels), which the compiler's warnings do not judge.
+    smaller: what a caller needs to know of smaller plans, by size, where there are several.
     """
 
     files: Mapping[str, str]
     interface: Interface
     small: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
+    smaller: tuple[Interface, ...] = ()
 
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------

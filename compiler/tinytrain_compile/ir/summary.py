@@ -198,6 +198,7 @@ class Summary:
     runtime: RuntimeParts = NO_PARTS
     replay: ReplayRoom | None = None
     features: FeatureCut | None = None
+    smaller: tuple[MemoryPlan, ...] = ()  # of --plans, by size
     features_asked: bool = False
 
     @property

@@ -54,6 +54,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "runtime": runtime_json(summary),
         "features": features_json(summary),
         "inference_only": inference_json(summary.train),
+        "plans": [_plan_row(plan) for plan in (*summary.smaller, summary.plan)] if summary.smaller else [],
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(analysis, summary.choice),
         "work": _work(summary),
@@ -160,6 +161,18 @@ def batch_text(train: TrainGraph) -> str:
         return f"no training: keeps {kept} of the {whole} B that a checkpoint holds"
     how = " in place" if train.in_place else f", {train.micro_batch} at a time" if train.micro_batch > 1 else ""
     return f"batch {train.batch}{how}"
+
+
+def _plan_row(plan: MemoryPlan) -> dict[str, int]:
+    """One of several plans: its arena, and what it does for it."""
+    remat = plan.remat
+    return {
+        "arena_bytes": plan.arena_bytes,
+        "nodes": len(plan.order),
+        "streams": sum(isinstance(node.attrs, StreamAttrs) for node in plan.order),
+        "second_runs": 0 if remat is None else len(remat.runs),
+        "extra_macs": 0 if remat is None else remat.extra_macs,
+    }
 
 
 def inference_json(train: TrainGraph) -> dict[str, int] | None:

@@ -99,7 +99,8 @@ def _main(interface: Interface) -> str:
         f"    {{{slot.offset}u, {slot.size_bytes}u, {slot.memory}u}}, /* {_comment(slot.name)} */\n"
         for slot in interface.state
     )
-    sizes = [f"{prefix.upper()}_ARENA_BYTES", *(f"{prefix.upper()}_MEMORY_{k}_BYTES" for k in _further(interface))]
+    arena = f"{prefix.upper()}_{interface.arena_macro or 'ARENA_BYTES'}"
+    sizes = [arena, *(f"{prefix.upper()}_MEMORY_{k}_BYTES" for k in _further(interface))]
     image = _image(interface)
     calls = {
         **prefixes,
@@ -115,6 +116,7 @@ def _main(interface: Interface) -> str:
             "CALLS": _template("trains.c" if interface.trains else "loads.c", calls),
             "RUN": _template("train_run.c" if interface.trains else "load_run.c", prefixes),
             "GUARD_SIZE": str(GUARD_BYTES),
+            "ARENA": arena,
             "TRANSIENT_OFFSETS": ", ".join(f"{offset}u" for offset in _transient_offsets(interface)),
             "STATE_TABLE": table,
             "MEMORIES": "".join(_memory(k, size) for k, size in enumerate(sizes)),

@@ -83,8 +83,8 @@ def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra
     """
     search = _StackSearch(graph, library, max((_known(library, name) for name in extra), default=0))
     roots = sorted(name for name in graph.frames if ":" not in name)
-    calling = {f"{prefix}_{name}" for name in CALLBACKS}
-    bounds = [search.bound(name, name in calling) for name in roots]
+    calling = re.compile(rf"{prefix}_(plan_\d+_)?({'|'.join(CALLBACKS)})")
+    bounds = [search.bound(name, calling.fullmatch(name) is not None) for name in roots]
     own = {f"{prefix}_{root}": names for root, names in OWN_CALLBACKS.items()}
     bounds = [_under(bound, search, own.get(name, ())) for name, bound in zip(roots, bounds, strict=True)]
     return max(bounds, key=lambda bound: bound.size_bytes, default=StackBound(0, ()))

@@ -130,7 +130,7 @@ static @prefix@_status start(@prefix@_t **model, const struct instance_ *instanc
 /* After every call: note how far the arena's paint is gone, then paint anew, in another colour, what no call may rely on. */
 static void repaint(void)
 {
-    uint32_t used = @PREFIX@_ARENA_BYTES;
+    uint32_t used = @ARENA@;
     while (used > arena_high_water && memory_0.bytes[used - 1u] == paint[0]) {
         used--;
     }

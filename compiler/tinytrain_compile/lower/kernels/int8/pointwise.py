@@ -76,11 +76,15 @@ def qadd(node: Node, _context: KernelContext) -> KernelSpec:
         lifted = Centred(x, zero)[i] * i32(1 << ADD_BITS)
         return call_int("tt_rescale", lifted, i32(factor[0]), i32(factor[1]))
 
+    limits = (attrs.y_zero, attrs.low, attrs.high)
+    is_below_one = attrs.a_factor[1] <= 0 and attrs.b_factor[1] <= 0
+
     def element(i: Expr) -> Expr:
-        left = rescaled(a, i, attrs.a_zero, attrs.a_factor)
-        summed = call_int("tt_quick_add", left, rescaled(b, i, attrs.b_zero, attrs.b_factor))
+        left, right = rescaled(a, i, attrs.a_zero, attrs.a_factor), rescaled(b, i, attrs.b_zero, attrs.b_factor)
+        if is_below_one and not attrs.above:  # operands are below 2^28, so the sum is below 2^29
+            return call_int("tt_halve8", left + right, i32(SUM_BITS), *map(i32, limits), dtype="int8")
         halve = "tt_halve_above" if attrs.above else "tt_halve"
-        return saturated(call_int(halve, summed, i32(SUM_BITS)), attrs.y_zero, attrs.low, attrs.high)
+        return saturated(call_int(halve, call_int("tt_quick_add", left, right), i32(SUM_BITS)), *limits)
 
     return KernelSpec([a, b], [te.compute(a.shape, element, "out")], plain)
 

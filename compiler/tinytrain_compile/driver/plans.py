@@ -1,0 +1,76 @@
+"""`--plans`: several plans of one training in one project; init takes the largest that the arena holds (ADR 42).
+
+Each is what a build with that --arena would have. They have the update and the optimizer in common, so the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.trial import like_one
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Node
+
+FLAG = "--plans"
+
+
+def with_largest(options: CompileOptions) -> CompileOptions:
+    """The options of the largest plan, which is compiled like any other; the rest goes beside it."""
+    return replace(options, arena_bytes=options.plans[-1]) if options.plans else options
+
+
+def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]:
+    """The others, by size. E0401 for one that does not fit, E0101 for two that are the same."""
+    sizes = planner.options.plans
+    found = [_fitting(planner, size) for size in sizes[:-1]]
+    for size, one, next_one in zip(sizes, found, [*found[1:], largest], strict=False):
+        if one.plan.arena_bytes >= next_one.plan.arena_bytes:
+            what = f"all of a step fits into {size} B without what costs time: a larger plan is no other"
+            raise CompileError("E0101", FLAG, what, "leave the larger one out")
+    return tuple(found)
+
+
+def plans_note(smaller: Sequence[Candidate], largest: Candidate) -> tuple[str, ...]:
+    """What the plans are, for the report, whose figures are the largest one's."""
+    if not smaller:
+        return ()
+    plans = [one.plan for one in (*smaller, largest)]
+    each = ", ".join(f"{plan.arena_bytes:,} B{_price(plan)}" for plan in plans)
+    return (f"{len(plans)} plans in one image: {each}; figures are those of the largest",)
+
+
+def _price(plan: MemoryPlan) -> str:
+    return "" if plan.remat is None else f" ({len(plan.remat.runs)} second runs)"
+
+
+def _fitting(planner: Planner, size: int) -> Candidate:
+    made = planner.with_options(arena_bytes=size).exact(planner.options.update)
+    needed = made.plan.arena_bytes
+    if needed > size:
+        what = f"training needs {needed} B, this plan has {size} B (over by {needed - size} B)"
+        raise CompileError("E0401", f"{FLAG} {size}", what, f"try {needed} in its place, or --dry-run --arena {size}")
+    return made
+
+
+def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
+    """The smaller ones with the exponents of the largest, and names that no other plan has for another node."""
+    known = {node.name: node for node in largest.plan.all_nodes}
+    found = list[tuple[TrainGraph, MemoryPlan]]()
+    for number, one in enumerate(smaller):
+        names = {n.name: f"{n.name}@plan{number}" for n in one.plan.order if known.get(n.name, n) != n}
+        plan = _renamed(one.plan, names)
+        known.update((node.name, node) for node in plan.order)
+        found.append((like_one(one.train, largest.train), plan))
+    return tuple(found)
+
+
+def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
+    def named(node: Node) -> Node:
+        return replace(node, name=names.get(node.name, node.name))
+
+    scratch = {names.get(name, name): offset for name, offset in plan.scratch_offsets.items()}
+    return replace(plan, order=tuple(map(named, plan.order)), scratch_offsets=scratch)
