@@ -59,7 +59,7 @@ bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, wi
 bench-boards: setup ## Examples linked with the memory maps of three boards: every byte by its place against the report, a run of each
 	$(BIN)/python -m benchmarks.boards
 
-bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against other rules; ARGS='sweep|schemes|published|run --keep FILE NETWORK ..'
+bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against other rules; ARGS='--keep FILE sweep|schemes|published|run NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
 
 bench-finetune: $(STAMP) ## The rate that finetune recommends against a fine grid, and what finding it costs (10 minutes)

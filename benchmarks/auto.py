@@ -9,7 +9,7 @@ Plans alone, with int8 for the networks (ten classes) as the command line makes 
 * run: what the sweep chose is compiled from its scheme file, so that the plan must be the same to the byte, and checked
   in QEMU, to the byte too.
 
-usage: python -m benchmarks.auto [sweep | schemes | published | run] [--keep FILE] [NETWORK ...]
+usage: python -m benchmarks.auto [--keep FILE] [sweep | schemes | published | run] [NETWORK ...]
 
 --keep: a file of what is done; called again, it goes on from there.
 """

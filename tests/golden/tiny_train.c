@@ -75,6 +75,7 @@ static void infer_1(uint8_t *arena)
     tiny_clip_4(F32(AT_first_Gemm), F32(AT_first_Relu));
     /* second/Gemm: Gemm */
     tiny_gemm_2(F32(AT_first_Relu), F32(AT_second_weight), F32(AT_second_bias), F32(AT_second_Gemm));
+    TINY_PART_HOOK();
 }
 
 static void step_1(uint8_t *arena, const tiny_label_t *label)
@@ -89,6 +90,7 @@ static void step_1(uint8_t *arena, const tiny_label_t *label)
     tiny_log_softmax_2(F32(AT_second_Gemm), F32(AT_log_probabilities));
     /* loss: NegativeLogLikelihood */
     tiny_negative_log_likelihood_1(F32(AT_log_probabilities), label, F32(AT_loss));
+    TINY_PART_HOOK();
 }
 
 static void step_2(uint8_t *arena, const tiny_label_t *label)
@@ -118,6 +120,7 @@ static void step_2(uint8_t *arena, const tiny_label_t *label)
     tiny_gemm_grad_weight_4x3(F32(AT_x), F32(AT_first_Relu_ClipGrad), F32(AT_first_Gemm_GemmGradWeight));
     /* first/Gemm: SgdUpdate */
     tiny_sgd_update_4x3(F32(AT_first_weight), F32(AT_first_Gemm_GemmGradWeight), F32(AT_learning_rate));
+    TINY_PART_HOOK();
 }
 
 static bool is_ready(const tiny_t *m)

@@ -59,6 +59,26 @@ extern "C" {
 #define TINY_OUTPUT_ELEMENTS 2u
 /** Elements of the label. */
 #define TINY_LABEL_ELEMENTS 1u
+/** Type of a label; classes that it may name (0: it is no class). */
+#define TINY_LABEL_TYPE int32_t
+/** See TINY_LABEL_TYPE. */
+#define TINY_LABEL_CLASSES 2
+/** Axes of the input, and their sizes, as an initialiser. */
+#define TINY_INPUT_RANK 2
+/** See TINY_INPUT_RANK. */
+#define TINY_INPUT_SHAPE {1, 3}
+/** Axes of the output of one sample, and their sizes, as an initialiser. */
+#define TINY_OUTPUT_RANK 2
+/** See TINY_OUTPUT_RANK. */
+#define TINY_OUTPUT_SHAPE {1, 2}
+/** Axes of the label, and their sizes, as an initialiser. */
+#define TINY_LABEL_RANK 1
+/** See TINY_LABEL_RANK. */
+#define TINY_LABEL_SHAPE {1}
+/** Type of an element of the input; for #if: whether it is float. */
+#define TINY_INPUT_TYPE float
+/** See TINY_INPUT_TYPE. */
+#define TINY_INPUT_IS_FLOAT 1
 /** Version of tinytrain-compile. */
 #define TINY_VERSION "0.1.0"
 /** tiny_load takes checkpoints of models with the same hash. */
