@@ -20,7 +20,7 @@ from tinytrain_compile.driver.pipeline import imported
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.activations import LowRank, RankTrial
 from tinytrain_compile.ir.stages import UpdatePlan
-from tinytrain_compile.sparse import PRIOR, gain_of_plan
+from tinytrain_compile.sparse import PRIOR, gain_of_plan, layers_of, resolve_update
 from tinytrain_compile.target import load_target
 
 EIGHT = ("--batch", "8", "--micro-batch", "8", "--remat", "off", "--stream", "off")
@@ -108,6 +108,19 @@ def test_a_named_update_gets_copies_where_it_does_not_fit(place: Path) -> None:
     assert made["low_rank"] and made["memory"]["arena_bytes"] <= 50_000 and made["verify"]["result"] == "pass"
     plain = copy_choice.choose_with_copies(planner(place, 70_000, "auto"))
     assert not plain.train.low_rank and len(plain.update.updates) == 6
+
+
+def test_copies_that_a_scheme_names_stay(place: Path) -> None:
+    """auto fills in what a scheme leaves open, and nothing else."""
+    model, own = planner(place, None, "exact").model, ((2, 2, 2, 2), "asi")
+    layers = [layer.names[0] for layer in layers_of(model.graph)]
+    named = f'[[update]]\nlayer = "{layers[1]}"\nweight = "all"\nactivation = "asi"\nranks = [2, 2, 2, 2]\n'
+    (place / "own.toml").write_text(named + f'[[update]]\nlayer = "{layers[0]}"\nweight = "all"\n')
+    update = resolve_update(model.graph, str(place / "own.toml"))
+    copies = copy_choice._Copies(planner(place, 50_000, "auto"), update, PRIOR, 0)  # pyright: ignore[reportPrivateUsage]
+    spec = copies.spec({name: None for name in update.updates if name not in update.activations})
+    found = [how for how in copies.planner.training(spec).low_rank if (how.ranks, how.kind) == own]
+    assert len(found) == 1
 
 
 def test_quick_plans_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

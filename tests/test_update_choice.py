@@ -25,6 +25,7 @@ from tinytrain_compile.driver.update_model import build_update_model, largest_lo
 from tinytrain_compile.driver.update_rounds import (
     DEPTHS,
     FULL_TRIES,
+    HALVINGS,
     QUICK_ROUNDS,
     SCOUT_ROUNDS,
     SUFFIX_TRIES,
@@ -255,8 +256,8 @@ def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1 << 60)
     asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
     assert best_choice(asked, PRIOR, asked.layer_count) is None
-    assert 0 < len(quick) <= len(DEPTHS) * (1 + SCOUT_ROUNDS) + QUICK_ROUNDS
-    assert 0 < len(full) <= FULL_TRIES + SUFFIX_TRIES
+    assert 0 < len(quick) <= len(DEPTHS) * (1 + SCOUT_ROUNDS) + QUICK_ROUNDS + HALVINGS * (1 + QUICK_ROUNDS)
+    assert 0 < len(full) <= FULL_TRIES * (1 + HALVINGS) + SUFFIX_TRIES
 
 
 @pytest.mark.parametrize(("name", "value"), [("PROOF_TURNS", 10), ("PROOF_WORK", 10 * 45**3)])

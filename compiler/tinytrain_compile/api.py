@@ -43,7 +43,10 @@ class Compiled:
         plan: its arena is that of this plan of --plans, by size; -1: the largest.
         """
         project = self.project
-        interface = (*project.bundle.smaller, project.bundle.interface)[plan]
+        plans = (*project.bundle.smaller, project.bundle.interface)
+        if not -1 <= plan < len(plans):
+            raise CompileError("E0101", f"plan={plan}", f"this build has {len(plans)}, from 0", "leave it out")
+        interface = plans[plan]
         return Twin(self.library(), interface, project.model, project.summary.train)
 
     def library(self) -> Path:

@@ -174,7 +174,7 @@ def test_what_is_no_delta_changes_nothing(name: str) -> None:
             device.apply_delta(bad)
         assert problem.value.code == "E0105"
         assert device.save() == state
-    for bad in wrong[:4]:
+    for bad in wrong:
         with pytest.raises(CompileError):
             Deltas(table).read(bad)
 

@@ -246,10 +246,13 @@ def test_command_and_package(folder: Path, tmp_path: Path) -> None:
         ("--update all --runtime store", "not possible with --runtime"),
         ("--update all --max-step-time 1s", "not possible with --max-step-time"),
         ("--update all --count", "not possible with --count"),
+        ("--update all --activations auto", "not possible with --activations"),
+        ("--update all --batch 2 --micro-batch 2 --activations asi --data own.npz", "several samples in a step"),
     ],
 )
 def test_options_of_training(flags: str, says: str, tmp_path: Path) -> None:
     path = write(perceptron(), tmp_path)
     (tmp_path / "plan.json").write_text("{}")
-    words = [word.replace("plan.json", str(tmp_path / "plan.json")) for word in flags.split()]
+    np.savez(tmp_path / "own.npz", x=np.random.default_rng(0).random((4, 4), np.float32), y=np.zeros(4, np.int64))
+    words = [str(tmp_path / word) if "." in word else word for word in flags.split()]
     assert says in run(str(path), "--inference-only", *words, "--dry-run").check_error("E0101", 2).err

@@ -141,6 +141,7 @@ def test_compiles_strictly(standard: str, folder: Path, tmp_path: Path) -> None:
         ("--plans 64KB,128KB --update all --inference-only", "not possible with --inference-only"),
         ("--plans 64KB,128KB --update all --batch 4 --micro-batch 2", "not possible with --micro-batch"),
         ("--plans 64KB,128KB --update all --runtime monitor,delta", "not possible with --runtime delta"),
+        ("--plans 64KB,128KB --update all --activations auto", "not possible with --activations"),
         ("--plans 64KB,128KB --update all", "a larger plan is no other"),
     ],
 )
@@ -152,4 +153,4 @@ def test_what_is_refused(flags: str, says: str, tmp_path: Path) -> None:
 def test_a_plan_that_does_not_fit(tmp_path: Path) -> None:
     path = write(models.mlp(), tmp_path)
     done = run(str(path), "--update", "all", "--plans", "512,64KB", "--dry-run").check_error("E0401", 3)
-    assert "this plan has 512 B" in done.err
+    assert "no more than 512 B" in done.err

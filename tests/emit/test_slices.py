@@ -52,7 +52,7 @@ class Sliced(Device):
         """The loss of a step in slices, and how many."""
         self.put(x)
         assert self.begin() == OK
-        loss, count = float("nan"), 0
+        loss, count = 0.0, 0
         while True:
             status, known, done = self.slice(y, budget)
             assert status == OK
@@ -98,6 +98,8 @@ def samples(made: chain.Project) -> tuple[Array, Array]:
 def test_slices_give_the_bytes_of_whole_steps(name: str, tmp_path: Path) -> None:
     made = PROJECTS[name]()
     x, y = samples(made)
+    if name == "samples of no weight":
+        y[-1] = -1
     whole = Sliced(made, tmp_path / "whole", (*STRICT, "-Og"))
     losses = [whole.train(*one) for one in zip(x, y, strict=True)]
     expected = whole.save()

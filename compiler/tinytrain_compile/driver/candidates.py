@@ -279,7 +279,9 @@ class Planner:
             candidate = self._full(spec, replace(self.means, smallest=False, again=again))
             if self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
                 # Further memories come last, so there the smallest arena decides what the plan is.
-                made.candidates[spec] = self._full(spec, self.means) if self.means.memories else candidate
+                asked = self._full(spec, self.means) if self.means.memories else candidate
+                fits = self.meets(asked.plan.arena_bytes, asked.choice.cost.ps)
+                made.candidates[spec] = asked if fits else candidate
             else:
                 made.too_large.add(spec)
         found = made.candidates.get(spec)

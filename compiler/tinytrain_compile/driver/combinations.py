@@ -95,6 +95,7 @@ def _check_inference_only(options: CompileOptions) -> None:
         ("runtime", bool(options.runtime.names)),
         ("pareto", options.pareto),
         ("max_step_ps", options.max_step_ps is not None),
+        ("activations", options.activations == "auto"),
         ("count", options.count),
         ("cycles", options.cycles),
         ("tune", options.tune),
@@ -129,6 +130,7 @@ def _check_plans(options: CompileOptions) -> None:
         ("cycles", options.cycles),
         ("tune", options.tune),
         ("tiles", options.tiles is not None),
+        ("activations", options.activations == "auto"),
         ("runtime", "delta" in options.runtime.names),
     )
     for name, given in others:

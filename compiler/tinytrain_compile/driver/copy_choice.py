@@ -72,7 +72,8 @@ class _Copies:
     def spec(self, ways: Ways) -> str:
         """The text by which the planner knows the update with these copies."""
         said = ";".join(f"{name}:{how.kind}{how.ranks}" for name, how in sorted(ways.items()) if how is not None)
-        named = replace(self.update, activations=dict(ways), label=f"{self.update.label} with {said or 'no copies'}")
+        label = f"{self.update.label} with {said or 'no copies'}"
+        named = replace(self.update, activations={**self.update.activations, **ways}, label=label)
         return self.planner.named(named)
 
     def fits(self, ways: Ways, near: float = 1.0) -> bool:

@@ -28,6 +28,9 @@ def inference_candidate(planner: Planner) -> Candidate:
     options = planner.options
     update = resolve_update(planner.model.graph, options.update)
     without_dropout = planner.with_options(dropout="off").train(update)
+    if (options.activations != "exact" or update.activations) and options.micro_batch not in (None, 1):
+        what = "ranks of low-rank copies are state, and those of several samples in a step are others"
+        raise CompileError("E0101", FLAG, what, "leave --micro-batch out here and in the build that trains")
     inference = inference_of(planner.train(update), without_dropout)
     if not inference.graph.state:
         what = "an inference reads nothing that is trained"

@@ -199,7 +199,7 @@ def area(sound: Array, faulty: Array) -> float:
 def _seed_noise(instance: Instance, seed: int) -> None:
     """Another beginning of the rounding noise for every seed, as it would be on another device."""
     for slot in instance.interface.state:
-        if slot.name == "noise":
+        if slot.name == "noise" and instance.tensor("noise").dtype == np.int32:  # not a float parameter of that name
             held = instance.tensor("noise").view(np.uint32)
             held += np.uint32(2 * seed * 0x3779B97)
 

@@ -29,7 +29,7 @@ def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]
     found = [_fitting(planner, size) for size in sizes[:-1]]
     for size, one, next_one in zip(sizes, found, [*found[1:], largest], strict=False):
         if one.plan.arena_bytes >= next_one.plan.arena_bytes:
-            what = f"all of a step fits into {size} B without what costs time: a larger plan is no other"
+            what = f"what the next one would be fits into {size} B: a larger plan is no other"
             raise CompileError("E0101", FLAG, what, "leave the larger one out")
     return tuple(found)
 
@@ -49,10 +49,9 @@ def _price(plan: MemoryPlan) -> str:
 
 def _fitting(planner: Planner, size: int) -> Candidate:
     made = planner.with_options(arena_bytes=size).exact(planner.options.update)
-    needed = made.plan.arena_bytes
-    if needed > size:
-        what = f"training needs {needed} B, this plan has {size} B (over by {needed - size} B)"
-        raise CompileError("E0401", f"{FLAG} {size}", what, f"try {needed} in its place, or --dry-run --arena {size}")
+    if made.plan.arena_bytes > size:
+        what = f"no plan was found that needs no more than {size} B"
+        raise CompileError("E0401", f"{FLAG} {size}", what, f"--dry-run --arena {size} says what would fit")
     return made
 
 

@@ -48,6 +48,11 @@ class UpdateModel:
         """Per layer and way."""
         return [[way.gain for way in item.ways] for item in self.layers]
 
+    @property
+    def depth(self) -> int:
+        """How many layers it knows ways to train, from the back."""
+        return len(self.layers) - next((i for i, item in enumerate(self.layers) if len(item.ways) > 1), 0)
+
     def has(self, selection: Selection) -> bool:
         """Whether it is one of this model: one of fewer layers knows no way to train the others."""
         return all(way < len(item.ways) for item, way in zip(self.layers, selection, strict=True))

@@ -33,6 +33,8 @@ NEAR = 1.06
 DEPTHS, DEPTH_PARTS, SHALLOW = (64, 48, 32, 24, 16, 8, 4, 2, 1), 64, 4
 """How many of the layers that may be trained are looked at, from the back, in DEPTH_PARTS of them; one of SHALLOW and
 more only where nothing else is found that fits."""
+HALVINGS = 6
+"""How often the layers that are looked at are halved once more, while no full plan fits."""
 SCOUT_ROUNDS = 2
 """Proposals for each of these that get a quick plan, before the best goes on."""
 PROOF_WORK, PROOF_TURNS, LEAST_PROOF, SEARCHES = 5_000_000, 300, 32, 16
@@ -293,6 +295,13 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: boo
     """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update."""
     search = _looked_at(planner, gains, layer_count)
     search.run()
+    for _ in range(HALVINGS):
+        if search.candidate is not None or search.model.depth == 1:
+            break
+        ways = _last(search.whole.layers, max(1, search.model.depth // 2))
+        model = build_update_model(planner, ways)
+        search = replace(search, model=model, short=(0, 0), slow=0, lost=0, left=QUICK_ROUNDS)
+        search.run()
     search.suffixes(layer_count)
     if search.candidate is None:
         return None
@@ -311,8 +320,8 @@ def _looked_at(planner: Planner, gains: GainTable, layer_count: int) -> Search:
     whole = build_update_model(planner, _last(every, layer_count))
     found, first = list[Search](), Search(planner, gains, whole, whole)
     for depth in depths:
-        if depth * SHALLOW < layer_count and first.likely:
-            break  # few layers, of which something fits
+        if depth * SHALLOW < layer_count and any(first.likely.values()):
+            break  # few layers, and something fits
         model = whole if depth == layer_count else build_update_model(planner, _last(every, depth))
         found.append(replace(first, model=model, left=SCOUT_ROUNDS))
         known = set(first.likely)

@@ -14,8 +14,6 @@ from tinytrain_compile.ir.stages import TrainGraph
 _NUMBER = 2
 """Bytes of an exponent, and of a number."""
 _TYPES = {"float32": "float32", "int8": "steps", "int32": "int32"}
-NOISE = "noise"
-"""The state that rounds int8 weights (`quantize/update.py`)."""
 
 
 def delta_table(train: TrainGraph) -> DeltaTable:
@@ -55,13 +53,13 @@ def delta_data(train: TrainGraph, tables: Names) -> dict[str, object]:
                 "first_fraction": in_flash(fraction),
             }
         )
-    noise = places.get(NOISE)
-    first = 0 if noise is None else int(constants[NOISE].reshape(-1)[0]) & 0xFFFFFFFF
+    state = next((node.inputs[0].name for node in train.graph.nodes if node.op == "NoiseTick"), None)
+    first = 0 if state is None else int(constants[state].reshape(-1)[0]) & 0xFFFFFFFF
     kinds = {slot.type for slot in table.slots}
     return {
         "slots": rows,
         "bytes": table.size_bytes,
-        "noise": noise,
+        "noise": None if state is None else places[state],
         "first_noise": first,
         "real": "float32" in kinds,
         "whole": bool(kinds - {"float32"}),

@@ -123,7 +123,7 @@ def _ps(node: Node, core: CoreModel) -> int:
     if isinstance(node.attrs, StreamAttrs):
         return sum(_ps(inner, core) for inner in node.attrs.nodes)
     time, macs = node_ps(node, core), op_def(node.op).macs(node)
-    if not macs:
+    if macs <= node.outputs[0].elements:  # no sums: a weight gradient of one sample is products, and an update
         return time
     groups = getattr(getattr(node.attrs, "conv", node.attrs), "groups", 1)
     ends = node.outputs[0].elements * (_DEPTHWISE_END if groups > 1 else _END)

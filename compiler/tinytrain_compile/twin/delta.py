@@ -48,6 +48,11 @@ class Deltas:
         known = len(message) == self.table.size_bytes and body[:16] == self._head()
         if not known or zlib.crc32(body) != int.from_bytes(crc, "little"):
             raise CompileError("E0105", "delta", "of another model, or damaged", "give what m_delta_get has written")
+        for slot in self.table.slots:
+            (exponent,), (low, high) = np.frombuffer(body, "<i2", 1, slot.offset), _range(slot)
+            if not low <= exponent <= high:
+                what = f"{slot.name} has the exponent {exponent}, not one from {low} to {high}"
+                raise CompileError("E0105", "delta", what, "leave this device out: no build writes that")
         return {slot.name: _numbers(slot, body) for slot in self.table.slots}
 
     def write(self, changes: Changes) -> bytes:
@@ -81,6 +86,11 @@ class Deltas:
         return b"".join(words)
 
 
+def _range(slot: DeltaSlot) -> tuple[int, int]:
+    """Exponents that a device takes."""
+    return _REAL_RANGE if slot.type == "float32" else _WHOLE_RANGE
+
+
 def _numbers(slot: DeltaSlot, body: bytes) -> NDArray[np.float64]:
     exponent, *_ = np.frombuffer(body, "<i2", 1, slot.offset)
     return np.ldexp(np.frombuffer(body, "<i2", slot.count, slot.offset + 2).astype(np.float64), int(exponent))
@@ -89,7 +99,7 @@ def _numbers(slot: DeltaSlot, body: bytes) -> NDArray[np.float64]:
 def _packed(slot: DeltaSlot, change: NDArray[np.float64]) -> bytes:
     """The exponent is the smallest by which the largest number fits; ties to even if real, else away from zero."""
     real = slot.type == "float32"
-    low, high = _REAL_RANGE if real else _WHOLE_RANGE
+    low, high = _range(slot)
     peak = float(np.abs(change).max(initial=0))
     exponent = int(np.clip(np.frexp(peak)[1] - 15, low, high)) if peak else 0
 

@@ -161,7 +161,7 @@ class Instance:
         if len(message) != size:
             what = f"{len(message)} bytes, and a delta of this model has {size}"
             raise CompileError("E0105", "delta", what, "give one of a build of the same model")
-        self._check("delta", self._delta_call("apply")(self._handle, ctypes.c_char_p(message)))
+        self._check("delta", self._delta_call("apply")(self._handle, ctypes.c_char_p(message), ctypes.c_size_t(size)))
 
     def seed_device(self, device: int) -> None:
         """Rounding noise of its own."""

@@ -53,12 +53,13 @@ int main(void)
     must(net_save(m, put, NULL) == NET_OK, 9);
     for (uint32_t byte = 0; byte < NET_DELTA_BYTES; byte += 7u) {
         delta[byte] ^= 1u;
-        must(net_delta_apply(m, delta) == NET_ERR_FORMAT, 10);
+        must(net_delta_apply(m, delta, NET_DELTA_BYTES) == NET_ERR_FORMAT, 10);
         delta[byte] ^= 1u;
     }
-    must(net_delta_apply(m, NULL) == NET_ERR_ARGUMENT && net_delta_get(m, NULL) == NET_ERR_ARGUMENT, 11);
-    must(net_delta_apply(NULL, delta) == NET_ERR_STATE && net_delta_get(NULL, delta) == NET_ERR_STATE, 12);
-    must(net_delta_apply(m, delta) == NET_OK && net_save(m, put, NULL) == NET_OK, 13);
+    must(net_delta_apply(m, delta, NET_DELTA_BYTES - 1u) == NET_ERR_FORMAT, 10);
+    must(net_delta_apply(m, NULL, NET_DELTA_BYTES) == NET_ERR_ARGUMENT && net_delta_get(m, NULL) == NET_ERR_ARGUMENT, 11);
+    must(net_delta_apply(NULL, delta, NET_DELTA_BYTES) == NET_ERR_STATE && net_delta_get(NULL, delta) == NET_ERR_STATE, 12);
+    must(net_delta_apply(m, delta, NET_DELTA_BYTES) == NET_OK && net_save(m, put, NULL) == NET_OK, 13);
     port_close(output);
     return 0;
 }
