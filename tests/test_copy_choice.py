@@ -20,7 +20,7 @@ from tinytrain_compile.driver.pipeline import imported
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.activations import LowRank, RankTrial
 from tinytrain_compile.ir.stages import UpdatePlan
-from tinytrain_compile.sparse import PRIOR, gain_of_plan, layers_of, resolve_update
+from tinytrain_compile.sparse import PRIOR, gain_of_plan, layers_of
 from tinytrain_compile.target import load_target
 
 EIGHT = ("--batch", "8", "--micro-batch", "8", "--remat", "off", "--stream", "off")
@@ -112,15 +112,17 @@ def test_a_named_update_gets_copies_where_it_does_not_fit(place: Path) -> None:
 
 def test_copies_that_a_scheme_names_stay(place: Path) -> None:
     """auto fills in what a scheme leaves open, and nothing else."""
-    model, own = planner(place, None, "exact").model, ((2, 2, 2, 2), "asi")
-    layers = [layer.names[0] for layer in layers_of(model.graph)]
-    named = f'[[update]]\nlayer = "{layers[1]}"\nweight = "all"\nactivation = "asi"\nranks = [2, 2, 2, 2]\n'
-    (place / "own.toml").write_text(named + f'[[update]]\nlayer = "{layers[0]}"\nweight = "all"\n')
-    update = resolve_update(model.graph, str(place / "own.toml"))
-    copies = copy_choice._Copies(planner(place, 50_000, "auto"), update, PRIOR, 0)  # pyright: ignore[reportPrivateUsage]
-    spec = copies.spec({name: None for name in update.updates if name not in update.activations})
-    found = [how for how in copies.planner.training(spec).low_rank if (how.ranks, how.kind) == own]
-    assert len(found) == 1
+    asked = planner(place, None, "auto")
+    names = [layer.names[0] for layer in layers_of(asked.model.graph)]
+    rows = [f'[[update]]\nlayer = "{name}"\nbias = true\nweight = "all"\n' for name in names]
+    rows[1] += 'activation = "asi"\nranks = [8, 2, 4, 4]\n'
+    scheme = place / "own.toml"
+    scheme.write_text("".join(rows))
+    plain = asked.exact(str(scheme))
+    assert [item.ranks for item in plain.train.low_rank] == [(8, 2, 4, 4)]
+    less = asked.with_options(update=str(scheme), arena_bytes=plain.plan.arena_bytes - 1_000)
+    found = copy_choice.choose_with_copies(less)
+    assert len(found.train.low_rank) > 1 and (8, 2, 4, 4) in [item.ranks for item in found.train.low_rank]
 
 
 def test_quick_plans_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
