@@ -16,7 +16,7 @@ from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver import fit
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
@@ -258,7 +258,7 @@ def test_a_step_that_is_too_long_with_no_way_out_is_an_error_like_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All lines may be refused by other options (--micro-batch with --optimise memory): there was an E0901."""
-    monkeypatch.setattr(pipeline, "faster", lambda *_: ())
+    monkeypatch.setattr(fit, "faster", lambda *_: ())
     path = write(models.mlp(inputs=12, hidden=20, classes=5), tmp_path)
     failed = run(path, "--dry-run", "--update", "all", "--max-step-time", "1us").check_error("E0402", 3)
     assert "allow a longer step" in failed.err
