@@ -9,12 +9,7 @@ static int is_initial(const struct instance_ *instance, unsigned char *spare, co
     if (start(&other, &second) != @PREFIX@_OK) {
         return 0;
     }
-    for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) {
-        if (memcmp(state_in(instance, i), state_in(&second, i), state[i].size) != 0) {
-            return 0;
-        }
-    }
-    return 1;
+    return same_state(instance, &second);
 }
 
 /* Loads the checkpoint of the file: damaged first, then as it is. 0, or the number of the check that failed
@@ -22,13 +17,8 @@ static int is_initial(const struct instance_ *instance, unsigned char *spare, co
 static uint32_t load(@prefix@_t *model, const struct instance_ *instance)
 {
     const size_t size = @prefix@_state_size();
-    size_t room = (size + 15u) & ~(size_t)15u;
     size_t offset[@PREFIX@_MEMORIES];
-    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
-        offset[i] = room;
-        room += (memories[i].size + 15u) & ~(size_t)15u;
-    }
-    unsigned char *const spare = port_spare(room);
+    unsigned char *const spare = port_spare(room_behind(size, offset));
     struct blob_ blob = {spare, size, 0};
     if (spare == NULL) {
         return 1;

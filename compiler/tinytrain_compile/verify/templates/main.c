@@ -101,6 +101,27 @@ static const unsigned char *state_in(const struct instance_ *instance, size_t sl
     return instance->at[state[slot].memory] + state[slot].offset;
 }
 
+static int same_state(const struct instance_ *a, const struct instance_ *b)
+{
+    for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) {
+        if (memcmp(state_in(a, i), state_in(b, i), state[i].size) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Bytes of a checkpoint with the memories of another instance behind it, which begin at these offsets. */
+static size_t room_behind(size_t size, size_t offset[@PREFIX@_MEMORIES])
+{
+    size_t room = (size + 15u) & ~(size_t)15u;
+    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
+        offset[i] = room;
+        room += (memories[i].size + 15u) & ~(size_t)15u;
+    }
+    return room;
+}
+
 static void put_state(const struct instance_ *instance)
 {
     size_t total = 0;

@@ -29,29 +29,14 @@ static int blob_write(void *context, const void *data, size_t size)
     return 0;
 }
 
-static int same_state(const struct instance_ *a, const struct instance_ *b)
-{
-    for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) {
-        if (memcmp(state_in(a, i), state_in(b, i), state[i].size) != 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Save, load into a second instance, compare; 0, or the number of the check that failed (verify/results.py). */
 static uint32_t check_checkpoint(@prefix@_t *model, const struct instance_ *instance)
 {
     const size_t size = @prefix@_state_size();
-    size_t room = (size + 15u) & ~(size_t)15u;
     size_t offset[@PREFIX@_MEMORIES];
     struct instance_ second;
     @prefix@_t *other;
-    for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
-        offset[i] = room;
-        room += (memories[i].size + 15u) & ~(size_t)15u;
-    }
-    unsigned char *const spare = port_spare(room);
+    unsigned char *const spare = port_spare(room_behind(size, offset));
     struct blob_ blob = {spare, size, 0};
     if (spare == NULL) {
         return 1;
