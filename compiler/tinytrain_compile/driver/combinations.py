@@ -5,7 +5,7 @@ docs/options.md says which options without an effect are harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tinytrain_compile.driver.number_format import check_int8_flags, has_formats
 from tinytrain_compile.driver.options import OPTIONS, CompileOptions
@@ -75,13 +75,20 @@ def check_options(options: CompileOptions) -> None:
     _check_plans(options)
 
 
+def _alone(flag: str, others: Sequence[tuple[str, bool]], why: str = "is ") -> None:
+    """E0101 for a flag beside any of the others: (option, with its value where that matters; whether it is given)."""
+    for option, given in others:
+        if given:
+            name, _, value = option.partition(" ")
+            what = f"{why}not possible with {OPTIONS[name].flag} {value}"
+            raise CompileError("E0101", flag, what.rstrip(), "leave one of the two out")
+
+
 def _check_features(options: CompileOptions) -> None:
     """E0101 for --features on with what a step on features cannot be."""
     others = (("memories", bool(options.memories)), ("input_lines", options.input_lines))
-    for name, given in others if options.features == "on" else ():
-        if given:
-            what = f"is not possible with {OPTIONS[name].flag}"
-            raise CompileError("E0101", "--features on", what, "leave one of the two out")
+    if options.features == "on":
+        _alone("--features on", others)
 
 
 def _check_inference_only(options: CompileOptions) -> None:
@@ -100,10 +107,7 @@ def _check_inference_only(options: CompileOptions) -> None:
         ("cycles", options.cycles),
         ("tune", options.tune),
     )
-    for name, given in others:
-        if given:
-            what = f"is of training, and not possible with {OPTIONS[name].flag}"
-            raise CompileError("E0101", "--inference-only", what, "leave one of the two out")
+    _alone("--inference-only", others, "is of training, and ")
     if options.update == "auto":
         what = "has to know what the build that trains updates, and with --update auto that follows from its arena"
         way = "name it: --update last:N, or the update.toml in the folder of that build"
@@ -131,12 +135,9 @@ def _check_plans(options: CompileOptions) -> None:
         ("tune", options.tune),
         ("tiles", options.tiles is not None),
         ("activations", options.activations == "auto"),
-        ("runtime", "delta" in options.runtime.names),
+        ("runtime delta", "delta" in options.runtime.names),
     )
-    for name, given in others:
-        if given:
-            what = f"is not possible with {OPTIONS[name].flag}{' delta' if name == 'runtime' else ''}"
-            raise CompileError("E0101", "--plans", what, "leave one of the two out")
+    _alone("--plans", others)
     if options.update == "auto":
         what = "plans share what is trained, and --update auto would follow from the arena"
         raise CompileError("E0101", "--plans", what, "name it: --update last:N, or a scheme")
@@ -154,15 +155,12 @@ def _check_lines(options: CompileOptions) -> None:
     if not options.input_lines:
         return
     others = (
-        ("stream", options.stream == "off" and "stream" in options.given),
+        ("stream off", options.stream == "off" and "stream" in options.given),
         ("micro_batch", "micro_batch" in options.given),
         ("cycles", options.cycles),
         ("slices", options.slices == "on"),
     )
-    for name, given in others:
-        if given:
-            what = f"is not possible with {OPTIONS[name].flag} {getattr(options, name) if name == 'stream' else ''}"
-            raise CompileError("E0101", "--input-lines", what.rstrip(), "leave one of the two out")
+    _alone("--input-lines", others)
 
 
 def _check_counting(options: CompileOptions) -> None:
