@@ -299,8 +299,7 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: boo
         if search.candidate is not None or search.model.depth == 1:
             break
         ways = _last(search.whole.layers, max(1, search.model.depth // 2))
-        model = build_update_model(planner, ways)
-        search = replace(search, model=model, short=(0, 0), slow=0, lost=0, left=QUICK_ROUNDS)
+        search = _with_model(search, build_update_model(planner, ways), QUICK_ROUNDS)
         search.run()
     search.suffixes(layer_count)
     if search.candidate is None:
@@ -323,12 +322,17 @@ def _looked_at(planner: Planner, gains: GainTable, layer_count: int) -> Search:
         if depth * SHALLOW < layer_count and any(first.likely.values()):
             break  # few layers, and something fits
         model = whole if depth == layer_count else build_update_model(planner, _last(every, depth))
-        found.append(replace(first, model=model, left=SCOUT_ROUNDS))
+        found.append(_with_model(first, model, SCOUT_ROUNDS))
         known = set(first.likely)
         found[-1].quick()
         found[-1].left = QUICK_ROUNDS if known != set(first.likely) else 0
     able = [search for search in found if search.left] or found[:1]
     return replace(able[-1], left=QUICK_ROUNDS)  # each one has proposed what gains more than all before
+
+
+def _with_model(search: Search, model: UpdateModel, rounds: int) -> Search:
+    """The same search, which goes on with what was planned so far, by a model that no plan has corrected yet."""
+    return replace(search, model=model, short=(0, 0), slow=0, lost=0, left=rounds)
 
 
 def _last(ways: Sequence[LayerWays], depth: int) -> tuple[LayerWays, ...]:
