@@ -65,6 +65,7 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
         "p": prefix,
         "P": prefix.upper(),
         "i": bundle.interface,
+        "does": "Trains and runs" if bundle.interface.trains else "Runs",
         "title": comment_text(facts.title).replace('"', "'"),
         "version": __version__,
         "semver": ".".join(__version__.split(".")[:3]),
@@ -85,7 +86,7 @@ def _library_json(values: Mapping[str, Any]) -> str:
     manifest = {
         "name": values["p"],
         "version": values["semver"],
-        "description": f"Trains and runs {values['title']} on the device.",
+        "description": f"{values['does']} {values['title']} on the device.",
         "frameworks": "*",
         "platforms": "*",
         "headers": f"{values['p']}_train.h",
