@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.training.low_rank_nets import kinds
+from tests.training.low_rank_nets import few_patterns, kinds
 from tinytrain_compile.driver import copy_choice
 from tinytrain_compile.driver.candidates import Candidate, Planner, Price
 from tinytrain_compile.driver.external_kernels import Externals
@@ -31,10 +31,7 @@ COPIES = ("--activations", "auto", "--data", "own.npz", "--rank-error", "0.4")
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model and samples of few patterns."""
     write(kinds(), tmp_path, "kinds.onnx")
-    rng = np.random.default_rng(0)
-    patterns = rng.standard_normal((3, 4, 10, 10))
-    x = patterns[rng.integers(0, 3, 24)] + 0.05 * rng.standard_normal((24, 4, 10, 10))
-    np.savez(tmp_path / "own.npz", x=x.astype(np.float32), y=rng.integers(0, 3, 24))
+    few_patterns(tmp_path / "own.npz")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

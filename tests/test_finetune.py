@@ -373,29 +373,6 @@ def test_where_nothing_gets_better_no_rate_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("learning_rate = 1", "'learning_rate' is no option"),
-        ("lr = 'much'", "give a number"),
-        ("[lr]\na = 1", "is a table"),
-        ("lr = [1, 2]", "give a number"),
-        ("lr = 2020-01-01", "give a number"),
-        ("batch = 1.5", "give a whole number"),
-        ("batch = true", "give a whole number"),
-        ("force = 2", "give true or false"),
-        ("data = ['a', 'b']", "give a text"),
-        ("epochs = 1e400", "give a whole number"),
-        ("lr = ", "not TOML"),
-    ],
-)
-def test_faults_of_a_config_are_one_line(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(text)
-    found = run(DIGITS / "digits.onnx", "--config", tmp_path / "c.toml", "-o", tmp_path / "out")
-    assert found.exit_code == 2 and said in found.err and found.err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
     "flags",
     [("--batches", "1,x"), ("--clips", "0,-1"), ("--jobs", "0"), ("-o", "result.txt"), ("--config", "none.toml")],
 )

@@ -15,7 +15,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
-from tests.training.low_rank_nets import everywhere, graph, kinds
+from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import Samples, TrainGraph
@@ -183,10 +183,7 @@ def test_a_checkpoint_goes_on_to_the_byte(tmp_path: Path) -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model, samples of few patterns, and a scheme."""
     write(kinds(), tmp_path, "kinds.onnx")
-    rng = np.random.default_rng(0)
-    patterns = rng.standard_normal((3, 4, 10, 10))
-    x = patterns[rng.integers(0, 3, 24)] + 0.05 * rng.standard_normal((24, 4, 10, 10))
-    np.savez(tmp_path / "own.npz", x=x.astype(np.float32), y=rng.integers(0, 3, 24))
+    few_patterns(tmp_path / "own.npz")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

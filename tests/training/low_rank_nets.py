@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from testing.models import Network
@@ -17,6 +19,14 @@ from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 
 RATE = 1.0
+
+
+def few_patterns(path: Path) -> None:
+    """24 samples for `kinds`, of three patterns with a little noise: low ranks are enough for them."""
+    rng = np.random.default_rng(0)
+    patterns = rng.standard_normal((3, 4, 10, 10))
+    x = patterns[rng.integers(0, 3, 24)] + 0.05 * rng.standard_normal((24, 4, 10, 10))
+    np.savez(path, x=x.astype(np.float32), y=rng.integers(0, 3, 24))
 
 
 def kinds() -> onnx.ModelProto:

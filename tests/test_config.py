@@ -1,0 +1,34 @@
+"""Options that a file gives (`--config`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import run
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("learning_rate = 1", "'learning_rate' is no option"),
+        ("lr = 'much'", "give a number"),
+        ("[lr]\na = 1", "is a table"),
+        ("lr = [1, 2]", "give a number"),
+        ("lr = 2020-01-01", "give a number"),
+        ("batch = 1.5", "give a whole number"),
+        ("batch = true", "give a whole number"),
+        ("force = 2", "give true or false"),
+        ("data = ['a', 'b']", "give a text"),
+        ("epochs = 1e400", "give a whole number"),
+        ("lr = ", "not TOML"),
+    ],
+)
+def test_faults_of_a_config_are_one_line(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(text)
+    found = run(DIGITS / "digits.onnx", "--config", tmp_path / "c.toml", "-o", tmp_path / "out")
+    assert found.exit_code == 2 and said in found.err and found.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
