@@ -6,7 +6,7 @@ in the arena of those three, or all; with and without replay of one old sample a
 by the generated C on this machine, whose bytes are the device's, at a rate that falls along a cosine.
 
 Rates are chosen for each task, format and update on development seeds, with replay, by the accuracy on the new domain
-(one third of an order of magnitude between rates, one training each). Accuracies are those of other seeds, on samples
+(half an order of magnitude between rates, one training each). Accuracies are those of other seeds, on samples
 that chose nothing. Same arguments, same table; with --keep a study that was ended goes on.
 
 usage: python -m benchmarks.learning [--tasks turned,keywords,..] [--seeds N] [--first SEED] [--development N]

@@ -29,7 +29,7 @@ def averaged(devices: list[Device], deltas: tt.Deltas, rounds: int, without_flow
     try:
         from with_flower import flower
     except ModuleNotFoundError as problem:
-        raise SystemExit(f"{problem}: pip install 'tinytrain-compile[fleet]', or --plain") from problem
+        raise SystemExit(f"{problem}: run `make fleet`, which has an environment for it, or use --plain") from problem
     logging.disable(logging.WARNING)  # Flower says in every round what it does
     return flower(devices, deltas, rounds)
 
