@@ -58,6 +58,9 @@ WRITES_FIRST = {
     "tt_copy8": 1,
     "tt_gather8": 1,
     "tt_sum_columns": 4,
+    "tt_ends_2x2": 1,
+    "tt_depthwise_2x2": 4,
+    "tt_depthwise_ends": 1,
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
 }

@@ -35,6 +35,7 @@ from tinytrain_compile.lower.printing.c_expr import (
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
 from tinytrain_compile.lower.printing.conditions import tests_of
 from tinytrain_compile.lower.printing.scratch import Scratch
+from tinytrain_compile.lower.printing.tile_rows import row_of_tiles
 from tinytrain_compile.lower.tir_walk import (
     TWO_OPERANDS,
     Tir,
@@ -204,7 +205,8 @@ class Printer:
         if isinstance(node, tirx.SeqStmt):
             return [s for item in node.seq for s in self._body(item)]
         if isinstance(node, tirx.For):
-            return [self._loop(node)]
+            row = row_of_tiles(node, self._element)
+            return [Line(row) if row else self._loop(node)]
         if isinstance(node, tirx.BufferStore):
             return [self._store(node)]
         if isinstance(node, tirx.AllocBuffer):

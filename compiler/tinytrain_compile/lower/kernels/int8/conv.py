@@ -37,7 +37,7 @@ from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
-from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end
+from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
@@ -80,13 +80,15 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels)
-        out, schedule = packed_product(extents, left, right, finish, forward_product(node), context.style, stages)
+        tiles, end = forward_product(node), tile_end(node)
+        out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages, end=end)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_dense(node):
         return dense_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
     x = tensor(node, "x")
     if is_depthwise(node):
-        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
+        pairs = context.isa.dsp and not context.style.small
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages, pairs=pairs)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))
     return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
