@@ -60,6 +60,18 @@ static inline TT_ALWAYS void tt_ends_2x2(int8_t *out, const int32_t *ends, int32
 #endif
 }
 
+/* Two rows for tt_dot_2x2 of elements as they are, the second `apart` behind the first; `to` is aligned to 8 bytes. */
+static inline TT_ALWAYS void tt_copy_two(int16_t *to, const int16_t *from, int32_t apart, int32_t blocks)
+{
+    TT_UNROLL
+    for (int32_t i = 0; i < blocks; i++) {
+        uint32_t four[4];
+        memcpy(four, from + 4 * i, 8);
+        memcpy(four + 2, from + apart + 4 * i, 8);
+        memcpy(__builtin_assume_aligned(to + 8 * i, 8), four, sizeof four);
+    }
+}
+
 /* A row of tiles: of two rows of a and 2 * tiles of b, as tt_dot_2x2 takes them (each tile's behind the last), the sums and
  * their ends. blocks: a constant, at most TT_BLOCKS. */
 #define TT_BLOCKS 7

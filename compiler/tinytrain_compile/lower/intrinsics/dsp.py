@@ -59,6 +59,7 @@ WRITES_FIRST = {
     "tt_gather8": 1,
     "tt_sum_columns": 4,
     "tt_ends_2x2": 1,
+    "tt_copy_two": 1,
     "tt_depthwise_2x2": 4,
     "tt_depthwise_ends": 1,
     "tt_dense_update": 1,

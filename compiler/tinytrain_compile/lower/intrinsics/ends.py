@@ -139,3 +139,37 @@ def depthwise_ends(zero: int, channels: int, width: int) -> str:
 
     TensorIntrin.register(name, algebra, code, override=True)
     return name
+
+
+@cache
+def copy_two(blocks: int, apart: int) -> str:
+    """to[block, p, i, h] = from[p * apart + 4 block + 2 i + h]: two windows of a line for tt_dot_2x2. The name."""
+    name = f"tt_copy_two_{blocks}_{apart}"
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        x: T.Buffer((apart + 4 * blocks,), "int16", offset_factor=1),
+        d: T.Buffer((blocks, 2, 2, 2), "int16", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0 : apart + 4 * blocks])
+            T.writes(d[0:blocks, 0:2, 0:2, 0:2])
+            for s, p, i, h in T.grid(blocks, 2, 2, 2):
+                with T.sblock("u"):
+                    vs, vp, vi, vh = T.axis.remap("SSSS", [s, p, i, h])
+                    d[vs, vp, vi, vh] = x[vp * apart + vs * 4 + vi * 2 + vh]
+
+    @T.prim_func(s_tir=True)
+    def code(
+        x: T.Buffer((apart + 4 * blocks,), "int16", offset_factor=1),
+        d: T.Buffer((blocks, 2, 2, 2), "int16", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0 : apart + 4 * blocks])
+            T.writes(d[0:blocks, 0:2, 0:2, 0:2])
+            T.evaluate(
+                T.call_extern("int32", "tt_copy_two", T.address_of(d[0, 0, 0, 0]), T.address_of(x[0]), apart, blocks)
+            )
+
+    TensorIntrin.register(name, algebra, code, override=True)
+    return name

@@ -11,9 +11,8 @@ from tvm import ir, sym, tirx
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.lower.tir_walk import addressed, is_helper
+from tinytrain_compile.ops.int8.line_tiles import MOST_BLOCKS
 
-MOST_BLOCKS = 7
-"""TT_BLOCKS of tt_dsp_tiles.h: more have a loop of their own, whose counter needs the register of another operand."""
 _SUMS, _TERMS, _TILE, _WORDS = 4, 8, 2, 6
 """Sums of a tile; elements of a block; columns of a tile, and words that their ends read."""
 

@@ -78,7 +78,7 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
             spec = KernelSpec([block.image, *weights, *operands], [out], schedule)
     elif is_dense(node):
         spec = vector_dense(node, block) if context.uses_vectors else None
-        spec = spec or dense_kernel(node, operands, finish, context.style, stages, block)
+        spec = spec or dense_kernel(node, operands, finish, context, stages, block)
     else:
         found = RowImage(operand(node, "x"))
         taps, shape = RowTaps(conv, (height, width), found), (1, count, across, outputs)
