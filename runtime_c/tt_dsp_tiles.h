@@ -63,13 +63,24 @@ static inline TT_ALWAYS void tt_ends_2x2(int8_t *out, const int32_t *ends, int32
 /* Two rows for tt_dot_2x2 of elements as they are, the second `apart` behind the first; `to` is aligned to 8 bytes. */
 static inline TT_ALWAYS void tt_copy_two(int16_t *to, const int16_t *from, int32_t apart, int32_t blocks)
 {
-    TT_UNROLL
-    for (int32_t i = 0; i < blocks; i++) {
-        uint32_t four[4];
-        memcpy(four, from + 4 * i, 8);
-        memcpy(four + 2, from + apart + 4 * i, 8);
-        memcpy(__builtin_assume_aligned(to + 8 * i, 8), four, sizeof four);
+#if TT_HAS_DSP
+#define TT_COPY_TWO(second)                                                                                            \
+    "ldrd %[x0], %[x1], [%[from]], #8\n\t" second "stmia %[to]!, {%[x0], %[x1], %[x2], %[x3]}\n\t"
+#define TT_COPY_EVEN TT_COPY_TWO("ldrd %[x2], %[x3], [%[next]], #8\n\t")
+#define TT_COPY_ODD TT_COPY_TWO("ldr %[x2], [%[next]], #4\n\tldr %[x3], [%[next]], #4\n\t") /* on 2 bytes only */
+    const int16_t *next = from + apart;
+    TT_FOUR_REGISTERS
+    if (apart % 2 == 0) {
+        TT_IN_TURNS(TT_COPY_EVEN, TT_LIST([from] "+&r"(from), [next] "+&r"(next)), [none] "i"(0));
+    } else {
+        TT_IN_TURNS(TT_COPY_ODD, TT_LIST([from] "+&r"(from), [next] "+&r"(next)), [none] "i"(0));
     }
+#else
+    for (int32_t i = 0; i < 4 * blocks; i++) {
+        to[i / 4 * 8 + i % 4] = from[i];
+        to[i / 4 * 8 + 4 + i % 4] = from[apart + i];
+    }
+#endif
 }
 
 /* A row of tiles: of two rows of a and 2 * tiles of b, as tt_dot_2x2 takes them (each tile's behind the last), the sums and

@@ -238,6 +238,7 @@ class Printer:
         return (
             self._unroll_moves
             and isinstance(body, tirx.BufferStore)
+            and not isinstance(body.value, tirx.IntImm)
             and str(self._root(body.buffer).name) in self.scratch.names
         )
 

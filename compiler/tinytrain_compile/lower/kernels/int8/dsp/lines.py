@@ -35,13 +35,14 @@ def line_conv(
     n, height, width, channels = shape
     div, mod, taps, steps = tirx.indexdiv, tirx.indexmod, form.taps, form.blocks
 
-    def of_line(b: Expr, y: Expr, place: Expr) -> Expr:
-        return element(b, y * stride + mod(place, taps), div(place, taps))
+    def of_line(b: Expr, y: Expr, f: Expr, r: Expr) -> Expr:
+        return element(b, y * stride + r, f)
 
-    line = te.compute((n, height, form.length), of_line, "line")
+    line = te.compute((n, height, form.length // taps, taps), of_line, "line")
 
     def of_window(b: Expr, y: Expr, x: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
-        return line[b, y, (x * 2 + p) * form.apart + step * DOT_TERMS + odd * 2 + half]
+        place = (x * 2 + p) * form.apart + step * DOT_TERMS + odd * 2 + half
+        return line[b, y, div(place, taps), mod(place, taps)]
 
     left = te.compute((n, height, width // 2, steps, 2, 2, 2), of_window, "left")
 
@@ -66,6 +67,9 @@ def line_conv(
 
 
 def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor], end: str) -> None:
+    def flat(b: Expr, y: Expr, f: Expr, r: Expr) -> list[Expr]:
+        return [b, y, f * form.taps + r]
+
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     _, row, column, channel = sch.get_loops(out)
     tile, pixel = sch.split(column, [None, 2])
@@ -75,6 +79,7 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
     sch.compute_at(acc, pair, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("left"), tile, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("line"), row, preserve_unit_loops=True)
+    sch.transform_layout(sch.get_sblock("line"), ("write", 0), flat)
     for table in tables:
         sch.unroll(sch.get_loops(sch.get_sblock(str(table.op.name)))[-1])
     first = sch.get_loops(acc)[-5]
@@ -83,7 +88,7 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
         sch.unroll(loop)
     sch.tensorize(first, dsp.dot_2x2(form.blocks))
     sch.tensorize(sch.get_loops(sch.get_sblock("left"))[-4], copy_two(form.blocks, form.apart))
-    places, tap = sch.split(sch.get_loops(sch.get_sblock("line"))[-1], [None, form.taps])
+    places, tap = sch.get_loops(sch.get_sblock("line"))[-2:]
     sch.reorder(tap, places)
     sch.annotate(places, HINT, 1)
     sch.tensorize(pixel, end)
