@@ -34,6 +34,17 @@
     } while (0)
 #endif
 
+/* What the ends of `channels` channels read: of each bias, factor and shift. */
+TT_SHARED void tt_keep_ends(
+    int32_t *ends, const int32_t *bias, const int32_t *multiplier, const int8_t *shift, int32_t channels)
+{
+    for (int32_t i = 0; i < channels; i++, ends += 3) {
+        ends[0] = bias[i];
+        ends[1] = tt_factor(multiplier[i]);
+        ends[2] = -shift[i];
+    }
+}
+
 /* tt_requantise8_kept, with the bounds of int8, of the four sums of a tile: out[i * pitch + j] of sum_ij. ends: of both
  * channels bias, factor and shift. Numbers are constants, pitch at most 4095. */
 static inline TT_ALWAYS void tt_ends_2x2(int8_t *out, const int32_t *ends, int32_t sum_00, int32_t sum_01, int32_t sum_10,
@@ -130,6 +141,28 @@ static inline TT_ALWAYS void tt_product_tiles(int8_t *out, const int32_t *ends, 
         tt_ends_2x2(out + 2 * i, ends + 6 * i, sum_00, sum_01, sum_10, sum_11, pitch, zero);
     }
 #endif
+}
+
+/* to[i * step] = from[i * pitch] + offset of `count` int8, a multiple of 4. */
+TT_SHARED void tt_widen_column(
+    int16_t *to, const int8_t *from, int32_t offset, int32_t pitch, int32_t step, int32_t count)
+{
+    const int32_t pitch_3 = 3 * pitch, step_3 = 3 * step;
+    for (const int16_t *const end = to + step * count; to != end; to += 4 * step, from += 4 * pitch) {
+        const int32_t x0 = from[0], x1 = from[pitch], x2 = from[2 * pitch], x3 = from[pitch_3];
+        to[0] = (int16_t)(x0 + offset);
+        to[step] = (int16_t)(x1 + offset);
+        to[2 * step] = (int16_t)(x2 + offset);
+        to[step_3] = (int16_t)(x3 + offset);
+    }
+}
+
+/* to[i * step] = 0, `count` times. */
+TT_SHARED void tt_clear_column(int16_t *to, int32_t step, int32_t count)
+{
+    for (; count > 0; count--, to += step) {
+        *to = 0;
+    }
 }
 
 /* A 3x3 depthwise convolution. a: a channel's image by columns, `rows` from one to the next, an even number; b: its taps by

@@ -35,7 +35,7 @@ from tinytrain_compile.lower.printing.c_expr import (
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
 from tinytrain_compile.lower.printing.conditions import tests_of
 from tinytrain_compile.lower.printing.scratch import Scratch
-from tinytrain_compile.lower.printing.tile_rows import row_of_tiles
+from tinytrain_compile.lower.printing.tile_rows import in_one_call
 from tinytrain_compile.lower.tir_walk import (
     TWO_OPERANDS,
     Tir,
@@ -205,8 +205,7 @@ class Printer:
         if isinstance(node, tirx.SeqStmt):
             return [s for item in node.seq for s in self._body(item)]
         if isinstance(node, tirx.For):
-            row = row_of_tiles(node, self._element)
-            return [Line(row) if row else self._loop(node)]
+            return [self._unroll_moves and in_one_call(node, self._element, self._expr) or self._loop(node)]
         if isinstance(node, tirx.BufferStore):
             return [self._store(node)]
         if isinstance(node, tirx.AllocBuffer):
@@ -237,8 +236,7 @@ class Printer:
     def _moves(self, body: Stmt) -> bool:
         return (
             self._unroll_moves
-            and isinstance(body, tirx.BufferStore)
-            and not isinstance(body.value, tirx.IntImm)
+            and (isinstance(body, tirx.BufferStore) and not isinstance(body.value, tirx.IntImm))
             and str(self._root(body.buffer).name) in self.scratch.names
         )
 

@@ -10,14 +10,79 @@ from collections.abc import Callable
 from tvm import ir, sym, tirx
 from tvm.tirx import Buffer, Stmt
 
-from tinytrain_compile.lower.tir_walk import addressed, is_helper
+from tinytrain_compile.lower.printing.c_expr import Expr
+from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
+from tinytrain_compile.lower.printing.conditions import tests_of
+from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper
 from tinytrain_compile.ops.int8.line_tiles import MOST_BLOCKS
 
+_WIDENED = 4
+"""Elements that tt_widen_column moves at a time."""
 _SUMS, _TERMS, _TILE, _WORDS = 4, 8, 2, 6
 """Sums of a tile; elements of a block; columns of a tile, and words that their ends read."""
 
 
-def row_of_tiles(loop: tirx.For, element: Callable[[Buffer, ir.Expr], str]) -> str | None:
+Element = Callable[[Buffer, ir.Expr], str]
+"""(buffer, index) -> C of the element"""
+
+
+def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> Statement | None:
+    """The call of a helper that does what a loop does, if there is one."""
+    if (moved := widened_column(loop, element)) is not None:
+        return If(tests_of(moved[0], expr), [Line(moved[1])], [Line(moved[2])])
+    call = row_of_tiles(loop, element) or kept_ends(loop, element)
+    return Line(call) if call else None
+
+
+def kept_ends(loop: tirx.For, element: Element) -> str | None:
+    """The call that puts into scratch what the ends of sums read of each channel: bias, tt_factor, minus the shift."""
+    stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else []
+    if len(stores) != _WORDS // 2 or not _is(loop.min, 0) or not all(isinstance(s, tirx.BufferStore) for s in stores):
+        return None
+    bias, factor, down = (store.value for store in stores)
+    if not (isinstance(bias, ir.TensorLoad) and is_helper(factor) and isinstance(down, tirx.Sub) and _is(down.a, 0)):
+        return None
+    if helper_name(factor) != "tt_factor" or not isinstance(down.b, tirx.Cast):
+        return None
+    loads = (bias, factor.args[1], down.b.value)
+    if not all(isinstance(load, ir.TensorLoad) for load in loads):
+        return None
+    places = [(stores[0].buffer, stores[0].indices[0], _WORDS // 2), *((v.source, v.indices[0], 1) for v in loads)]
+    texts: list[str] = []
+    for buffer, index, step in places:
+        parts = sym.detect_linear_equation(index, [loop.loop_var])
+        if len(parts) == 0 or not _is(parts[0], step):
+            return None
+        texts.append(f"&{element(buffer, parts[1])}")
+    return f"tt_keep_ends({', '.join(texts)}, {loop.extent});"
+
+
+def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str] | None:
+    """(condition, call if it holds, call if not) of a loop that widens int8 and stores them apart, or stores zeros.
+
+    None if the loop is another one.
+    """
+    store, var = loop.body, loop.loop_var
+    if not isinstance(store, tirx.BufferStore) or not is_call(store.value, "if_then_else") or not _is(loop.min, 0):
+        return None
+    condition, value, other = store.value.args
+    if not _is(other, 0) or not isinstance(value, tirx.Sub) or not isinstance(value.a, tirx.Cast):
+        return None
+    load, zero = value.a.value, value.b
+    if not isinstance(load, ir.TensorLoad) or str(load.source.dtype) != "int8" or not isinstance(zero, tirx.IntImm):
+        return None
+    to, source = (sym.detect_linear_equation(index, [var]) for index in (store.indices[0], load.indices[0]))
+    steps = [int(parts[0]) if parts and isinstance(parts[0], tirx.IntImm) else 0 for parts in (to, source)]
+    if steps[0] < 2 or steps[1] < 1 or var in _variables(condition) or not isinstance(loop.extent, tirx.IntImm):
+        return None
+    if int(loop.extent) % _WIDENED:
+        return None
+    place, rest = f"&{element(store.buffer, to[1])}", f"{steps[0]}, {loop.extent}"
+    widened = f"tt_widen_column({place}, &{element(load.source, source[1])}, {-int(zero)}, {steps[1]}, {rest});"
+    return condition, widened, f"tt_clear_column({place}, {rest});"
+
+
+def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
     """The call that computes what the loop does; None if the loop is another one. element: C of a buffer's element."""
     calls = _calls(loop.body)
     if calls is None or not _is(loop.min, 0):
@@ -39,7 +104,7 @@ def row_of_tiles(loop: tirx.For, element: Callable[[Buffer, ir.Expr], str]) -> s
     return f"{row}({', '.join(map(str, [*places, *words, loop.extent, *numbers, *last]))});"
 
 
-def _place(operand: ir.Expr, var: ir.Var, step: int, element: Callable[[Buffer, ir.Expr], str]) -> str | None:
+def _place(operand: ir.Expr, var: ir.Var, step: int, element: Element) -> str | None:
     """Where an operand begins for the first tile, if it lies `step` elements further on for each of the next ones."""
     load = addressed(operand)
     parts = sym.detect_linear_equation(load.indices[0], [var])
@@ -61,3 +126,8 @@ def _calls(body: Stmt) -> list[ir.Call] | None:
 
 def _is(value: ir.Expr, number: int) -> bool:
     return isinstance(value, tirx.IntImm) and int(value) == number
+
+
+def _variables(node: Tir) -> set[ir.Var]:
+    own = {node} if isinstance(node, ir.Var) else set[ir.Var]()
+    return own.union(*(_variables(child) for child in children(node)))

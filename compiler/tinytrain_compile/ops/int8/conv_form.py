@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
@@ -127,10 +128,18 @@ def forward_dense(node: Node) -> DenseTiles:
     return dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
 
 
+def short_ends(node: Node) -> bool:
+    """Whether a helper finishes all sums of a tile of a QConv: they shift down, and are held within int8 alone."""
+    attrs: Any = node.attrs
+    return attrs.shifts_down and not attrs.above and (attrs.low, attrs.high) == (-128, 127)
+
+
 def forward_lines(node: Node) -> LineTiles | None:
     """Tiles of a dense QConv of few channels, for cores with products in pairs."""
     conv, (_, _, width, outputs) = geometry(node), result(node, "y").shape
     channels, tiles = operand(node, "x").shape[3], forward_dense(node)
+    if not short_ends(node):
+        return None
     apart, run = conv.strides[1] * channels * tiles.taps, conv.kernel[1] * channels
     return line_tiles(width, outputs, apart, run, FORWARD_ENDS, tiles)
 

@@ -14,6 +14,7 @@ from tinytrain_compile.lower.kernels.base import Finish, Load, MapShape, Schedul
 from tinytrain_compile.lower.kernels.int8.dsp.windows import Pixel
 from tinytrain_compile.lower.schedules import HINT, keep_tables
 from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.conv_form import short_ends
 from tinytrain_compile.ops.names import result
 
 TILE, TAPS = 2, 3
@@ -38,9 +39,7 @@ def pairs_of_rows(node: Node, strip: int) -> PairsOfRows | None:
     assert isinstance(attrs, QConvAttrs)
     if attrs.conv.kernel != (TAPS, TAPS) or attrs.conv.strides != (1, 1) or height % TILE or width % TILE:
         return None
-    if not attrs.shifts_down or attrs.above or (attrs.low, attrs.high) != (-128, 127):
-        return None
-    if strip % TILE or (width + 1) * channels > REACH:
+    if not short_ends(node) or strip % TILE or (width + 1) * channels > REACH:
         return None
     return PairsOfRows(attrs.y_zero, strip)
 
