@@ -17,7 +17,7 @@ WORDS = 3
 
 @cache
 def ends_2x2(zero: int, pitch: int) -> str:
-    """out[i, j] = tt_requantise8_kept(sum[i, j], numbers of channel j, zero, -128, 127); pitch: of a pixel. The name."""
+    """out[i, j] = tt_requantise8_kept(sum[i, j], numbers of channel j, ..); pitch: of a pixel. The name."""
     name = f"tt_ends_2x2_{zero}_{pitch}"
 
     @T.prim_func(s_tir=True)

@@ -205,7 +205,7 @@ class Printer:
         if isinstance(node, tirx.SeqStmt):
             return [s for item in node.seq for s in self._body(item)]
         if isinstance(node, tirx.For):
-            return [self._unroll_moves and in_one_call(node, self._element, self._expr) or self._loop(node)]
+            return [(self._unroll_moves and in_one_call(node, self._element, self._expr)) or self._loop(node)]
         if isinstance(node, tirx.BufferStore):
             return [self._store(node)]
         if isinstance(node, tirx.AllocBuffer):

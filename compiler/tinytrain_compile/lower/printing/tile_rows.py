@@ -6,6 +6,7 @@ That call keeps in registers what would be loaded anew for every tile (tt_dsp_ti
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tvm import ir, sym, tirx
 from tvm.tirx import Buffer, Stmt
@@ -36,16 +37,17 @@ def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr
 
 def kept_ends(loop: tirx.For, element: Element) -> str | None:
     """The call that puts into scratch what the ends of sums read of each channel: bias, tt_factor, minus the shift."""
-    stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else []
-    if len(stores) != _WORDS // 2 or not _is(loop.min, 0) or not all(isinstance(s, tirx.BufferStore) for s in stores):
+    parts = loop.body.seq if isinstance(loop.body, tirx.SeqStmt) else ()
+    stores = [part for part in parts if isinstance(part, tirx.BufferStore)]
+    if not len(stores) == len(parts) == _WORDS // 2 or not _is(loop.min, 0):
         return None
     bias, factor, down = (store.value for store in stores)
     if not (isinstance(bias, ir.TensorLoad) and is_helper(factor) and isinstance(down, tirx.Sub) and _is(down.a, 0)):
         return None
     if helper_name(factor) != "tt_factor" or not isinstance(down.b, tirx.Cast):
         return None
-    loads = (bias, factor.args[1], down.b.value)
-    if not all(isinstance(load, ir.TensorLoad) for load in loads):
+    loads = [load for load in (bias, factor.args[1], down.b.value) if isinstance(load, ir.TensorLoad)]
+    if len(loads) != _WORDS // 2:
         return None
     places = [(stores[0].buffer, stores[0].indices[0], _WORDS // 2), *((v.source, v.indices[0], 1) for v in loads)]
     texts: list[str] = []
@@ -85,14 +87,15 @@ def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str]
 def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
     """The call that computes what the loop does; None if the loop is another one. element: C of a buffer's element."""
     calls = _calls(loop.body)
-    if calls is None or not _is(loop.min, 0):
+    if calls is None or not _is(loop.min, 0) or not isinstance(loop.extent, tirx.IntImm):
         return None
-    (sums, *dot), (ends, *end) = (call.args for call in calls)
+    names = tuple(helper_name(call) for call in calls)
+    dot, end = (list[Any](call.args[1:]) for call in calls)
     first, second, *numbers = dot[_SUMS:]
-    if (sums.value, ends.value) == ("tt_dot_2x2", "tt_ends_2x2") and int(numbers[0]) <= MOST_BLOCKS:
-        row, kept, last = "tt_product_tiles", [], end[2 + _SUMS :]
+    if names == ("tt_dot_2x2", "tt_ends_2x2") and int(numbers[0]) <= MOST_BLOCKS:
+        row, kept, last = "tt_product_tiles", list[Any](), end[2 + _SUMS :]
         moved = ((end[0], _TILE), (end[1], _WORDS), (first, 0), (second, _TERMS * int(numbers[0])))
-    elif (sums.value, ends.value) == ("tt_depthwise_2x2", "tt_depthwise_ends"):
+    elif names == ("tt_depthwise_2x2", "tt_depthwise_ends"):
         row, kept, last = "tt_depthwise_tiles", end[1:4], end[4 + _SUMS :]
         moved = ((end[0], _TILE * int(last[0])), (first, _TILE * int(numbers[0])), (second, 0))
     else:
@@ -104,7 +107,7 @@ def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
     return f"{row}({', '.join(map(str, [*places, *words, loop.extent, *numbers, *last]))});"
 
 
-def _place(operand: ir.Expr, var: ir.Var, step: int, element: Element) -> str | None:
+def _place(operand: ir.Call, var: ir.Var, step: int, element: Element) -> str | None:
     """Where an operand begins for the first tile, if it lies `step` elements further on for each of the next ones."""
     load = addressed(operand)
     parts = sym.detect_linear_equation(load.indices[0], [var])

@@ -1,4 +1,4 @@
-"""Dense k x k convolutions of few channels: what a row of the output reads lies column by column, so a window is one run.
+"""Dense k x k convolutions of few channels: what a row of the output reads lies by columns, so a window is one run.
 
 The taps of a row of few channels are no whole words: three rows of nine are 30 products in pairs of pairs, or 32, but
 one run of 27 is 28.
@@ -17,6 +17,7 @@ from tinytrain_compile.lower.kernels.base import Finish, Load, MapShape, Schedul
 from tinytrain_compile.lower.schedules import HINT
 from tinytrain_compile.ops.int8.line_tiles import LineTiles
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
+
 
 def line_conv(
     shape: MapShape,

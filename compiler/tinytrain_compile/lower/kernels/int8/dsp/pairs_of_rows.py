@@ -1,11 +1,11 @@
-"""3x3 depthwise convolutions whose channel image lies by columns: two rows of it are a word, and tiles have two rows."""
+"""3x3 depthwise convolutions whose channel image lies by columns: two rows of it are a word, tiles have two rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import s_tir, te, tirx
+from tvm import s_tir, te
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
@@ -24,7 +24,7 @@ REACH = 4095
 
 @dataclass(frozen=True)
 class PairsOfRows:
-    """zero: of the output, see tt_depthwise_ends. strip: output rows whose input rows lie in scratch at a time, even."""
+    """zero: of the output. strip: output rows, an even number, whose input rows lie in scratch at a time."""
 
     zero: int
     strip: int

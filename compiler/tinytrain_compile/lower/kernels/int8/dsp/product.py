@@ -29,7 +29,6 @@ from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import COLUMN, DOT_TERMS, PackedTiles
 
-
 TILE_PITCH = 4094
 """Channels of the output at most where a helper finishes the sums of a tile: as far as an instruction reaches."""
 
@@ -93,7 +92,7 @@ def packed_product(
             _sums(sch, tiles, style.pair_steps)
             _widen(sch, "right", right, tiles.depth == k)
         _widen(sch, "left", left, tiles.depth == k, left_over(m, ti) == 0)
-        if whole:
+        if whole and end:
             *_, column, row = sch.get_loops(sch.get_sblock("out"))
             sch.reorder(row, column)
             sch.tensorize(row, end)
