@@ -20,7 +20,7 @@ from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
-from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir import Node
 from tinytrain_compile.plan import PlanOptions, placement, planned, remat_cpsat, remat_search, stream_search
 from tinytrain_compile.plan import assign as assign_module
 from tinytrain_compile.plan import choose as choose_module
@@ -63,11 +63,11 @@ def test_the_search_of_streams_does_no_more_work_than_it_is_given(
 ) -> None:
     """Streams that it builds, and buffers that it looks at; what it found until then is a plan."""
     made, looked = list[int](), list[int]()
-    build, least = stream_search.stream_node, stream_search.StreamModel.least
+    build, least = stream_search.StreamModel.stream, stream_search.StreamModel.least
 
-    def counted(graph: Graph, nodes: Sequence[Node], *rest: Any) -> Node | None:
+    def counted(model: stream_search.StreamModel, nodes: Sequence[Node]) -> Node | None:
         made.append(len(nodes))
-        return build(graph, nodes, *rest)
+        return build(model, nodes)
 
     def looked_at(model: stream_search.StreamModel, nodes: Sequence[Node]) -> int:
         looked.append(len(nodes))
@@ -75,7 +75,7 @@ def test_the_search_of_streams_does_no_more_work_than_it_is_given(
 
     graph = int8_train(random_chain(5), "last:3").graph
     options = PlanOptions(effort="quick")
-    monkeypatch.setattr(stream_search, "stream_node", counted)
+    monkeypatch.setattr(stream_search.StreamModel, "stream", counted)
     monkeypatch.setattr(stream_search.StreamModel, "least", looked_at)
     found = stream_search.streamed(graph, options)
     assert found is not graph and min(len(made), len(looked)) > 5
