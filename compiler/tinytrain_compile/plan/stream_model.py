@@ -89,7 +89,7 @@ class StreamModel:
 
     def _beside(self, layers: Sequence[_Layer]) -> int:
         """Bytes that live while any of these layers runs, and that none of them makes."""
-        alive: NDArray[np.bool_] = self._alive[[layer.step for layer in layers]].any(axis=0)
+        alive: NDArray[np.bool_] = np.logical_or.reduce(self._alive[[layer.step for layer in layers]])
         alive[[index for layer in layers for index in layer.begun]] = False
         return int(self._sizes[alive].sum())
 
