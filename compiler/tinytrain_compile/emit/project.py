@@ -14,6 +14,7 @@ from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
+from tinytrain_compile.emit.choice import choice_data
 from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
@@ -191,6 +192,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         persistent_bytes=plan.persistent_bytes,
         alignment_bytes=options.alignment_bytes,
         accumulates=train.batch > 1,
+        chooses=train.choice is not None,
         state=slots,
         micro_batch=train.micro_batch,
         input_dtype=_image(train, plan).dtype,
@@ -278,6 +280,7 @@ def _template_data(
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
         **parts,
         "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
+        "choice": choice_data(train, sequencer, tables),
         "offsets": sequencer.offsets(),
     }
 
@@ -375,6 +378,7 @@ def _state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list
             "memory": sequencer.memory(value.name),
             "size": value.size_bytes,
             "skipped": skipped,
+            "value": value.name,
             "kind": kinds[value.name],
             "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
             "name": comment_text(value.name),

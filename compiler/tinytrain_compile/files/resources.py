@@ -19,6 +19,7 @@ HEADERS = (
         "tt_state_int8.h",
         "tt_page.h",
         "tt_external.h",
+        "tt_chosen.h",
         "tt_clip.h",
         "tt_clip_int8.h",
     ),

@@ -136,10 +136,12 @@ class Updates:
         square = layer.bias_unit * (layer.accumulator_scale if len(uses) == 1 else layer.bias_unit)
         if isinstance(gradient, WeightGradient):
             square = layer.scale**2
-            if split is not None and split.axis == "out":
+            if split is not None and split.axis == "out" and not split.on_device:
                 square = square[list(split.channels)]
         role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
         multiplier, shift, _ = self._r.factors(node.name, 1.0 / square, layer.tables, role)
+        if role == "weight" and split is not None and split.on_device:
+            multiplier, shift = self._r.of_chosen((multiplier, shift), layer.parts[-1], len(split.channels), node)
         return (multiplier, shift, self.rate, exponent)
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:

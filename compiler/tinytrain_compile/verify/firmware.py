@@ -106,7 +106,12 @@ def _main(interface: Interface) -> str:
         **prefixes,
         "TRAIN": image["TRAIN"],
         "MICRO_BATCH": f"{interface.micro_batch}u",
-        "APPLY": apply if interface.accumulates else "",
+        "SCORES": "static uint32_t scores = 1u; /* the first step is for the choice of channels */\n"
+        if interface.chooses
+        else "",
+        "APPLY": _choosing_end(prefix, apply if interface.accumulates else "") if interface.chooses else apply
+        if interface.accumulates
+        else "",
     }
     return _template(
         "main.c",
@@ -146,6 +151,9 @@ def _image(interface: Interface) -> dict[str, str]:
         }
     call = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
     step = f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n"
+    if interface.chooses:
+        score = step.replace(call, f"{prefix}_score")
+        step = f"    if (scores != 0u) {{\n    {score}    }} else {{\n    {step}    }}\n"
     return {
         "IMAGE": f"{prefix}_input_t",
         "LINES": "",
@@ -154,6 +162,21 @@ def _image(interface: Interface) -> dict[str, str]:
         "TRAIN": f"    get({prefix}_input(model), sizeof probe);\n    get(&label, sizeof label);\n"
         + (_by_features(interface, step) if interface.feature_bytes else step),
     }
+
+
+def _choosing_end(prefix: str, apply: str) -> str:
+    """Behind the samples of a step: behind the first one channels are chosen, once."""
+    ok, state = (f"{prefix.upper()}_{name}" for name in ("OK", "ERR_STATE"))
+    return (
+        "    if (scores != 0u) {\n"
+        "        scores = 0u;\n"
+        "        uint32_t status;\n"
+        f"        PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_rescore(model));\n"
+        f"        float loss = 0.0f;\n"
+        f"        const uint32_t once = {prefix}_rescore(model) == {state} && {prefix}_score(model, &label, &loss) == {state};\n"
+        f"        put_word(TAG_APPLY, status == (uint32_t){ok} && once == 0u ? UINT32_MAX : status);\n"
+        "    } else {\n" + "".join(f"    {line}\n" for line in apply.splitlines()) + "    }\n"
+    )
 
 
 def _by_features(interface: Interface, step: str) -> str:

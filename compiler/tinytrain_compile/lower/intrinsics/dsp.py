@@ -32,6 +32,8 @@ def _callers() -> list[inspect.FrameInfo]:
 entry.inspect = SimpleNamespace(**{**vars(inspect), "stack": _callers})
 
 READS_ONLY = (
+    "tt_chosen_f32",
+    "tt_chosen_i8",
     "tt_dot4",
     "tt_dot2",
     "tt_dot_direct",
