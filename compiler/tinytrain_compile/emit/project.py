@@ -14,7 +14,6 @@ from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
-from tinytrain_compile.emit.choice import choice_data
 from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
@@ -252,7 +251,7 @@ def _template_data(
     graph = train.graph
     prefix = options.prefix
     if train.reads_state_of is None:
-        parts = {**_parts(train, plan, options, sequencer), **training_data(train, sequencer, prefix)}
+        parts = {**_parts(train, plan, options, sequencer), **training_data(train, sequencer, prefix, tables)}
     else:
         parts = inference_data(train, plan, sequencer)
     return {
@@ -280,7 +279,6 @@ def _template_data(
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
         **parts,
         "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
-        "choice": choice_data(train, sequencer, tables),
         "offsets": sequencer.offsets(),
     }
 

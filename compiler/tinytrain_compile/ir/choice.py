@@ -35,6 +35,12 @@ class ChannelChoice:
     layers: tuple[ChosenLayer, ...]
 
 
+def whole_name(choice: ChannelChoice | None, part: str) -> str:
+    """The name of the weight that a part of the state is chosen of; of another tensor its own."""
+    found = (layer.whole.name for layer in (() if choice is None else choice.layers) if layer.part.name == part)
+    return next(found, part)
+
+
 def scoring_nodes(graph: Graph, choice: ChannelChoice | None) -> frozenset[str]:
     """Names of the nodes that nothing but scores needs: they run in calls that score, and in no others."""
     if choice is None:
@@ -47,7 +53,7 @@ def scoring_nodes(graph: Graph, choice: ChannelChoice | None) -> frozenset[str]:
 
 
 def chosen_places(scores: Array, count: int) -> Array:
-    """Of channels with these scores: the place of each of the `count` best (of equal ones the first), -1 of the rest."""
+    """The place of each of the `count` channels of best score (of equal ones the first), -1 of the rest."""
     chosen = np.zeros(scores.shape, np.bool_)
     for _ in range(count):
         left = np.flatnonzero(~chosen)

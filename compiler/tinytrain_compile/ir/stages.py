@@ -54,9 +54,9 @@ class UpdatePlan:
 class IntegerUnit:
     """What the integers of a parameter count: real = (integers + fraction / 256) * scale.
 
-    scale: for each element of the first axis. fraction: state that holds the 8 bits behind an int8 weight ("": none).
-    shift: state by whose change since the first step the scale is a power of two larger (--rescale; "": none), at
-    these channels.
+    scale: for each element of the first axis (all channels, where the device chooses some). fraction: state that holds
+    the 8 bits behind an int8 weight ("": none). shift: state by whose change since the first step the scale is a power
+    of two larger (--rescale; "": none), at these channels.
     """
 
     scale: NDArray[np.float64]

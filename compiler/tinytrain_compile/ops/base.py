@@ -41,7 +41,7 @@ class Split:
     @property
     def rest(self) -> tuple[int, ...]:
         """Indices that the flash part holds."""
-        inside = set() if self.on_device else set(self.channels)
+        inside = set(() if self.on_device else self.channels)
         return tuple(i for i in range(self.total) if i not in inside)
 
 

@@ -24,7 +24,7 @@ def _take_infer(inputs: tuple[Value, ...], attrs: TakeAttrs) -> tuple[TensorType
     x, place = inputs
     total = x.shape[-1]
     if place.dtype != "int32" or place.shape != (total,) or not 0 < attrs.count <= total:
-        raise ValueError(f"TakeChannels: {place.shape} {place.dtype} are no places of {attrs.count} of {total} channels")
+        raise ValueError(f"TakeChannels: {place.shape} {place.dtype} are no places of {attrs.count}")
     return (TensorType((*x.shape[:-1], attrs.count), x.dtype, x.layout),)
 
 
@@ -37,8 +37,9 @@ def _take(arrays: tuple[Any, ...], attrs: TakeAttrs) -> tuple[Array, ...]:
 
 
 def _score_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    expect_float("ScoreChannels", *inputs)
-    return (TensorType(inputs[0].shape[-1:]),)
+    (x,) = inputs
+    expect_float("ScoreChannels", x)
+    return (TensorType(x.shape[-1:]),)
 
 
 def _score(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
@@ -54,7 +55,13 @@ def _score_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 def _add_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     expect_float("AddScores", *inputs)
     expect_same_shape("AddScores", *inputs)
-    return (TensorType(inputs[0].shape),)
+    scores, _ = inputs
+    return (TensorType(scores.shape),)
+
+
+def _add(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    scores, more = arrays
+    return (scores + more,)
 
 
 register(
@@ -84,7 +91,7 @@ register(
         "AddScores",
         "Adds the scores of a sample to those that are known.",
         _add_infer,
-        lambda arrays, _attrs: (arrays[0] + arrays[1],),
+        _add,
         BACKWARD,
         inputs=("scores", "more"),
         outputs=("scores",),

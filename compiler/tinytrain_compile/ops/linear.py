@@ -80,6 +80,11 @@ def present_parts(split: Split | None) -> tuple[str, ...]:
     return ("w_rest", "place") if split.on_device else ("w_rest",)
 
 
+def weight_dtypes(split: Split | None) -> tuple[str, ...]:
+    """Of the operands that hold an int8 weight."""
+    return ("int8", *("int32" if name == "place" else "int8" for name in present_parts(split)))
+
+
 def _present(attrs: GemmAttrs) -> tuple[str, ...]:
     return present_parts(attrs.split) + (("bias",) if attrs.bias else ())
 

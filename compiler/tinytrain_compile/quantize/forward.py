@@ -32,9 +32,10 @@ _MASKS = ("ClipGrad", "ClipMask")
 class IntegerLayer:
     """A convolution (or dense layer) that runs in integers, and what its backward pass needs.
 
-    parts: int8 weight values (arena part, flash part), and the table of their channels' places; bias: int32 value; scale: per output channel, of the weight;
-    x: its input; conv: geometry as a convolution; tables: where a rescale of its channels finds what it changes, if it
-    can have one. bias_unit: real value of one unit of the bias as it is stored: the accumulator's, unless it is shared.
+    parts: int8 weight values (arena part, flash part), and the table of their channels' places, if there is one; bias:
+    int32 value; scale: per output channel, of the weight; x: its input; conv: geometry as a convolution; tables: where
+    a rescale of its channels finds what it changes, if it can have one. bias_unit: real value of one unit of the bias
+    as it is stored: the accumulator's, unless it is shared.
     """
 
     parts: tuple[Value, ...]

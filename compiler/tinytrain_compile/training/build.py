@@ -13,7 +13,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
-from tinytrain_compile.training.chosen import choice_of, with_scores
+from tinytrain_compile.training.chosen import Changes, choice_of, with_scores
 from tinytrain_compile.training.clipping import clip_notes, layers_of
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.dropout import count_samples, with_dropout
@@ -46,16 +46,14 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
-    found = _gradients(builder, forward, loss.loss, trained, factor)
-    builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
+    found, scores = _gradients(builder, forward, loss.loss, trained, factor, chosen)
     copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, options.integer)
     forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
     optimizer.update(found, layers_of(forward))
     optimizer.follow([*keep_subspaces(builder, copies.updates), *scores])
-    choice, kept = choice_of(builder, chosen)
-    optimizer.state += kept
+    choice = choice_of(builder, chosen, optimizer.state)
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
@@ -100,16 +98,25 @@ def _forward(
 
 
 def _gradients(
-    builder: GraphBuilder, forward: Sequence[Node], loss: Value, trained: Iterable[Value], factor: int
-) -> list[tuple[Value, Value]]:
-    """What is trained, with its gradient; the backward pass is in the builder. CompileError E0303 if there is none."""
+    builder: GraphBuilder,
+    forward: Sequence[Node],
+    loss: Value,
+    trained: Iterable[Value],
+    factor: int,
+    chosen: Sequence[ChosenLayer],
+) -> tuple[list[tuple[Value, Value]], Changes]:
+    """What is trained, with its gradient, and scores with what follows them; the backward pass is in the builder.
+
+    CompileError E0303 if there is none.
+    """
     targets = [*trained]
     gradients = differentiate(builder, tuple(forward), loss, targets, factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
-    return [(target, gradients[target.name]) for target in targets if target.name in gradients]
+    builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
+    return [(target, gradients[target.name]) for target in targets if target.name in gradients], scores
 
 
 def _ways(

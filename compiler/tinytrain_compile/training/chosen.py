@@ -36,9 +36,10 @@ def _added(builder: GraphBuilder, scores: Value, error: Value, node: Node) -> Va
     return builder.emit("AddScores", (scores, more), name=f"{scores.name}.add", origin=node.origin)
 
 
-def choice_of(builder: GraphBuilder, layers: Sequence[ChosenLayer]) -> tuple[ChannelChoice | None, list[Value]]:
-    """What the generated code chooses, and the state of it that no node changes."""
+def choice_of(builder: GraphBuilder, layers: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice | None:
+    """What the generated code chooses. state: gets what of it no node changes."""
     if not layers:
-        return None, []
+        return None
     flag = builder.constant("channel_choice", np.asarray(OPEN, np.int32))
-    return ChannelChoice(flag, tuple(layers)), [flag, *(layer.place for layer in layers)]
+    state += [flag, *(layer.place for layer in layers)]
+    return ChannelChoice(flag, tuple(layers))

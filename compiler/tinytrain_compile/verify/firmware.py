@@ -102,17 +102,7 @@ def _main(interface: Interface) -> str:
     arena = f"{prefix.upper()}_{interface.arena_macro or 'ARENA_BYTES'}"
     sizes = [arena, *(f"{prefix.upper()}_MEMORY_{k}_BYTES" for k in _further(interface))]
     image = _image(interface)
-    calls = {
-        **prefixes,
-        "TRAIN": image["TRAIN"],
-        "MICRO_BATCH": f"{interface.micro_batch}u",
-        "SCORES": "static uint32_t scores = 1u; /* the first step is for the choice of channels */\n"
-        if interface.chooses
-        else "",
-        "APPLY": _choosing_end(prefix, apply if interface.accumulates else "") if interface.chooses else apply
-        if interface.accumulates
-        else "",
-    }
+    calls = _calls(interface, image["TRAIN"], apply)
     return _template(
         "main.c",
         {
@@ -132,6 +122,20 @@ def _main(interface: Interface) -> str:
             "INFER_BATCH": infer_batch if interface.micro_batch > 1 else "",
         },
     )
+
+
+def _calls(interface: Interface, train: str, apply: str) -> dict[str, str]:
+    """How the check program trains; train: of a micro-batch, apply: behind several."""
+    prefix, end = interface.prefix, apply if interface.accumulates else ""
+    scores = "static uint32_t scores = 1u; /* the first step is for the choice of channels */\n"
+    return {
+        "prefix": prefix,
+        "PREFIX": prefix.upper(),
+        "TRAIN": train,
+        "MICRO_BATCH": f"{interface.micro_batch}u",
+        "SCORES": scores if interface.chooses else "",
+        "APPLY": _choosing_end(prefix, end) if interface.chooses else end,
+    }
 
 
 def _image(interface: Interface) -> dict[str, str]:
@@ -172,8 +176,9 @@ def _choosing_end(prefix: str, apply: str) -> str:
         "        scores = 0u;\n"
         "        uint32_t status;\n"
         f"        PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_rescore(model));\n"
-        f"        float loss = 0.0f;\n"
-        f"        const uint32_t once = {prefix}_rescore(model) == {state} && {prefix}_score(model, &label, &loss) == {state};\n"
+        "        float loss = 0.0f;\n"
+        f"        const uint32_t once = {prefix}_rescore(model) == {state}\n"
+        f"            && {prefix}_score(model, &label, &loss) == {state};\n"
         f"        put_word(TAG_APPLY, status == (uint32_t){ok} && once == 0u ? UINT32_MAX : status);\n"
         "    } else {\n" + "".join(f"    {line}\n" for line in apply.splitlines()) + "    }\n"
     )

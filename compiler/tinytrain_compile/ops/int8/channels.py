@@ -22,14 +22,14 @@ def _infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     return (TensorType(unit.shape),)
 
 
-def _score(arrays: tuple[Any, ...], attrs: Attrs) -> tuple[Array, ...]:
+def _score(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     x, p, unit = arrays
     squares = np.square(x.astype(np.int32).reshape(-1, x.shape[-1])).sum(axis=0, dtype=np.int32)
     return (squares.astype(np.float32) * exponent_factor(2 * int(p[0])) * unit,)
 
 
 def _bound(inputs: tuple[Value, ...], _attrs: Attrs) -> int:
-    x = inputs[0]
+    x, *_ = inputs
     return x.elements // x.shape[-1] * _LARGEST
 
 

@@ -29,11 +29,9 @@ def take_channels(node: Node, _context: KernelContext) -> KernelSpec:
     def copies(sources: Sequence[tirx.Buffer], targets: Sequence[tirx.Buffer]) -> tirx.Stmt:
         (data, places), (taken,) = sources, targets
         channel, row = Var("channel", "int32"), Var("row", "int32")
-        to = tirx.min(places[channel], tirx.const(attrs.count - 1, "int32"))
-        copy = tirx.For(
-            row, 0, rows, tirx.ForKind.SERIAL, tirx.BufferStore(taken, data[row, channel], [row, to])
-        )
-        chosen = tirx.IfThenElse(places[channel] >= 0, copy, None)
+        to = tirx.min(places[(channel,)], tirx.const(attrs.count - 1, "int32"))
+        copy = tirx.For(row, 0, rows, tirx.ForKind.SERIAL, tirx.BufferStore(taken, data[(row, channel)], [row, to]))
+        chosen = tirx.IfThenElse(places[(channel,)] >= 0, copy, None)
         return tirx.For(channel, 0, count, tirx.ForKind.SERIAL, chosen)
 
     buffers = [tirx.decl_buffer(t.shape, t.dtype, t.op.name) for t in (x, place)]
