@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
 from tinytrain_compile import CompileError
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
@@ -158,3 +159,13 @@ def test_ties_are_the_first_ones() -> None:
 def test_what_cannot_be_is_refused(scheme: str, more: dict[str, Any], code: str, tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=code):
         project(tmp_path, scheme, **more)
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_a_board_scores_and_chooses_what_numpy_does(tmp_path: Path) -> None:
+    """In its first step the check program scores, then chooses, and asks again, which must be refused."""
+    scheme = SCHEME.format(layer="conv3", other="conv2", weight=4, chosen=ON_DEVICE)
+    made = project(tmp_path, scheme, **INT8, verify="qemu", verify_steps=3)
+    assert "reference == host == QEMU" in made.summary.verify.message
+    assert "PASS" in made.summary.verify.message
