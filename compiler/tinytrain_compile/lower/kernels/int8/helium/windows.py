@@ -1,0 +1,158 @@
+"""Depthwise convolutions and their data gradients on vectors: how the image of a channel is cut, and the helper's call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, te, tirx
+from tvm.ir import Expr
+from tvm.tirx import Buffer, Stmt
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
+from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, plain, tensor, tensors
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_depthwise,
+    backward_phases,
+    forward_depthwise,
+    geometry,
+)
+from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
+from tinytrain_compile.ops.names import operand, result
+
+BYTES = 16
+"""Products of an instruction."""
+LARGEST_OFFSET, LARGEST_AREA, LARGEST_DEPTH = 127, 254, 127
+"""Of what a load reaches; taps of a kernel, whose places are bytes; rows of a band."""
+KEPT = {"": 0, "value": 1, "bits": 2}
+"""TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_mve_windows.h, by MaskAttrs.kind."""
+_ROW, _VECTOR, _SUM = 6, 2, 9
+"""Instructions of a row of a band and of eight pixels of it; of a vector of taps for four sums."""
+
+
+@dataclass(frozen=True)
+class Bands:
+    """tt_bands of tt_mve_windows.h: output rows of a strip and of a band, image rows and columns of one, vectors of
+    taps; phases: (rows, columns) of interleaved outputs."""
+
+    strip: int
+    band: int
+    deep: int
+    across: int
+    vectors: int
+    phases: tuple[int, int] = (1, 1)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the taps, their places, the bands, and what sums read behind these."""
+        taps = BYTES * self.vectors * math.prod(self.phases)
+        return 2 * taps + self.strip // self.band * self.across * self.deep + BYTES
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a phase's sums read: rows and columns of taps, how far windows are apart, rows and columns by which the last
+    phase is ahead of the first."""
+
+    taps: tuple[int, int]
+    strides: tuple[int, int]
+    lead: tuple[int, int] = (0, 0)
+
+
+def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, strips: Sequence[int]) -> Bands | None:
+    """The cheapest bands whose scratch is no more than the plan's; strips: those that may be taken. None: none is."""
+    phases = tiles.phases
+    width = out_hw[1] // phases[1]
+    across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
+    ways: list[tuple[float, Bands]] = []
+    for strip in strips:
+        for band in (rows for rows in range(1, strip + 1) if strip % rows == 0):
+            deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
+            vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
+            bands = Bands(strip, band, deep, across, vectors, phases)
+            reach = BYTES * (vectors - 1) + (LANES - 1) * window.strides[1] * deep
+            if deep <= LARGEST_DEPTH and reach <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes:
+                laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
+                ways.append((laid + _SUM * vectors / LANES, bands))
+    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
+
+
+def band_depthwise(node: Node) -> KernelSpec | None:
+    """A QConv of one sum per channel: bands of its plan's strips; None where they are not for it."""
+    attrs, (count, height, width, channels) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, QConvAttrs)
+    conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
+    tiles = forward_depthwise(node)
+    if not _takes(node, columns):
+        return None
+    bands = cut_bands(tiles, (rows, columns), Window(conv.kernel, conv.strides), (tiles.strip,))
+    if bands is None:
+        return None
+    x, w, *ends = tensors(node, "x", "w", "bias", "multiplier", "shift")
+    image = (count, height, width, channels, *conv.pads[:2], attrs.x_zero)
+    end = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
+
+    def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
+        numbers = (*_shapes(image, conv.kernel, conv.strides, conv.kernel, (rows, columns), bands), _of("tt_end8_of", end))
+        return _call("tt_depthwise8", _first(y), _first(scratch), *map(_first, given), *numbers)
+
+    inputs = [x, w, *ends]
+    return KernelSpec(inputs, [_extern(inputs, result(node, "y").shape, bands, body)], plain)
+
+
+def _takes(node: Node, columns: int) -> bool:
+    """Whether rows are whole vectors of pixels, and a channel's weights are in one place, and few."""
+    conv = geometry(node)
+    channels = result(node, "y" if node.op == "QConv" else "error").shape[3]
+    return conv.split is None and columns % LANES == 0 and math.prod(conv.kernel) <= LARGEST_AREA and channels < LARGEST_PITCH
+
+
+def _of(name: str, numbers: Sequence[int]) -> Expr:
+    """A struct of constants."""
+    return call_int(name, *(i32(number) for number in numbers))
+
+
+def _shapes(
+    image: Sequence[int],
+    taps: tuple[int, int],
+    strides: tuple[int, int],
+    kernel: tuple[int, int],
+    out_hw: tuple[int, int],
+    bands: Bands,
+) -> tuple[Expr, Expr, Expr]:
+    cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases)
+    return (
+        _of("tt_image_of", image),
+        _of("tt_taps_of", (*taps, *strides, *kernel)),
+        _of("tt_bands_of", (*out_hw, *cut)),
+    )
+
+
+def _first(buffer: Buffer) -> Expr:
+    element = buffer[tuple([0] * len(buffer.shape))]
+    return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(buffer.dtype))))
+
+
+def _call(name: str, *operands: Expr) -> Stmt:
+    return tirx.Evaluate(call_int(name, *operands))
+
+
+def _extern(
+    inputs: Sequence[te.Tensor],
+    shape: Sequence[int],
+    bands: Bands,
+    body: Callable[[Buffer, Buffer, Sequence[Buffer]], Stmt],
+) -> te.Tensor:
+    """An int8 output that one call writes; body: (output, scratch, inputs) -> it."""
+    scratch = tirx.decl_buffer((bands.scratch_bytes,), "int8", "bands")
+    sources = [tirx.decl_buffer(t.shape, t.dtype, t.op.name) for t in inputs]
+    target = tirx.decl_buffer(shape, "int8", "y")
+
+    def make(given: Sequence[Buffer], made: Sequence[Buffer]) -> Stmt:
+        return tirx.stmt_seq(tirx.AllocBuffer(scratch), body(made[0], scratch, given))
+
+    return te.extern([tuple(shape)], list(inputs), make, "out", in_buffers=sources, out_buffers=[target], dtype="int8")
