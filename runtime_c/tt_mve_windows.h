@@ -45,7 +45,7 @@ static inline TT_ALWAYS tt_bands tt_bands_of(int32_t height, int32_t width, int3
     return (tt_bands) {height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
 }
 
-/* Scratch: taps of every phase, the places where they are found in a channel's weights, and the bands of a strip. */
+/* Scratch: the taps of a phase, the places where they are found in a channel's weights, and the bands of a strip. */
 #define TT_NO_TAP 255
 static inline TT_ALWAYS int32_t tt_phases_of(tt_bands cut)
 {
@@ -93,15 +93,19 @@ static inline TT_ALWAYS void tt_spread8(int8_t *to, int32_t to_pitch, const int8
 /* to[i] = w[places[i]], or 0 where there is no place. Returns the sum of them. */
 static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, const int8_t *w, int32_t vectors)
 {
-    int32_t sum = 0, none = -1; /* TT_NO_TAP */
-    TT_UNSEEN(none);
+    int32_t sum = 0;
+#pragma GCC unroll 8
     for (int32_t i = 0; i < 16 * vectors; i += 16) {
 #if TT_HAS_MVE
-        const uint8x16_t place = vldrbq_u8(places + i);
-        const mve_pred16_t there = vcmpneq_n_s8(vreinterpretq_s8_u8(place), (int8_t)none);
-        const int8x16_t taps = vldrbq_gather_offset_z_s8(w, place, there);
-        vstrbq_s8(to + i, taps);
-        sum = vaddvaq_s8(sum, taps);
+        __asm__ volatile("vldrb.8 q0, [%[places], %[i]]\n\t"
+                         "vcmp.i8 ne, q0, %[none]\n\t"
+                         "vpst\n\t"
+                         "vldrbt.u8 q1, [%[w], q0]\n\t"
+                         "vstrb.8 q1, [%[to], %[i]]\n\t"
+                         "vaddva.s8 %[sum], q1"
+                         : [sum] "+Te"(sum)
+                         : [places] "r"(places), [w] "r"(w), [to] "r"(to), [i] "i"(i), [none] "r"(TT_NO_TAP)
+                         : "q0", "q1", "memory", "cc");
 #else
         for (int32_t j = i; j < i + 16; j++) {
             to[j] = (int8_t)(places[j] == TT_NO_TAP ? 0 : w[places[j]]);
@@ -140,28 +144,56 @@ static inline TT_ALWAYS void tt_lay_bands8(
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
+#if TT_HAS_MVE
+#define TT_WINDOW_DOT(with, sum, q) "vldrb.8 " q ", [%[at], %[at" #sum "]]\n\t" with " %[s" #sum "], q0, " q "\n\t"
+#define TT_WINDOW_DOTS(with)                                                                                           \
+    "vldrb.8 q0, [%[taps], %[at_taps]]\n\t" TT_WINDOW_DOT(with, 0, "q1") TT_WINDOW_DOT(with, 1, "q2")                   \
+        TT_WINDOW_DOT(with, 2, "q1") TT_WINDOW_DOT(with, 3, "q2")
+#define TT_WINDOW_AT(v, step)                                                                                          \
+    [at_taps] "i"(v), [at0] "i"(v), [at1] "i"((v) + (step)), [at2] "i"((v) + 2 * (step)), [at3] "i"((v) + 3 * (step))
+#endif
+
 /* Sums of four windows, `step` behind each other; vectors and step are constants with which no offset is above 127. */
 static inline TT_ALWAYS tt_i32x4 tt_windows_x4(const int8_t *at, const int8_t *taps, int32_t step, int32_t vectors)
 {
-    int32_t sums[4] = {0, 0, 0, 0};
 #if TT_HAS_MVE
+    int32_t sum_0, sum_1, sum_2, sum_3;
+    __asm__ volatile(TT_WINDOW_DOTS("vmladav.s8")
+                     : TT_SUMS_OF(sum_, "=&Te")
+                     : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(0, step)
+                     : "q0", "q1", "q2", "memory");
 #pragma GCC unroll 8
-    for (int32_t v = 0; v < 16 * vectors; v += 16) {
-        const int8x16_t own = vldrbq_s8(taps + v);
-#pragma GCC unroll 4
-        for (int32_t i = 0; i < 4; i++) {
-            const int8x16_t window = vldrbq_s8(at + i * step + v);
-            sums[i] = v == 0 ? vmladavq_s8(window, own) : vmladavaq_s8(sums[i], window, own);
-        }
+    for (int32_t v = 16; v < 16 * vectors; v += 16) {
+        __asm__ volatile(TT_WINDOW_DOTS("vmladava.s8")
+                         : TT_SUMS_OF(sum_, "+Te")
+                         : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(v, step)
+                         : "q0", "q1", "q2", "memory");
     }
 #else
-    for (int32_t i = 0; i < 4; i++) {
-        for (int32_t v = 0; v < 16 * vectors; v++) {
-            sums[i] += at[i * step + v] * taps[v];
-        }
+    int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
+    for (int32_t v = 0; v < 16 * vectors; v++) {
+        sum_0 += at[v] * taps[v];
+        sum_1 += at[step + v] * taps[v];
+        sum_2 += at[2 * step + v] * taps[v];
+        sum_3 += at[3 * step + v] * taps[v];
     }
 #endif
-    return tt_lanes(sums[0], sums[1], sums[2], sums[3]);
+    return tt_lanes(sum_0, sum_1, sum_2, sum_3);
+}
+
+/* Where four lanes go: to pixels of a row, or of as many rows of a band where these are whole vectors. */
+typedef struct tt_four {
+    int32_t rows, columns; /* of output pixels */
+    int32_t step, on;      /* elements of a band to the next lane, to the next four */
+    int32_t pixels;        /* from lane to lane of a map with `width` pixels in a row */
+} tt_four;
+
+static inline TT_ALWAYS tt_four tt_four_of(tt_bands cut, int32_t down, int32_t right)
+{
+    if (cut.band % 4 == 0) {
+        return (tt_four) {4, 1, down, right * cut.deep, cut.phase_rows * cut.width * cut.phase_columns};
+    }
+    return (tt_four) {1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -194,6 +226,7 @@ static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int
     tt_end8 end)
 {
     const int32_t lanes = 16 * cut.vectors, area = window.rows * window.columns;
+    const tt_four four = tt_four_of(cut, window.down, window.right);
     int8_t *const taps = scratch, *const bands = scratch + 2 * lanes;
     uint8_t *const places = (uint8_t *)scratch + lanes;
     memset(places, TT_NO_TAP, (size_t)lanes);
@@ -204,20 +237,21 @@ static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int
     for (int32_t c = 0; c < image.count * image.channels; c++) {
         const int32_t channel = image.count == 1 ? c : c % image.channels, n = image.count == 1 ? 0 : c / image.channels;
         const int8_t *const own = x + n * image.height * image.width * image.channels + channel;
-        int8_t *out = y + n * cut.height * cut.width * image.channels + channel;
+        int8_t *const out = y + n * cut.height * cut.width * image.channels + channel;
         const int32_t sum = tt_lay_taps8(taps, places, w + channel * area, cut.vectors);
         const tt_i32x4 correction = tt_all(-image.border * sum), its_bias = tt_all(bias[channel]);
         const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel], -31, 31));
         for (int32_t first = 0; first < cut.height; first += cut.strip) {
             tt_lay_bands8(bands, own, first, image, window.down, cut);
-            for (int32_t row = 0; row < cut.strip; row++) {
+            for (int32_t row = 0; row < cut.strip; row += four.rows) {
                 const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band * window.down;
-                for (int32_t column = 0; column < cut.width; column += 4) {
-                    tt_i32x4 sums = tt_windows_x4(at, taps, window.right * cut.deep, cut.vectors);
+                int8_t *to = out + (first + row) * cut.width * image.channels;
+                for (int32_t column = 0; column < cut.width; column += four.columns) {
+                    tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
                     sums = image.border == 0 ? sums : sums + correction;
-                    tt_scatter8_x4(out, image.channels, tt_ended8_x4(sums, its_bias, factor, by, end));
-                    at += 4 * window.right * cut.deep;
-                    out += 4 * image.channels;
+                    tt_scatter8_x4(to, four.pixels * image.channels, tt_ended8_x4(sums, its_bias, factor, by, end));
+                    at += four.on;
+                    to += four.columns * image.channels;
                 }
             }
         }
@@ -282,14 +316,16 @@ static inline TT_ALWAYS void tt_place_backwards(uint8_t *places, tt_image layer,
 }
 
 /* A depthwise QConvGradInput. layer: the incoming error and the padding of the layer; exponent: of the incoming error
- * less that of what comes out; mask: see tt_keep. Returns the new peak. */
-static inline TT_ALWAYS int32_t tt_depthwise8_error(int8_t *y, int8_t *scratch, const int8_t *g, const int8_t *w,
-    const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t peak, int32_t exponent, tt_image layer,
+ * less that of what comes out; mask: see tt_keep. */
+static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
+    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_image layer,
     tt_taps window, tt_bands cut, tt_keep keep)
 {
-    const int32_t lanes = 16 * cut.vectors * tt_phases_of(cut), kernel = window.kernel_rows * window.kernel_columns;
+    int32_t largest = *peak;
+    const int32_t lanes = 16 * cut.vectors, kernel = window.kernel_rows * window.kernel_columns;
     const int32_t width = cut.width * cut.phase_columns, pixel = layer.channels;
-    int8_t *const taps = scratch, *const bands = scratch + 2 * lanes;
+    const tt_four four = tt_four_of(cut, 1, 1);
+    int8_t *const taps = scratch, *const bands = scratch + lanes * (1 + tt_phases_of(cut));
     uint8_t *const places = (uint8_t *)scratch + lanes;
     tt_image image = layer;
     image.top = window.rows - 1 - layer.top / cut.phase_rows;
@@ -299,36 +335,33 @@ static inline TT_ALWAYS int32_t tt_depthwise8_error(int8_t *y, int8_t *scratch, 
     for (int32_t c = 0; c < layer.count * pixel; c++) {
         const int32_t channel = layer.count == 1 ? c : c % pixel, n = layer.count == 1 ? 0 : c / pixel;
         const int8_t *const own = g + n * layer.height * layer.width * pixel + channel;
-        for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
-            const int32_t at = 16 * cut.vectors * phase;
-            (void)tt_lay_taps8(taps + at, places + at, w + channel * kernel, cut.vectors);
-        }
         const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel] + exponent, -31, 31));
         for (int32_t first = 0; first < cut.height; first += cut.strip) {
             tt_lay_bands8(bands, own, first, image, 1, cut);
             for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
                 const int32_t p = phase / cut.phase_columns, q = phase % cut.phase_columns;
                 const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
-                const int32_t right = (q + layer.left % cut.phase_columns) / cut.phase_columns;
-                for (int32_t row = 0; row < cut.strip; row++) {
-                    const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band + down + right * cut.deep;
+                const int32_t ahead = down + (q + layer.left % cut.phase_columns) / cut.phase_columns * cut.deep;
+                (void)tt_lay_taps8(taps, places + phase * lanes, w + channel * kernel, cut.vectors);
+                for (int32_t row = 0; row < cut.strip; row += four.rows) {
+                    const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band + ahead;
                     const int32_t line = (n * cut.height + first + row) * cut.phase_rows + p;
                     int32_t place = (line * width + q) * pixel + channel;
-                    for (int32_t column = 0; column < cut.width; column += 4) {
-                        const tt_i32x4 sums = tt_windows_x4(at, taps + 16 * cut.vectors * phase, cut.deep, cut.vectors);
+                    for (int32_t column = 0; column < cut.width; column += four.columns) {
+                        const tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
                         tt_i32x4 error = tt_requantise_x4(sums, factor, by);
                         if (keep.kind != TT_ALL_KEPT) {
-                            error &= tt_kept_x4(mask, place, cut.phase_columns * pixel, keep);
+                            error &= tt_kept_x4(mask, place, four.pixels * pixel, keep);
                         }
-                        tt_scatter8_x4(y + place, cut.phase_columns * pixel, tt_error_x4(error, &peak));
-                        at += 4 * cut.deep;
-                        place += 4 * cut.phase_columns * pixel;
+                        tt_scatter8_x4(y + place, four.pixels * pixel, tt_error_x4(error, &largest));
+                        at += four.on;
+                        place += four.columns * cut.phase_columns * pixel;
                     }
                 }
             }
         }
     }
-    return peak;
+    *peak = largest;
 }
 
 #endif

@@ -48,9 +48,9 @@ class Bands:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of the taps, their places, the bands, and what sums read behind these."""
-        taps = BYTES * self.vectors * math.prod(self.phases)
-        return 2 * taps + self.strip // self.band * self.across * self.deep + BYTES
+        """Of the taps of a phase, the places of those of all, the bands, and what sums read behind these."""
+        taps = BYTES * self.vectors * (1 + math.prod(self.phases))
+        return taps + self.strip // self.band * self.across * self.deep + BYTES
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, st
             deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
             vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
             bands = Bands(strip, band, deep, across, vectors, phases)
-            reach = BYTES * (vectors - 1) + (LANES - 1) * window.strides[1] * deep
+            step = window.strides[0] if band % LANES == 0 else window.strides[1] * deep
+            reach = BYTES * (vectors - 1) + (LANES - 1) * step
+            if band % LANES and width % LANES:
+                continue
             if deep <= LARGEST_DEPTH and reach <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes:
                 laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
                 ways.append((laid + _SUM * vectors / LANES, bands))
@@ -87,7 +90,7 @@ def band_depthwise(node: Node) -> KernelSpec | None:
     assert isinstance(attrs, QConvAttrs)
     conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
     tiles = forward_depthwise(node)
-    if not _takes(node, columns):
+    if not _takes(node):
         return None
     bands = cut_bands(tiles, (rows, columns), Window(conv.kernel, conv.strides), (tiles.strip,))
     if bands is None:
@@ -104,11 +107,47 @@ def band_depthwise(node: Node) -> KernelSpec | None:
     return KernelSpec(inputs, [_extern(inputs, result(node, "y").shape, bands, body)], plain)
 
 
-def _takes(node: Node, columns: int) -> bool:
-    """Whether rows are whole vectors of pixels, and a channel's weights are in one place, and few."""
+def band_gradient(node: Node) -> KernelSpec | None:
+    """A depthwise QConvGradInput: all of its rows in one strip if they fit; None where bands are not for it."""
+    attrs, (count, height, width, channels) = node.attrs, operand(node, "g").shape
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
+    tiles, phases = backward_depthwise(node), backward_phases(node)
+    if not _takes(node) or phases != conv.strides or (attrs.mask.kind == "bits" and channels % 8):
+        return None
+    taps = (-(-conv.kernel[0] // phases[0]), -(-conv.kernel[1] // phases[1]))
+    if any(taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
+        return None
+    lead = tuple((phases[axis] - 1 + conv.pads[axis] % phases[axis]) // phases[axis] for axis in (0, 1))
+    high = rows // phases[0]
+    strips = [strip for strip in range(1, high + 1) if high % strip == 0]
+    bands = cut_bands(tiles, (rows, columns), Window(taps, (1, 1), (lead[0], lead[1])), strips)
+    if bands is None:
+        return None
+    exponents, (g, multiplier, shift, w) = tensors(node, "peak", "p_out", "p_in"), tensors(node, *_ERROR)
+    masks = tensors(node, *attrs.mask.operands)
+    layer = (count, height, width, channels, *conv.pads[:2], 0)
+    numbers = _shapes(layer, taps, (1, 1), conv.kernel, (high, columns // phases[1]), bands)
+    kept = _of("tt_keep_of", (KEPT[attrs.mask.kind], attrs.mask.low, attrs.mask.high))
+
+    def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
+        peak, p_out, p_in, error, *rest = given
+        read = [_first(buffer) for buffer in (error, rest[2], rest[0], rest[1], rest[3] if masks else error)]
+        written = (_first(y), _first(scratch), _first(peak))
+        return _call("tt_depthwise8_error", *written, *read, p_in[0] - p_out[0], *numbers, kept)
+
+    inputs = [*exponents, g, multiplier, shift, w, *masks]
+    return KernelSpec(inputs, [_extern(inputs, (count, rows, columns, channels), bands, body), None], plain)
+
+
+_ERROR = ("g", "multiplier", "shift", "w")
+
+
+def _takes(node: Node) -> bool:
+    """Whether a channel's weights are in one place, and few."""
     conv = geometry(node)
     channels = result(node, "y" if node.op == "QConv" else "error").shape[3]
-    return conv.split is None and columns % LANES == 0 and math.prod(conv.kernel) <= LARGEST_AREA and channels < LARGEST_PITCH
+    return conv.split is None and math.prod(conv.kernel) <= LARGEST_AREA and channels < LARGEST_PITCH
 
 
 def _of(name: str, numbers: Sequence[int]) -> Expr:
