@@ -30,19 +30,19 @@ typedef struct tt_bands {
 static inline TT_ALWAYS tt_image tt_image_of(int32_t count, int32_t height, int32_t width, int32_t channels, int32_t top,
     int32_t left, int32_t border)
 {
-    return (tt_image) {count, height, width, channels, top, left, border};
+    return (tt_image){count, height, width, channels, top, left, border};
 }
 
 static inline TT_ALWAYS tt_taps tt_taps_of(
     int32_t rows, int32_t columns, int32_t down, int32_t right, int32_t kernel_rows, int32_t kernel_columns)
 {
-    return (tt_taps) {rows, columns, down, right, kernel_rows, kernel_columns};
+    return (tt_taps){rows, columns, down, right, kernel_rows, kernel_columns};
 }
 
 static inline TT_ALWAYS tt_bands tt_bands_of(int32_t height, int32_t width, int32_t strip, int32_t band, int32_t deep,
     int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
 {
-    return (tt_bands) {height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
+    return (tt_bands){height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
 }
 
 /* Scratch: the taps of a phase, the places where they are found in a channel's weights, and the bands of a strip. */
@@ -79,10 +79,10 @@ static inline TT_ALWAYS void tt_spread8(int8_t *to, int32_t to_pitch, const int8
                      "vstrb.16 q0, [%[to], %q[to_places]]\n\t"
                      "add %[to], %[to_step]\n\t"
                      "letp lr, 1b"
-                     : [to] "+r"(to), [from] "+r"(from)
-                     : [n] "r"(n), [from_step] "r"(8 * from_pitch), [to_step] "r"(8 * to_pitch),
-                     [from_places] "w"(from_places), [to_places] "w"(to_places)
-                     : "lr", "q0", "memory");
+        : [to] "+r"(to), [from] "+r"(from)
+        : [n] "r"(n), [from_step] "r"(8 * from_pitch), [to_step] "r"(8 * to_pitch),
+        [from_places] "w"(from_places), [to_places] "w"(to_places)
+        : "lr", "q0", "memory");
 #else
     for (int32_t i = 0; i < n; i++) {
         to[i * to_pitch] = from[i * from_pitch];
@@ -103,9 +103,9 @@ static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, 
                          "vldrbt.u8 q1, [%[w], q0]\n\t"
                          "vstrb.8 q1, [%[to], %[i]]\n\t"
                          "vaddva.s8 %[sum], q1"
-                         : [sum] "+Te"(sum)
-                         : [places] "r"(places), [w] "r"(w), [to] "r"(to), [i] "i"(i), [none] "r"(TT_NO_TAP)
-                         : "q0", "q1", "memory", "cc");
+            : [sum] "+Te"(sum)
+            : [places] "r"(places), [w] "r"(w), [to] "r"(to), [i] "i"(i), [none] "r"(TT_NO_TAP)
+            : "q0", "q1", "memory", "cc");
 #else
         for (int32_t j = i; j < i + 16; j++) {
             to[j] = (int8_t)(places[j] == TT_NO_TAP ? 0 : w[places[j]]);
@@ -146,10 +146,10 @@ static inline TT_ALWAYS void tt_lay_bands8(
 
 #if TT_HAS_MVE
 #define TT_WINDOW_DOT(with, sum, q) "vldrb.8 " q ", [%[at], %[at" #sum "]]\n\t" with " %[s" #sum "], q0, " q "\n\t"
-#define TT_WINDOW_DOTS(with)                                                                                           \
-    "vldrb.8 q0, [%[taps], %[at_taps]]\n\t" TT_WINDOW_DOT(with, 0, "q1") TT_WINDOW_DOT(with, 1, "q2")                   \
+#define TT_WINDOW_DOTS(with) \
+    "vldrb.8 q0, [%[taps], %[at_taps]]\n\t" TT_WINDOW_DOT(with, 0, "q1") TT_WINDOW_DOT(with, 1, "q2") \
         TT_WINDOW_DOT(with, 2, "q1") TT_WINDOW_DOT(with, 3, "q2")
-#define TT_WINDOW_AT(v, step)                                                                                          \
+#define TT_WINDOW_AT(v, step) \
     [at_taps] "i"(v), [at0] "i"(v), [at1] "i"((v) + (step)), [at2] "i"((v) + 2 * (step)), [at3] "i"((v) + 3 * (step))
 #endif
 
@@ -159,15 +159,15 @@ static inline TT_ALWAYS tt_i32x4 tt_windows_x4(const int8_t *at, const int8_t *t
 #if TT_HAS_MVE
     int32_t sum_0, sum_1, sum_2, sum_3;
     __asm__ volatile(TT_WINDOW_DOTS("vmladav.s8")
-                     : TT_SUMS_OF(sum_, "=&Te")
-                     : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(0, step)
-                     : "q0", "q1", "q2", "memory");
+        : TT_SUMS_OF(sum_, "=&Te")
+        : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(0, step)
+        : "q0", "q1", "q2", "memory");
 #pragma GCC unroll 8
     for (int32_t v = 16; v < 16 * vectors; v += 16) {
         __asm__ volatile(TT_WINDOW_DOTS("vmladava.s8")
-                         : TT_SUMS_OF(sum_, "+Te")
-                         : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(v, step)
-                         : "q0", "q1", "q2", "memory");
+            : TT_SUMS_OF(sum_, "+Te")
+            : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(v, step)
+            : "q0", "q1", "q2", "memory");
     }
 #else
     int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
@@ -184,16 +184,16 @@ static inline TT_ALWAYS tt_i32x4 tt_windows_x4(const int8_t *at, const int8_t *t
 /* Where four lanes go: to pixels of a row, or of as many rows of a band where these are whole vectors. */
 typedef struct tt_four {
     int32_t rows, columns; /* of output pixels */
-    int32_t step, on;      /* elements of a band to the next lane, to the next four */
-    int32_t pixels;        /* from lane to lane of a map with `width` pixels in a row */
+    int32_t step, on; /* elements of a band to the next lane, to the next four */
+    int32_t pixels; /* from lane to lane of a map with `width` pixels in a row */
 } tt_four;
 
 static inline TT_ALWAYS tt_four tt_four_of(tt_bands cut, int32_t down, int32_t right)
 {
     if (cut.band % 4 == 0) {
-        return (tt_four) {4, 1, down, right * cut.deep, cut.phase_rows * cut.width * cut.phase_columns};
+        return (tt_four){4, 1, down, right * cut.deep, cut.phase_rows * cut.width * cut.phase_columns};
     }
-    return (tt_four) {1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
+    return (tt_four){1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -206,7 +206,7 @@ typedef struct tt_end8 {
 
 static inline TT_ALWAYS tt_end8 tt_end8_of(int32_t zero, int32_t low, int32_t high, int32_t shifts_down, int32_t above)
 {
-    return (tt_end8) {zero, low, high, shifts_down != 0, above != 0};
+    return (tt_end8){zero, low, high, shifts_down != 0, above != 0};
 }
 
 static inline TT_ALWAYS tt_i32x4 tt_ended8_x4(
@@ -270,7 +270,7 @@ typedef struct tt_keep {
 
 static inline TT_ALWAYS tt_keep tt_keep_of(int32_t kind, int32_t low, int32_t high)
 {
-    return (tt_keep) {kind, low, high};
+    return (tt_keep){kind, low, high};
 }
 
 /* -1 where the errors from element `at` on, `step` apart, are kept; bits: of whole bytes of channels. */

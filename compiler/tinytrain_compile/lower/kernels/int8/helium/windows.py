@@ -1,4 +1,4 @@
-"""Depthwise convolutions and their data gradients on vectors: how the image of a channel is cut, and the helper's call."""
+"""Depthwise convolutions and their data gradients on vectors: how a channel's image is cut, and the helper's call."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tvm import ir, te, tirx
+from tvm import te, tirx
 from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
-from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32, plain, tensor, tensors
+from tinytrain_compile.lower.kernels.base import KernelSpec, plain, tensors
+from tinytrain_compile.lower.kernels.int8.helium.calls import called, first, struct, written
+from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
@@ -20,14 +22,13 @@ from tinytrain_compile.ops.int8.conv_form import (
     forward_depthwise,
     geometry,
 )
-from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
 from tinytrain_compile.ops.names import operand, result
 
 BYTES = 16
 """Products of an instruction."""
-LARGEST_OFFSET, LARGEST_AREA, LARGEST_DEPTH = 127, 254, 127
-"""Of what a load reaches; taps of a kernel, whose places are bytes; rows of a band."""
+LARGEST_OFFSET, LARGEST_AREA = 127, 254
+"""Bytes that a load reaches; taps of a kernel, whose places are bytes."""
 KEPT = {"": 0, "value": 1, "bits": 2}
 """TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_mve_windows.h, by MaskAttrs.kind."""
 _ROW, _VECTOR, _SUM = 6, 2, 9
@@ -76,16 +77,15 @@ def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, st
             bands = Bands(strip, band, deep, across, vectors, phases)
             step = window.strides[0] if band % LANES == 0 else window.strides[1] * deep
             reach = BYTES * (vectors - 1) + (LANES - 1) * step
-            if band % LANES and width % LANES:
-                continue
-            if deep <= LARGEST_DEPTH and reach <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes:
+            fits = max(deep, reach) <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes
+            if fits and (band % LANES == 0 or width % LANES == 0):
                 laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
                 ways.append((laid + _SUM * vectors / LANES, bands))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
 
 
 def band_depthwise(node: Node) -> KernelSpec | None:
-    """A QConv of one sum per channel: bands of its plan's strips; None where they are not for it."""
+    """A depthwise QConv: a strip of its plan at a time; None where bands are not for it."""
     attrs, (count, height, width, channels) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
     conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
@@ -100,11 +100,11 @@ def band_depthwise(node: Node) -> KernelSpec | None:
     end = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
-        numbers = (*_shapes(image, conv.kernel, conv.strides, conv.kernel, (rows, columns), bands), _of("tt_end8_of", end))
-        return _call("tt_depthwise8", _first(y), _first(scratch), *map(_first, given), *numbers)
+        numbers = _shapes(image, conv.kernel, conv.strides, conv.kernel, (rows, columns), bands)
+        return called("tt_depthwise8", *map(first, (y, scratch, *given)), *numbers, struct("tt_end8_of", end))
 
     inputs = [x, w, *ends]
-    return KernelSpec(inputs, [_extern(inputs, result(node, "y").shape, bands, body)], plain)
+    return KernelSpec(inputs, [_in_bands(inputs, result(node, "y").shape, bands, body)], plain)
 
 
 def band_gradient(node: Node) -> KernelSpec | None:
@@ -115,32 +115,30 @@ def band_gradient(node: Node) -> KernelSpec | None:
     tiles, phases = backward_depthwise(node), backward_phases(node)
     if not _takes(node) or phases != conv.strides or (attrs.mask.kind == "bits" and channels % 8):
         return None
-    taps = (-(-conv.kernel[0] // phases[0]), -(-conv.kernel[1] // phases[1]))
-    if any(taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
+    window, high = _gradient_window(conv, phases), rows // phases[0]
+    if any(window.taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
         return None
-    lead = tuple((phases[axis] - 1 + conv.pads[axis] % phases[axis]) // phases[axis] for axis in (0, 1))
-    high = rows // phases[0]
-    strips = [strip for strip in range(1, high + 1) if high % strip == 0]
-    bands = cut_bands(tiles, (rows, columns), Window(taps, (1, 1), (lead[0], lead[1])), strips)
+    bands = cut_bands(tiles, (rows, columns), window, [s for s in range(1, high + 1) if high % s == 0])
     if bands is None:
         return None
-    exponents, (g, multiplier, shift, w) = tensors(node, "peak", "p_out", "p_in"), tensors(node, *_ERROR)
-    masks = tensors(node, *attrs.mask.operands)
-    layer = (count, height, width, channels, *conv.pads[:2], 0)
-    numbers = _shapes(layer, taps, (1, 1), conv.kernel, (high, columns // phases[1]), bands)
-    kept = _of("tt_keep_of", (KEPT[attrs.mask.kind], attrs.mask.low, attrs.mask.high))
+    names = ("peak", "p_out", "p_in", "g", "multiplier", "shift", "w", *attrs.mask.operands)
+    inputs, layer = tensors(node, *names), (count, height, width, channels, *conv.pads[:2], 0)
+    numbers = _shapes(layer, window.taps, (1, 1), conv.kernel, (high, columns // phases[1]), bands)
+    kept = struct("tt_keep_of", (KEPT[attrs.mask.kind], attrs.mask.low, attrs.mask.high))
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
-        peak, p_out, p_in, error, *rest = given
-        read = [_first(buffer) for buffer in (error, rest[2], rest[0], rest[1], rest[3] if masks else error)]
-        written = (_first(y), _first(scratch), _first(peak))
-        return _call("tt_depthwise8_error", *written, *read, p_in[0] - p_out[0], *numbers, kept)
+        peak, p_out, p_in, g, multiplier, shift, w, *masks = given
+        places = map(first, (y, scratch, peak, g, w, multiplier, shift, masks[0] if masks else g))
+        return called("tt_depthwise8_error", *places, p_in[(0,)] - p_out[(0,)], *numbers, kept)
 
-    inputs = [*exponents, g, multiplier, shift, w, *masks]
-    return KernelSpec(inputs, [_extern(inputs, (count, rows, columns, channels), bands, body), None], plain)
+    return KernelSpec(inputs, [_in_bands(inputs, (count, rows, columns, channels), bands, body), None], plain)
 
 
-_ERROR = ("g", "multiplier", "shift", "w")
+def _gradient_window(conv: ConvAttrs, phases: tuple[int, int]) -> Window:
+    """What a phase of a data gradient reads of the incoming error."""
+    taps = (-(-conv.kernel[0] // phases[0]), -(-conv.kernel[1] // phases[1]))
+    lead = [(phases[axis] - 1 + conv.pads[axis] % phases[axis]) // phases[axis] for axis in (0, 1)]
+    return Window(taps, (1, 1), (lead[0], lead[1]))
 
 
 def _takes(node: Node) -> bool:
@@ -148,11 +146,6 @@ def _takes(node: Node) -> bool:
     conv = geometry(node)
     channels = result(node, "y" if node.op == "QConv" else "error").shape[3]
     return conv.split is None and math.prod(conv.kernel) <= LARGEST_AREA and channels < LARGEST_PITCH
-
-
-def _of(name: str, numbers: Sequence[int]) -> Expr:
-    """A struct of constants."""
-    return call_int(name, *(i32(number) for number in numbers))
 
 
 def _shapes(
@@ -165,22 +158,13 @@ def _shapes(
 ) -> tuple[Expr, Expr, Expr]:
     cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases)
     return (
-        _of("tt_image_of", image),
-        _of("tt_taps_of", (*taps, *strides, *kernel)),
-        _of("tt_bands_of", (*out_hw, *cut)),
+        struct("tt_image_of", image),
+        struct("tt_taps_of", (*taps, *strides, *kernel)),
+        struct("tt_bands_of", (*out_hw, *cut)),
     )
 
 
-def _first(buffer: Buffer) -> Expr:
-    element = buffer[tuple([0] * len(buffer.shape))]
-    return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(buffer.dtype))))
-
-
-def _call(name: str, *operands: Expr) -> Stmt:
-    return tirx.Evaluate(call_int(name, *operands))
-
-
-def _extern(
+def _in_bands(
     inputs: Sequence[te.Tensor],
     shape: Sequence[int],
     bands: Bands,
@@ -188,10 +172,8 @@ def _extern(
 ) -> te.Tensor:
     """An int8 output that one call writes; body: (output, scratch, inputs) -> it."""
     scratch = tirx.decl_buffer((bands.scratch_bytes,), "int8", "bands")
-    sources = [tirx.decl_buffer(t.shape, t.dtype, t.op.name) for t in inputs]
-    target = tirx.decl_buffer(shape, "int8", "y")
 
-    def make(given: Sequence[Buffer], made: Sequence[Buffer]) -> Stmt:
-        return tirx.stmt_seq(tirx.AllocBuffer(scratch), body(made[0], scratch, given))
+    def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
+        return tirx.stmt_seq(tirx.AllocBuffer(scratch), body(y, scratch, given))
 
-    return te.extern([tuple(shape)], list(inputs), make, "out", in_buffers=sources, out_buffers=[target], dtype="int8")
+    return written(inputs, shape, "int8", make)
