@@ -38,7 +38,7 @@ def test_real_numbers_are_rounded_as_numpy_does(tmp_path: Path) -> None:
     assert [call(float(real)) for real in reals] == expected.tolist()
     assert call(float("nan")) == -128
     finite = np.isfinite(reals)
-    assert stored_input(reals[finite], train).tolist() == expected[finite].tolist(), "the desk rounds as the device does"
+    assert stored_input(reals[finite], train).tolist() == expected[finite].tolist(), "the desk rounds likewise"
 
 
 def test_the_header_serves_cpp(tmp_path: Path) -> None:
