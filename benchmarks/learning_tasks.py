@@ -65,7 +65,7 @@ class Family:
     first: int
 
 
-DIGITS = Recipe(batch=8, clip=1.0, passes=12, rates=(0.1, 0.3, 1.0, 3.0))
+DIGITS = Recipe(batch=8, clip=1.0, passes=12, rates=(0.03, 0.1, 0.3, 1.0))
 KEYWORDS = Recipe(batch=1, clip=None, passes=12, rates=(0.001, 0.003, 0.01, 0.03))
 
 
@@ -90,7 +90,11 @@ def digits(name: str, seed: int, development: bool) -> Domain:
 
 def keywords(speaker: int, development: bool) -> Domain:
     """A new speaker of examples/keywords, one of eight that choose or of eight that judge."""
-    parts = SPEAKERS.parts_of((VOICES.DEVELOPMENT if development else VOICES.REPORT)[speaker])
+    return spoken(SPEAKERS.parts_of((VOICES.DEVELOPMENT if development else VOICES.REPORT)[speaker]))
+
+
+def spoken(parts: Any) -> Domain:
+    """Of the parts that belong to a speaker."""
     splits = [Split(part.real, part.y) for part in (parts.own, parts.test, parts.pool, parts.old)]
     return Domain(MODEL.read_bytes(), parts.pool.real, *splits)
 
