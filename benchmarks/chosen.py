@@ -46,7 +46,7 @@ def measured(layers: dict[str, int | str], chosen: bool, target: str, more: dict
     with tempfile.TemporaryDirectory() as folder:
         update = Path(folder) / "update.toml"
         update.write_text(scheme(layers, chosen))
-        named = {**more, "update": str(update), "target": target, "count": True, "verify_steps": 3}
+        named: dict[str, Any] = {**more, "update": str(update), "target": target, "count": True, "verify_steps": 3}
         made = make_project(CompileOptions(DIGITS / "digits.onnx", **named, given=frozenset(named)))
     assert not isinstance(made, Result)
     counts = made.summary.verify.counts
