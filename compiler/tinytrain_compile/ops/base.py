@@ -35,16 +35,18 @@ class Split:
     axis: "out" or "in", the channel axis of the weight that is cut.
     channels: increasing indices on that axis that the arena part holds; the flash part holds all others in order.
     total: channels of the whole weight on that axis.
+    on_device: a table says which channels the arena part holds (these at first), and the flash part holds all of them.
     """
 
     axis: str
     channels: tuple[int, ...]
     total: int
+    on_device: bool = False
 
     @property
     def rest(self) -> tuple[int, ...]:
         """Indices that the flash part holds."""
-        inside = set(self.channels)
+        inside = set(() if self.on_device else self.channels)
         return tuple(i for i in range(self.total) if i not in inside)
 
 
