@@ -1,4 +1,5 @@
 """Every search ends: its questions are counted, whatever the answers to them are."""
+# pyright: basic, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

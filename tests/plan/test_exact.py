@@ -1,4 +1,5 @@
 """Proven orders: the search against brute force and CP-SAT, bounds below the optimum, planted faults that must show."""
+# pyright: basic
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_the_cases_are_hard_enough_to_tell() -> None:
     assert sum(any(tasks.inplace) and any(tasks.scratch) for tasks, _ in graphs) > 350
 
 
-def _chains_are_always_safe(self: exact.PeakSearch, state: exact.State, first: int) -> tuple[int, ...]:
+def _chains_are_always_safe(self: exact.PeakSearch, state: exact.OrderState, first: int) -> tuple[int, ...]:
     return (first,) if self.fits(state.memory + self.cost(first, state.done).transient) else ()
 
 
