@@ -84,17 +84,6 @@ def test_each_system_finds_what_its_documents_ask_for(project: Project) -> None:
     assert all(source in made["zephyr"]["zephyr/CMakeLists.txt"] for source in sources)
 
 
-def test_platformio_reads_both_manifests(project: Project, tmp_path: Path) -> None:
-    """By its own parser and schema: pip install -e '.[platformio]'."""
-    parser = pytest.importorskip("platformio.package.manifest.parser", reason="needs the extra platformio")
-    schema = pytest.importorskip("platformio.package.manifest.schema")
-    facts = PackageFacts("digits", load_target("nucleo-f746zg"))
-    for kind, name in (("platformio", "library.json"), ("arduino", "library.properties")):
-        (tmp_path / name).write_text(package_files(kind, project.bundle, facts)[name])  # type: ignore[arg-type]
-        found = parser.ManifestParserFactory.new_from_file(str(tmp_path / name)).as_dict()
-        assert schema.ManifestSchema().load_manifest(found)["headers"] == ["digits_train.h"]
-
-
 def test_every_file_of_the_output_may_be_compiled_together(arduino: Path) -> None:
     """What an IDE does with a folder: the check program's files are empty, so that nothing is defined twice."""
     program = arduino / "program.c"
