@@ -51,6 +51,15 @@ def run_in_qemu(source: Path, build: Path, name: str, target: Target) -> int:
     return subprocess.run(emulator, timeout=120).returncode
 
 
+def ram_is_in_qemu(linked: Linked, target: Target) -> bool:
+    """Whether QEMU's machine of the core has RAM where the board's image puts statics, models and the stack."""
+    assert target.qemu is not None and target.board is not None
+    stack = target.board.stack.region
+    used = [(s.address, s.address + s.size) for s in sections(linked.image) if s.writable]
+    ram = (target.qemu.data, target.qemu.extra)
+    return all(any(r.origin <= low and high <= r.end for r in ram) for low, high in (*used, (stack.origin, stack.end)))
+
+
 def used_bytes(report: Any, memory: str) -> int:
     """What a model takes of a memory of its board, by its report."""
     return next(one["used_bytes"] for one in report["board"]["memories"] if one["name"] == memory)
