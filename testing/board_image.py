@@ -62,7 +62,7 @@ def ram_is_in_qemu(linked: Linked, target: Target) -> bool:
 
 def used_bytes(report: Any, memory: str) -> int:
     """What a model takes of a memory of its board, by its report."""
-    return next(one["used_bytes"] for one in report["board"]["memories"] if one["name"] == memory)
+    return sum(one["used_bytes"] for one in report["board"]["memories"] if one["name"] == memory)
 
 
 def differences(linked: Linked, board: Board) -> Iterator[str]:
