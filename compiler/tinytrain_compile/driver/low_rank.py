@@ -107,7 +107,7 @@ class LowRankChoice:
 def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
     """Whether the gradient of a weight, or of some of its channels, reads all of the layer's input."""
     grouped = isinstance(attrs, ConvAttrs) and attrs.groups > 1
-    return piece is None or (piece.axis == "out" and not grouped)
+    return piece is None or (piece.axis == "out" and not grouped and not piece.on_device)
 
 
 def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, Node]:
