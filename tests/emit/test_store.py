@@ -165,8 +165,8 @@ int main(void)
 def test_the_c_of_the_page(digits: Project, tmp_path: Path) -> None:
     """Its first block compiles; with the second, states are saved in a file and found there by the page's table.
 
-    Only the learning rate changes, in the first block of a checkpoint, and the checkpoint's CRC, in its last: a record of
-    changes has these two blocks with their numbers, 72 bytes of 24,576.
+    Only the learning rate changes, in the first block of a checkpoint, and the checkpoint's CRC, in its last: a record
+    of changes has these two blocks with their numbers, 72 bytes of 24,576.
     """
     blocks = re.findall(r"```c\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 2
