@@ -42,12 +42,12 @@ def copy_example(name: str, place: Path) -> Path:
 def package_rows(work: Path) -> Iterator[tuple[str, ...]]:
     """Of every kind: command, files beside src/ and verify/, what was built, bytes of code and constants of that."""
     kinds: dict[str, tuple[str, Callable[[Path, str], tuple[str, str]]]] = {
-        "cmake": ("nucleo-f746zg", lambda *_: ("the images above", "as above")),
+        "cmake": ("nucleo-f746zg", _by_cmake),
         "makefile": ("nucleo-f746zg", _by_make),
         "arduino": ("rpi-pico", _by_arduinos_rules),
         "platformio": ("nucleo-f746zg", _by_arduinos_rules),
-        "zephyr": ("nucleo-f746zg", lambda *_: (_WITHOUT_SDK, "-")),
-        "esp-idf": ("esp32-s3", lambda *_: (_WITHOUT_SDK, "-")),
+        "zephyr": ("nucleo-f746zg", _not_built),
+        "esp-idf": ("esp32-s3", _not_built),
     }
     for kind, (board, build) in kinds.items():
         source = copy_example("makefile", work / kind)
@@ -61,6 +61,14 @@ def _own_files(library: Path) -> str:
     paths = (path.relative_to(library) for path in library.rglob("*") if path.is_file())
     others = ("src", "verify", "board", "build")
     return ", ".join(f"`{path}`" for path in sorted(paths) if path.parts[0] not in others and path.suffix != ".html")
+
+
+def _by_cmake(_source: Path, _board: str) -> tuple[str, str]:
+    return "the images above", "as above"
+
+
+def _not_built(_source: Path, _board: str) -> tuple[str, str]:
+    return _WITHOUT_SDK, "-"
 
 
 def _by_make(source: Path, board: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,7 @@ def _project(board: str, package: str, **more: object) -> Project:
     return made
 
 
-def _write(files: object, place: Path) -> Path:
-    assert isinstance(files, dict)
+def _write(files: Mapping[str, str | bytes], place: Path) -> Path:
     for path, content in files.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(content if isinstance(content, bytes) else content.encode())
