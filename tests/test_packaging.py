@@ -33,11 +33,11 @@ def declared() -> list[Requirement]:
 
 
 def needed(names: list[str]) -> set[str]:
-    """These packages and all that they need, of those that are installed."""
+    """These packages and all that they need, of those that are installed; pip is the environment's own."""
     found: set[str] = set()
     while names:
         name = canonicalize_name(names.pop())
-        if name in found:
+        if name in found or name == "pip":
             continue
         found.add(name)
         try:
