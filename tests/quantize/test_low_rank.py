@@ -131,7 +131,7 @@ def fixed(name: str) -> LowRank:
         fibres = np.concatenate([np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1) for x in arrays], axis=1)
         bases[axis] = np.ascontiguousarray(np.linalg.svd(fibres)[0].T[:rank])
     steps, wide = measured_steps(arrays, bases)
-    ranks = tuple(axes.get(axis, arrays[0].shape[axis]) for _, axis in MODES[arrays[0].ndim])
+    ranks = tuple(axes[axis] if axis in axes else arrays[0].shape[axis] for _, axis in MODES[arrays[0].ndim])
     return LowRank(ranks, "subspace", bases, steps, wide)
 
 
