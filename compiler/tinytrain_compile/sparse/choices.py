@@ -109,7 +109,10 @@ def _entry_of(layer: Layer, plan: UpdatePlan, fixed: bool = False) -> SchemeEntr
     piece = next((plan.updates[value.name] for value in weights if plan.updates[value.name] is not None), None)
     if piece is None:
         return SchemeEntry(layer.name, bias, "all" if weights else 0, "out", *kept)
-    return SchemeEntry(layer.name, bias, piece.channels, weight_axis(layer.node, piece.axis), *kept)
+    axis = weight_axis(layer.node, piece.axis)
+    if piece.on_device:
+        return SchemeEntry(layer.name, bias, len(piece.channels), axis, on_device=True)
+    return SchemeEntry(layer.name, bias, piece.channels, axis, *kept)
 
 
 def entries_of_plan(graph: Graph, plan: UpdatePlan, fixed: bool = False) -> tuple[SchemeEntry, ...]:
@@ -144,6 +147,7 @@ def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
                 lines.append(f"weight = {json.dumps(weight)}")
             if entry.weight not in (0, "all"):
                 lines.append(f'axis = "{entry.axis}"')
+            lines += ['chosen = "device"'] if entry.on_device else []
             if entry.activation:
                 lines += [f'activation = "{entry.activation}"', f"ranks = {list(entry.ranks)}"]
             blocks.append("\n".join(lines) + "\n")

@@ -32,6 +32,8 @@ def _callers() -> list[inspect.FrameInfo]:
 entry.inspect = SimpleNamespace(**{**vars(inspect), "stack": _callers})
 
 READS_ONLY = (
+    "tt_chosen_f32",
+    "tt_chosen_i8",
     "tt_dot4",
     "tt_dot2",
     "tt_dot_direct",
@@ -64,6 +66,9 @@ WRITES_FIRST = {
     "tt_depthwise_ends": 1,
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
+    "tt_passed_bits8": 1,
+    "tt_depthwise8": 2,
+    "tt_depthwise8_error": 3,
 }
 """Helpers that write through so many first arguments and read through the others."""
 

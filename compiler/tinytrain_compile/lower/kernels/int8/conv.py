@@ -19,6 +19,7 @@ from tinytrain_compile.lower.kernels.base import (
     i32,
     kernel,
     map_shape,
+    peels,
     tensor,
     tensors,
     weight_parts,
@@ -115,7 +116,7 @@ def any_windows(
 
     if conv.groups == 1:
         copies = gathers(conv)
-        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None)
+        form = PatchForm(shape, context.integer_tile, copies, peels(conv.split))
 
         def element(*index: Expr) -> Expr:
             return data[index].astype("int16") if copies else data[index]
@@ -133,7 +134,7 @@ def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
     if attrs.conv.split is not None:
         weights = weight_parts(node)
         whole = whole_weight(weights, attrs.conv.split, 0, 3)
-        return weights, PackedOperand(lambda j, a: whole(j, 0, 0, a), peel=True)
+        return weights, PackedOperand(lambda j, a: whole(j, 0, 0, a), peel=peels(attrs.conv.split))
     w = tensor(node, "w", (outputs, channels))
     return [w], PackedOperand(lambda j, a: w[j, a], pitch=channels)
 
@@ -212,7 +213,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     window = TapWindow(conv, attrs.input_hw)
     if conv.groups == 1:
         patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
-        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None, runs=False)
+        form = PatchForm(shape, context.integer_tile, copies, peels(conv.split), runs=False)
         out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_depthwise(node):
         out, schedule = depthwise_gradient(node, g, whole, finish, context.style, stages)
@@ -227,7 +228,7 @@ def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transpo
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if attrs.conv.split is not None:
-        return PackedOperand(lambda j, a: whole(a, 0, 0, j), peel=True)
+        return PackedOperand(lambda j, a: whole(a, 0, 0, j), peel=peels(attrs.conv.split))
     out_c, _, _, in_c = operand(node, "w").shape
     if transposed:
         rows = weights[0] = tensor(node, "w", (in_c, out_c))
