@@ -236,7 +236,7 @@ class Printer:
     def _moves(self, body: Stmt) -> bool:
         return (
             self._unroll_moves
-            and (isinstance(body, tirx.BufferStore) and not isinstance(body.value, tirx.IntImm))
+            and isinstance(body, tirx.BufferStore)
             and str(self._root(body.buffer).name) in self.scratch.names
         )
 
