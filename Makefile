@@ -119,7 +119,7 @@ convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired dif
 int8-accuracy: $(STAMP) ## int8 against float32 on 24 seeds in six orders, by the generated C (40 minutes); ARGS='--seeds 100-117'
 	$(BIN)/python -m benchmarks.int8_accuracy $(ARGS)
 
-int8-keywords: $(STAMP) ## int8 against float32 on keywords: eight speakers in six orders, with replay (20 minutes)
+int8-keywords: $(STAMP) ## int8 against float32 on keywords: 24 fresh speakers in six orders, with replay (half an hour; espeak-ng)
 	$(BIN)/python -m benchmarks.keywords_accuracy $(ARGS)
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages

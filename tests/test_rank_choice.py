@@ -12,6 +12,7 @@ from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv_form import ConvAttrs
+from tinytrain_compile.ops.int8.subspace import rows_in_int8
 from tinytrain_compile.ops.names import operand
 
 SHAPE = (2, 8, 8, 12)
@@ -64,6 +65,22 @@ def test_fixed_subspaces_in_int8_count_what_rounding_costs() -> None:
     assert [t.size_bytes for t in chosen.trials if t.ranks == chosen.ranks] == [3 * 2 * 2 * 2]
     assert set(chosen.steps) == {1, 2, 3} and len(chosen.wide) == 2
     assert not layer("subspace").measured((3, 2, 2)).steps
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_steps_of_what_is_always_zero_are_numbers(dead: bool) -> None:
+    """A channel, a row and singular values that are 0 but for rounding; or everything."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((1, 4, 4, 1)) * np.ones(6) * (not dead)
+    x[..., 2] *= 1e-18
+    x[:, 1] = 0
+    ranks = LayerRanks(node_of(x, x[..., :2]), [Pair(x, x[..., :2])], "subspace", element_bytes=1)
+    how = ranks.measured((6, 4, 4))
+    assert all(1e-6 < step < 1e3 for steps in how.steps.values() for step in steps)
+    assert how.error is not None and how.error < 0.1
+    for axis, steps in how.steps.items():
+        _, scales = rows_in_int8((how.bases[axis] * np.asarray(steps)[:, None]).T)
+        assert (scales > 1e-9).all()
 
 
 def test_bases_are_the_same_in_every_run_and_orthonormal() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.activations import LowRank, inward, outward
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.ops.int8.subspace import LARGEST, rows_in_int8
+from tinytrain_compile.ops.int8.subspace import LARGEST, NOTHING, in_steps, rows_in_int8
 
 MARGIN = 1.25
 """Of the largest numbers of the samples: other samples have larger ones, and what is beyond is clamped."""
@@ -30,13 +30,13 @@ def measured_steps(
         peaks = np.max(
             [np.abs(np.moveaxis(x, axis, 0)).reshape(reduced[axis], -1).max(axis=1) for x in products], axis=0
         )
-        found = np.where(peaks > 0, MARGIN * peaks, LARGEST) / LARGEST
+        found = in_steps(MARGIN * peaks, NOTHING)
         steps[axis] = tuple(float(step) for step in found)
         seen = [x / _spread(found, axis, x.ndim) for x in products]
     for axis in outward(reduced, shape)[:-1]:
         seen = [along(x, _way_back(bases[axis], steps[axis]), axis) for x in seen]
-        peak = max(float(np.abs(x).max()) for x in seen)
-        wide[axis] = (MARGIN * peak if peak > 0 else LARGEST) / LARGEST
+        peak = np.max([np.abs(x).max() for x in seen], keepdims=True)
+        wide[axis] = float(in_steps(MARGIN * peak, NOTHING)[0])
     return steps, wide
 
 

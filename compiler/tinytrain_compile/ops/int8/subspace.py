@@ -133,11 +133,22 @@ LARGEST = 127
 """Magnitude of an int8 number of a matrix or of a core, at most."""
 
 
+NOTHING = 1e-9
+"""Share of the largest number beside which others are rounding errors of float64."""
+
+
 def rows_in_int8(matrix: Array) -> tuple[Array, Array]:
-    """(int8 numbers, float64 scale of each row) of a matrix[rows, length]; a row of zeros has scale 1."""
+    """(int8 numbers, float64 scale of each row) of a matrix[rows, length]; a row of next to nothing becomes zeros."""
     peaks = np.abs(matrix).max(axis=1)
-    scales = np.where(peaks > 0, peaks, LARGEST) / LARGEST
+    scales = in_steps(peaks, NOTHING)
     return np.rint(matrix / scales[:, None]).astype(np.int8), scales
+
+
+def in_steps(peaks: Array, nothing: float) -> Array:
+    """A step for each peak, so that it is the largest int8 number; of the largest one where a peak is no more than this
+    share of that, so that what has it rounds to 0; 1 where there are only zeros."""
+    largest = peaks.max() or float(LARGEST)
+    return np.where(peaks > nothing * largest, peaks, largest) / LARGEST
 
 
 @dataclass(frozen=True)
