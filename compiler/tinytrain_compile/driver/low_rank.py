@@ -41,9 +41,6 @@ class LowRankChoice:
         wanted = self._wanted(update)
         if not wanted:
             return update
-        if self._options.quant == "int8" and any(how.kind == "subspace" for how in wanted.values()):
-            what = "fixed subspaces are float32"
-            raise CompileError("E0101", "--activations", what, "use asi, or --quant fp32")
         found = dict(update.activations) if self._options.data is None else self._measured(update, wanted, micro_batch)
         for name, how in wanted.items():
             if self._options.data is None and (how.kind == "subspace" or not how.ranks):

@@ -293,6 +293,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         options=recorded(options, model.training is not None),
         board=target.board,
         core=target.core_name,
+        energy_source=target.core.pj_source,
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
         runtime=options.runtime,
         features=features,

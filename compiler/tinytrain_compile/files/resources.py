@@ -11,6 +11,7 @@ HEADERS = (
         "tt_dsp_sums.h",
         "tt_dsp_direct.h",
         "tt_dsp.h",
+        "tt_dsp_tiles.h",
         "tt_dense_update.h",
         "tt_mve_sums.h",
         "tt_mve.h",

@@ -20,6 +20,7 @@ from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_pa
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
     backward_depthwise,
+    dense_turn,
     error_patch,
     error_product,
     forward_dense,
@@ -175,9 +176,8 @@ def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     if is_depthwise(node):
         return row_strips(node, forward_depthwise(node).strip, conv.strides[0], conv.pads[0], channels)
     if is_dense(node):
-        rows = forward_dense(node)
-        again = rows.weights_first and rows.channels < outputs
-        return () if again else row_strips(node, rows.strip, conv.strides[0], conv.pads[0])
+        turn = dense_turn(node)
+        return row_strips(node, turn, conv.strides[0], conv.pads[0]) if turn else ()
     return ()
 
 

@@ -25,7 +25,7 @@ from tinytrain_compile.lower.kernels.base import (
     weight_parts,
     whole_weight,
 )
-from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.clip import with_squares
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
@@ -36,9 +36,10 @@ from tinytrain_compile.lower.kernels.int8.dense_gradient import (
 )
 from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.lines import line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
-from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end
+from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
@@ -46,6 +47,7 @@ from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QCo
 from tinytrain_compile.ops.int8.conv_form import (
     error_patch,
     error_product,
+    forward_lines,
     forward_product,
     is_dense,
     is_depthwise,
@@ -81,13 +83,15 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels)
-        out, schedule = packed_product(extents, left, right, finish, forward_product(node), context.style, stages)
+        tiles, end = forward_product(node), tile_end(node)
+        out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages, end=end)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_dense(node):
-        return dense_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
+        return dense_kernel(node, [bias, multiplier, shift], finish, context, stages)
     x = tensor(node, "x")
     if is_depthwise(node):
-        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
+        pairs = context.isa.dsp and not context.style.small
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages, pairs=pairs)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))
     return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
@@ -139,7 +143,7 @@ def dense_kernel(
     node: Node,
     operands: list[te.Tensor],
     finish: Finish,
-    style: CodeStyle,
+    context: KernelContext,
     stages: Sequence[te.Tensor],
     block: RowBlock | None = None,
 ) -> KernelSpec:
@@ -160,7 +164,12 @@ def dense_kernel(
     def weight(o: Expr, _p: Expr, _q: Expr, r: Expr, f: Expr) -> Expr:
         return w[o, r, f]
 
-    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages)
+    end = tile_end(node)
+    lines = forward_lines(node) if block is None and context.isa.dsp and not context.style.small else None
+    if lines is not None and end is not None:
+        out, schedule = line_conv(shape, pitches[0], element, lambda o, r, f: w[o, r, f], finish, lines, stages, end)
+        return KernelSpec([x, w, *operands], [out], schedule)
+    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, context.style, stages)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
