@@ -144,6 +144,7 @@ def _network(options: CompileOptions, updates: list[str], sizes: list[int], kind
     for size in sizes:
         data = samples(options.out.parent, model.graph.inputs[0].shape, max(24, 2 * size))
         base = replace(options, batch=size, micro_batch=size, data=data)
+        base = base if options.quant == "fp32" else replace(base, calib=data)
         for kind in kinds:
             planner = Planner(model, replace(base, **KINDS[kind]), load_target("cortex-m7"), Externals())
             for update in updates:

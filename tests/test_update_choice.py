@@ -174,6 +174,14 @@ def test_as_good_as_the_best_of_all_schemes_in_300_cases(first: int, tmp_path: P
     assert sum(check_case(number, tmp_path) for number in range(first, first + 20)) > 5
 
 
+def test_no_part_of_the_networks_outputs_is_a_way(tmp_path: Path) -> None:
+    """A class that is not trained among others that are loses what it knew: a new head ended below the head alone."""
+    *before, last = layer_ways(planner(Path(write(models.ds_cnn(channels=16, blocks=1), tmp_path))).model.graph, PRIOR)
+    assert not [way.kind for way in last.ways if way.kind.startswith("out/")]
+    assert {"bias", "all"} <= {way.kind for way in last.ways}
+    assert [way.kind for item in before for way in item.ways if way.kind.startswith("out/")]
+
+
 def test_what_cannot_fit_is_refused(tmp_path: Path) -> None:
     path, _ = case(1, tmp_path)
     failed = run(path, "--arena", "150", "--dry-run").check_error("E0401", 3)

@@ -46,21 +46,28 @@ class LayerWays:
 
 
 def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWays, ...]:
-    """For every layer, in topological order. frozen: how many of the first ones cannot be trained."""
-    whole = whole_only(graph)
+    """For every layer, in topological order. frozen: how many of the first ones cannot be trained.
+
+    The last layer is not trained for a part of its outputs: they are the network's, and a class that is not trained
+    among others that are loses what it knew.
+    """
+    whole, layers = whole_only(graph), layers_of(graph)
+    found = tuple(_ways(layer, gains, whole, layer is layers[-1]) for layer in layers)
     return tuple(
-        LayerWays(layer, _ways(layer, gains, whole) if index >= frozen else _ways(layer, gains, whole)[:1])
-        for index, layer in enumerate(layers_of(graph))
+        LayerWays(layer, ways if index >= frozen else ways[:1])
+        for index, (layer, ways) in enumerate(zip(layers, found, strict=True))
     )
 
 
-def _ways(layer: Layer, gains: GainTable, whole: frozenset[str]) -> tuple[Way, ...]:
+def _ways(layer: Layer, gains: GainTable, whole: frozenset[str], last: bool) -> tuple[Way, ...]:
     bias = bool(layer.biases)
     ways = [Way("frozen", SchemeEntry(layer.name, False, 0, "out"), 0, 0)]
     if bias:
         ways.append(_way("bias", SchemeEntry(layer.name, True, 0, "out"), layer, gains))
     if layer.weights and layer.weights[0].name not in whole:
         for axis, total in axes_of(layer).items():
+            if axis == "out" and last:
+                continue
             for part, count in {total // part: part for part in PARTS if total >= 2 * part or part == 2}.items():
                 if 0 < part < total:
                     entry = SchemeEntry(layer.name, bias, gains.best(layer, axis, part), axis)
