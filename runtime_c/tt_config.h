@@ -4,7 +4,9 @@
  * value; results are the same bytes with any of them but TT_HAS_FMA.
  *
  *   TT_HAS_FMA        whether TT_FMA fuses; <model>_internal.h sets it, as the model's target does
- *   TT_HAS_DSP        16-bit multiply-accumulate instructions in pairs: Cortex-M4, M7, M33, M55
+ *   TT_HAS_DSP        16-bit multiply-accumulate instructions in pairs: Cortex-M4, M7, M33, M55. The assembly needs all
+ *                     registers but sp and pc: set it to 0 where the system keeps one (-ffixed-r9), and where Clang keeps
+ *                     a frame pointer; with GCC these files are compiled without one, whatever the others are
  *   TT_HAS_THUMB2     shifted operands: all but Cortex-M0, M0+ and M1
  *   TT_HAS_THUMB1     assembly for Armv6-M: not for -Os, where GCC has too few registers left
  *   TT_HAS_MVE        Helium on integers; TT_HAS_MVE_FLOAT: on float32
@@ -50,6 +52,10 @@
 #else
 #define TT_HAS_DSP 0
 #endif
+#endif
+
+#if TT_HAS_DSP && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("omit-frame-pointer")
 #endif
 
 /* Armv7-M and later: shifted operands, and shifts that leave the last bit in the carry. */
