@@ -16,7 +16,7 @@ from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, happened, select
-from tinytrain_compile.plan.slices import sliced
+from tinytrain_compile.plan.slices import SlicedPlan, sliced, step_pieces
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
@@ -40,6 +40,7 @@ __all__ = [
     "RematOptions",
     "Row",
     "Selection",
+    "SlicedPlan",
     "arena_bound",
     "build_model",
     "happened",
@@ -59,6 +60,7 @@ __all__ = [
     "sliced",
     "spread",
     "step_cost",
+    "step_pieces",
     "streamed",
     "streamed_again",
     "streaming",
