@@ -93,6 +93,8 @@ def body_of(case: Case) -> Stmt:
 def test_registers_across_turns_are_refused() -> None:
     """A loop that adds up in a register cannot be left; the same in memory can."""
     body = body_of(cases_of("QConv")[0])
-    cut = cut_open(body, {str(b.buffer.name) for b in body.seq if isinstance(b, tirx.AllocBuffer)})
+    assert isinstance(body, tirx.SeqStmt)
+    internal = {str(one.buffer.name) for one in body.seq if isinstance(one, tirx.AllocBuffer)}
+    cut = cut_open(body, internal)
     assert cut is not None
     assert cut_open(body, set()) is None, "its weights would be in registers"
