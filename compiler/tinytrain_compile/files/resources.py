@@ -14,6 +14,7 @@ HEADERS = (
         "tt_dense_update.h",
         "tt_mve_sums.h",
         "tt_mve.h",
+        "tt_mve_windows.h",
         "tt_mve_float.h",
         "tt_state.h",
         "tt_state_int8.h",

@@ -142,3 +142,4 @@ class IfThenElse(Stmt):
 
 class Evaluate(Stmt):
     value: Expr
+    def __init__(self, value: Expr) -> None: ...

@@ -60,6 +60,9 @@ WRITES_FIRST = {
     "tt_sum_columns": 4,
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
+    "tt_passed_bits8": 1,
+    "tt_depthwise8": 2,
+    "tt_depthwise8_error": 3,
 }
 """Helpers that write through so many first arguments and read through the others."""
 
