@@ -97,4 +97,4 @@ def test_registers_across_turns_are_refused() -> None:
     internal = {str(one.buffer.name) for one in body.seq if isinstance(one, tirx.AllocBuffer)}
     cut = cut_open(body, internal)
     assert cut is not None
-    assert cut_open(body, set()) is None, "its weights would be in registers"
+    assert cut_open(body, set[str]()) is None, "its weights would be in registers"
