@@ -25,6 +25,7 @@ HEAD = """#include "tt_float_pairs.h"
 #include "tt_mve.h"
 #include "tt_mve_windows.h"
 #include "tt_dense_update.h"
+#include "tt_dsp_tiles.h"
 #include "tt_mve_float.h"
 #include <stdbool.h>
 #include <stdio.h>

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
+from tinytrain_compile.ops.int8.line_tiles import LineTiles, line_tiles
 from tinytrain_compile.ops.int8.tiles import (
     LEAST_ROW_BYTES,
     ROW_BYTES,
@@ -124,6 +126,33 @@ def forward_dense(node: Node) -> DenseTiles:
     """Tiles of a dense QConv wider than 1x1, or with a stride."""
     conv = geometry(node)
     return dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
+
+
+def short_ends(node: Node) -> bool:
+    """Whether a helper finishes all sums of a tile of a QConv: they shift down, and are held within int8 alone."""
+    attrs: Any = node.attrs
+    return attrs.shifts_down and not attrs.above and (attrs.low, attrs.high) == (-128, 127)
+
+
+def forward_lines(node: Node) -> LineTiles | None:
+    """Tiles of a dense QConv of few channels, for cores with products in pairs."""
+    conv, (_, _, width, outputs) = geometry(node), result(node, "y").shape
+    channels, tiles = operand(node, "x").shape[3], forward_dense(node)
+    if not short_ends(node):
+        return None
+    apart, run = conv.strides[1] * channels * tiles.taps, conv.kernel[1] * channels
+    return line_tiles(width, outputs, apart, run, FORWARD_ENDS, tiles)
+
+
+def dense_turn(node: Node) -> int:
+    """Output rows of a dense QConv whose input rows are copied before any of them is written, on all cores.
+
+    0: the whole image is wanted until the end.
+    """
+    rows = forward_dense(node)
+    if rows.weights_first and rows.channels < result(node, "y").shape[3]:
+        return 0
+    return 1 if forward_lines(node) else rows.strip
 
 
 def error_patch(node: Node) -> Patch:
