@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import cast
 
 import jinja2
 import numpy as np
@@ -21,7 +20,7 @@ from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts import part_files
-from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, with_plans
+from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, step_parts, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
 from tinytrain_compile.emit.shapes import shape_data
@@ -32,7 +31,7 @@ from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
-from tinytrain_compile.ir.slices import StepPart, StepPieces
+from tinytrain_compile.ir.slices import StepPieces
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -140,8 +139,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         files |= board_files(templates, model, options.board, interface, plan)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
-    step = cast("tuple[StepPart, ...]", model["slices"])
-    return SourceBundle(files, interface, tuple(small), tuple(external), numbered(interfaces[:-1]), step)
+    return SourceBundle(files, interface, tuple(small), tuple(external), numbered(interfaces[:-1]), step_parts(model))
 
 
 def _planned(
