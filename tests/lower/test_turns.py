@@ -80,9 +80,11 @@ def test_a_turn_that_is_left_out_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isa", [InstructionSet(), InstructionSet(dsp=False), InstructionSet(int_vectors=True)])
 def test_layers_of_real_networks_can_be_cut_on_every_core(isa: InstructionSet) -> None:
+    """But not the depthwise ones of a core with vectors: these are one call of a helper."""
     for layer in LAYERS_IN_TURNS[::3]:
         kernel = lower_node(layer.case().node(), "k", KernelContext(isa), in_turns=True)
-        assert kernel.turns >= 2, f"{layer.name}\n{kernel.source}"
+        helper = isa.int_vectors and "tt_depthwise8" in kernel.source
+        assert (kernel.turns == 0) if helper else (kernel.turns >= 2), f"{layer.name}\n{kernel.source}"
 
 
 def body_of(case: Case) -> Stmt:
