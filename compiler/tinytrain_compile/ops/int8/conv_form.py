@@ -20,6 +20,7 @@ from tinytrain_compile.ops.int8.tiles import (
     light_row_tiles,
     packed_row_tiles,
     packed_tiles,
+    ready_tiles,
 )
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
@@ -40,10 +41,17 @@ def is_product(conv: ConvAttrs) -> bool:
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
 
 
+def is_ready(node: Node) -> bool:
+    """Whether the weight of a product lies in flash as its kernel multiplies it (prepared.py)."""
+    return operand(node, "w").dtype == "int16"
+
+
 def forward_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
     *image, channels = operand(node, "x").shape
     pixels = math.prod(image)
+    if is_ready(node):
+        return ready_tiles(pixels, channels)
     tiles = packed_tiles(pixels, result(node, "y").shape[3], channels, geometry(node).split is None)
     return tiles.with_ends(FORWARD_ENDS, 1, pixels)
 
@@ -52,6 +60,8 @@ def error_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConvGradInput: pixels by input channels."""
     *image, channels = result(node, "error").shape
     pixels = math.prod(image)
+    if is_ready(node):
+        return ready_tiles(pixels, operand(node, "g").shape[3])
     lies = geometry(node).split is None
     return error_tiles(pixels, channels, operand(node, "g").shape[3], lies).with_ends(ERROR_ENDS, 1, pixels)
 
@@ -63,6 +73,8 @@ def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
     map's kernel has in scratch.
     """
     (_, height, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
+    if is_ready(node):
+        return ready_tiles(width, channels, by_rows=True), False
     kept = packed_row_tiles(width, outputs, channels).with_ends(FORWARD_ENDS, 1, height * width)
     if outputs <= height * width or kept.scratch_bytes <= SCRATCH_BYTES[0]:
         return kept, True
@@ -72,6 +84,8 @@ def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
 def error_row_product(node: Node) -> PackedTiles:
     """Tiles of some rows of a 1x1 QConvGradInput: all widened weights stay from call to call."""
     _, height, width, channels = result(node, "error").shape
+    if is_ready(node):
+        return ready_tiles(width, operand(node, "g").shape[3], by_rows=True)
     tiles = packed_row_tiles(width, channels, operand(node, "g").shape[3])
     return tiles.with_ends(ERROR_ENDS, 1, height * width)
 
@@ -87,7 +101,7 @@ def is_depthwise(node: Node) -> bool:
 def transposed_copy(node: Node) -> Value | None:
     """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
     flat = node.op == "QConvGradInput" and is_product(geometry(node)) and geometry(node).split is None
-    return operand(node, "w") if flat else None
+    return operand(node, "w") if flat and not is_ready(node) else None
 
 
 def forward_depthwise(node: Node) -> DepthwiseTiles:
