@@ -143,14 +143,46 @@ def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Pat
 @needs_qemu
 @pytest.mark.qemu
 def test_room_that_is_left_holds_a_second_copy_of_frozen_weights(cnn: tuple[str, ...], tmp_path: Path) -> None:
-    outcome = compiled(cnn, tmp_path / "out", "--flash-budget", "1MB").check_success()
+    compiled(cnn, tmp_path / "speed").check_success()
+    own = flash(tmp_path / "speed")
+    budget = own["code_bytes"] + own["const_bytes"] + 60  # the weight is 36 B, prepared it is 96
+    outcome = compiled(cnn, tmp_path / "out", "--flash-budget", str(budget)).check_success()
     found = flash(tmp_path / "out")
-    assert found["code"] == "speed"
+    assert (found["code"], found["prepared_weights"]) == ("speed", [])
     assert found["turned_weights"] == [{"layer": "point/Conv", "size_bytes": 36}]
     assert "1 frozen weight stored twice (36 B): point/Conv" in outcome.out
     weights = (tmp_path / "out" / "net_weights.c").read_text()
     assert "transposed[36]" in weights
     assert "stored twice" in (tmp_path / "out" / "report.html").read_text()
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    """What is trained does not change, nor does the arena grow; a lock gives the same code again, or says why not."""
+    compiled(cnn, tmp_path / "speed", "--verify", "none").check_success()
+    asked = ("--flash-budget", "1MB", "--verify", "qemu")
+    outcome = compiled(cnn, tmp_path / "out", *asked).check_success()
+    found, out = flash(tmp_path / "out"), tmp_path / "out"
+    assert found["turned_weights"] == []
+    assert found["prepared_weights"] == [{"layer": "point/Conv", "size_bytes": 96}] * 2, "forward, and of the error"
+    assert re.search(r"2 frozen weights in flash as multiplied \(192 B\)", outcome.out)
+    weights = (out / "net_weights.c").read_text()
+    assert len(re.findall(r"_Alignas\(8\) const int16_t \w+pairs(?:_back)?\[48\]", weights)) == 2
+    assert "point_w[36]" not in weights, "nobody reads the int8 weight any more"
+    arenas = [
+        json.loads((tmp_path / name / "report.json").read_text())["memory"]["arena_bytes"] for name in ("out", "speed")
+    ]
+    assert arenas[0] <= arenas[1]
+
+    compiled(cnn, tmp_path / "again", *asked, "--lock", str(out / "plan.json")).check_success()
+    old, new = tree(out), tree(tmp_path / "again")
+    assert [name for name in old if name.endswith((".c", ".h")) and old[name] != new[name]] == []
+    plan = json.loads((out / "plan.json").read_text())
+    first = next(node["name"] for node in plan["order"] if node["origin"] == "stem/Conv")
+    (tmp_path / "wrong.json").write_text(json.dumps({**plan, "prepared": [first]}))
+    error = compiled(cnn, tmp_path / "none", "--lock", str(tmp_path / "wrong.json")).check_error("E0106", 2).err
+    assert f"{first!r}" in error
 
 
 def test_what_cannot_be_measured_is_an_error(cnn: tuple[str, ...], tmp_path: Path) -> None:

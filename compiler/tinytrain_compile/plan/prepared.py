@@ -6,7 +6,7 @@ are some; then those that save most instructions per byte of flash.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,11 +14,9 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
-from tinytrain_compile.ir.kernels import Copied
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ops.base import scratch_bytes
 from tinytrain_compile.ops.int8.prepared import (
-    is_prepared,
     prepared_bytes,
     prepared_weight,
     widened_tenths,
@@ -59,12 +57,6 @@ def with_prepared(graph: Graph, names: Collection[str]) -> Graph:
 
 def _read(graph: Graph) -> set[str]:
     return {value.name for node in graph.nodes for value in node.inputs}
-
-
-def prepared_layers(nodes: Iterable[Node]) -> tuple[Copied, ...]:
-    """The prepared weights of these nodes, each once: its layer, and its bytes in flash."""
-    found = {operand(n, "w").name: n for node in nodes for n in computed(node) if is_prepared(n)}
-    return tuple(Copied(node.origin or node.name, prepared_bytes(node)) for node in found.values())
 
 
 def prepared_as_locked(train: TrainGraph, lock: Lock) -> TrainGraph:
