@@ -165,10 +165,11 @@ def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tm
     outcome = compiled(cnn, tmp_path / "out", *asked).check_success()
     found, out = flash(tmp_path / "out"), tmp_path / "out"
     assert found["turned_weights"] == []
-    assert found["prepared_weights"] == [{"layer": "point/Conv", "size_bytes": 96}] * 2, "forward, and of the error"
-    assert re.search(r"2 frozen weights in flash as multiplied \(192 B\)", outcome.out)
+    point, last = {"layer": "point/Conv", "size_bytes": 96}, {"layer": "last/Conv", "size_bytes": 1296}
+    assert found["prepared_weights"] == [point, last, point], "two 1x1, of one of them the data gradient, and a 3x3"
+    assert "3 frozen weights in flash as multiplied (1,488 B)" in outcome.out
     weights = (out / "net_weights.c").read_text()
-    assert len(re.findall(r"_Alignas\(8\) const int16_t \w+pairs(?:_back)?\[48\]", weights)) == 2
+    assert len(re.findall(r"_Alignas\(8\) const int16_t \w+prepared(?:_back)?\[48\]", weights)) == 2
     assert "point_w[36]" not in weights, "nobody reads the int8 weight any more"
     arenas = [
         json.loads((tmp_path / name / "report.json").read_text())["memory"]["arena_bytes"] for name in ("out", "speed")

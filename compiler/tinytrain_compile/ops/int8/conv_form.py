@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
@@ -46,6 +47,11 @@ def is_ready(node: Node) -> bool:
     return operand(node, "w").dtype == "int16"
 
 
+def weight_dtypes(parts: tuple[Value, ...]) -> tuple[str, ...]:
+    """Those that the parts of a weight have to have: int8, or int16 of one that lies prepared."""
+    return ("int16",) if len(parts) == 1 and parts[0].dtype == "int16" else ("int8",) * len(parts)
+
+
 def forward_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
     *image, channels = operand(node, "x").shape
@@ -64,6 +70,14 @@ def error_product(node: Node) -> PackedTiles:
         return ready_tiles(pixels, operand(node, "g").shape[3])
     lies = geometry(node).split is None
     return error_tiles(pixels, channels, operand(node, "g").shape[3], lies).with_ends(ERROR_ENDS, 1, pixels)
+
+
+def error_product_scratch(node: Node) -> int:
+    """Bytes of scratch of a 1x1 QConvGradInput, on any core: vectors read no columns of int8, nor prepared weights."""
+    tiles, (*pixels, channels) = error_product(node), result(node, "error").shape
+    if tiles.ready:
+        return tiles.scratch_bytes
+    return max(tiles.scratch_bytes, error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes)
 
 
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
@@ -137,7 +151,9 @@ def is_dense(node: Node) -> bool:
 def forward_dense(node: Node) -> DenseTiles:
     """Tiles of a dense QConv wider than 1x1, or with a stride."""
     conv = geometry(node)
-    return dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
+    outputs = result(node, "y").shape[3]
+    tiles = dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
+    return replace(tiles, channels=outputs, weights_first=True, ready=True) if is_ready(node) else tiles
 
 
 def error_patch(node: Node) -> Patch:

@@ -79,7 +79,7 @@ def convolution_rows(node: Node) -> RowForm | None:
         copied = _aligned(_WIDE * patch.elements(TILE_WIDTH)) if gathers(conv) else 0
         return window_rows(conv.kernel, conv.strides, conv.dilations, conv.pads, copied)
     dense = forward_dense(node)
-    kept = _aligned(_WIDE * outputs * dense.taps * dense.run)
+    kept = 0 if dense.ready else _aligned(_WIDE * outputs * dense.taps * dense.run)
     rows = _aligned(_WIDE * dense.taps * (dense.pitch + _PADDING))
     return RowForm(maps, reach, step, pad, kept, kept + rows, True)
 

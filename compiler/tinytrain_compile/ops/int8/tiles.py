@@ -216,6 +216,8 @@ def depthwise_tiles(
 
 ROW_BYTES = 6144
 """What widened rows of the image, and widened weights, may take each, unless less cannot be."""
+WINDOW = 514
+"""Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
 LEAST_ROW_BYTES = 3072
 """What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
 
@@ -226,7 +228,8 @@ class DenseTiles:
 
     weights_first: weights are widened once, and rows anew for every part of the channels (or the other way round).
     terms: products per helper call. run: elements under one row of taps, filled up to whole terms; pitch: of a row.
-    phases: how many interleaved images the output is, each with weights of its own.
+    phases: how many interleaved images the output is, each with weights of its own. ready: weights of all channels lie
+    widened.
     """
 
     strip: int
@@ -240,11 +243,17 @@ class DenseTiles:
     taps: int
     weights_first: bool
     phases: tuple[int, int] = (1, 1)
+    ready: bool = False
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether windows of a tile's two channels lie row by row, because one would end too far behind the other."""
+        return self.taps * self.run > WINDOW
 
     @property
     def scratch_bytes(self) -> int:
         """Of the strip of rows and of the weights, each on 8 bytes."""
-        weights = math.prod(self.phases) * self.channels * self.taps * self.run
+        weights = 0 if self.ready else math.prod(self.phases) * self.channels * self.taps * self.run
         sizes = (self.strip_rows * self.pitch, weights)
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 

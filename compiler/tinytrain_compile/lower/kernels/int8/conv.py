@@ -156,7 +156,8 @@ def dense_kernel(
     assert isinstance(attrs, QConvAttrs)
     conv, channels = attrs.conv, operand(node, "x").shape[3]
     run = conv.kernel[1] * channels
-    w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run))
+    ready = tensor(node, "w", prepared_shape(node)) if is_prepared(node) else None
+    w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run)) if ready is None else ready
     x, shape, tiles, read = dense_rows(node, block)
 
     def element(*place: Expr) -> Expr:
@@ -168,7 +169,7 @@ def dense_kernel(
     def weight(o: Expr, _p: Expr, _q: Expr, r: Expr, f: Expr) -> Expr:
         return w[o, r, f]
 
-    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages)
+    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages, ready=ready)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
