@@ -237,7 +237,7 @@ def row_conv(
     rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
     across, deep = tiles.tile
 
-    weights = ready or _stage_of_weights(weight, run, tiles, channels // deep)
+    weights = _stage_of_weights(weight, run, tiles, channels // deep) if ready is None else ready
     r, f = reduce_axes(tiles.taps, tiles.run)
 
     def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, o: Expr, i: Expr, j: Expr) -> Expr:
