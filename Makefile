@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-choice bench-finetune bench-features learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices fleet clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices fleet clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,14 +53,17 @@ bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, 
 bench-activations: $(STAMP) ## Low-rank activations by plan alone: bytes kept, multiply-accumulates, arenas (ARGS='--sizes 128')
 	$(BIN)/python -m benchmarks.activations $(ARGS)
 
-bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU, '--stack': with the stack
+bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU, '--stack': with the stack, '--plans': their CPU time
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
-bench-boards: setup ## Examples linked with the memory maps of three boards: every byte by its place against the report, a run of each
+bench-boards: setup ## Examples linked with the memory maps of nine boards: every byte by its place against the report; packages; runs
 	$(BIN)/python -m benchmarks.boards
 
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against other rules; ARGS='--keep FILE sweep|schemes|published|run NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
+
+bench-chosen: $(STAMP) ## What it costs that a device chooses channels itself, in instructions and bytes (5 minutes); ARGS='cortex-m7'
+	$(BIN)/python -m benchmarks.chosen $(ARGS)
 
 bench-finetune: $(STAMP) ## The rate that finetune recommends against a fine grid, and what finding it costs (10 minutes)
 	$(BIN)/python -m benchmarks.finetune $(ARGS)
@@ -91,7 +94,7 @@ fleet: tools $(FLEET)/.stamp ## Eight devices learn together by Flower, against 
 bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes
 	$(BIN)/python -m benchmarks.slices
 
-power-cuts: $(STAMP) ## Cut the power of a device that saves, everywhere, on six flashes; losses (an hour; ARGS=--short)
+power-cuts: $(STAMP) ## Cut the power of a device that saves, everywhere, on six flashes; losses (20 CPU minutes; ARGS=--short, ARGS='cut fails')
 	$(BIN)/python -m benchmarks.power_cuts $(ARGS)
 
 remat-real: $(STAMP) ## 20 steps of MCUNet, all of it updated, with and without rematerialisation: equal bytes in QEMU
@@ -116,7 +119,7 @@ convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired dif
 int8-accuracy: $(STAMP) ## int8 against float32 on 24 seeds in six orders, by the generated C (40 minutes); ARGS='--seeds 100-117'
 	$(BIN)/python -m benchmarks.int8_accuracy $(ARGS)
 
-int8-keywords: $(STAMP) ## int8 against float32 on keywords: eight speakers in six orders, with replay (20 minutes)
+int8-keywords: $(STAMP) ## int8 against float32 on keywords: 24 fresh speakers in six orders, with replay (half an hour; espeak-ng)
 	$(BIN)/python -m benchmarks.keywords_accuracy $(ARGS)
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages

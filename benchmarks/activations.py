@@ -2,7 +2,7 @@
 
 Ranks are measured on handwritten digits of scikit-learn, enlarged to the network's input, for an error of 10 % of each
 gradient. Kept bytes and multiply-accumulates are those of the trained layers' inputs and of a whole step; arenas are of
-quick plans without second runs and streams, of both kinds alike.
+quick plans: of exact inputs as they are, with second runs (`runs`) and row by row (`streams`), of copies as they are.
 """
 
 from __future__ import annotations
@@ -21,27 +21,35 @@ from testing.places import SHARED
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.pipeline import imported
+from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.plan import plan_graph
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 
 ERROR = 0.1
-GRADIENTS = ("ConvGradWeight", "GemmGradWeight")
+GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "QConvSum", "QConvUpdate")
+KINDS: dict[str, dict[str, Any]] = {
+    "exact": {"activations": "exact", "remat": "off", "stream": "off"},
+    "runs": {"activations": "exact", "remat": "min", "stream": "off"},
+    "streams": {"activations": "exact", "remat": "off", "stream": "min"},
+    "asi": {"activations": "asi", "remat": "off", "stream": "off"},
+    "subspace": {"activations": "subspace", "remat": "off", "stream": "off"},
+}
+"""How inputs are kept, as options."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One way to keep activations. kept_bytes: of the inputs of trained layers; state_bytes: of subspaces; error: the
-    largest of a gradient."""
+    largest of a gradient; ps: of a step on a Cortex-M7 by the compiler's model of time."""
 
     kept_bytes: int
     state_bytes: int
     macs: int
     arena_bytes: int
     error: float
+    ps: int
 
 
 def samples(folder: Path, shape: tuple[int, ...], count: int) -> Path:
@@ -83,14 +91,16 @@ def _forward(train: TrainGraph) -> set[str]:
 
 def row_of(planner: Planner, update: str, size: int) -> Row:
     """Plan an update with what the planner's options say. A planner measures the ranks of a layer once."""
-    train = planner.train(resolve_update(planner.model.graph, update), size)
+    chosen = resolve_update(planner.model.graph, update)
+    train = planner.train(chosen, size)
     kept = sum(item.kept_bytes for item in train.low_rank)
     saved = sum(item.exact_bytes for item in train.low_rank)
     whole = planner.with_options(activations="exact").train(resolve_update(planner.model.graph, update), size)
-    arena = plan_graph(train.graph, planner.settings(train, quick=True)).plan.arena_bytes
+    planned = planner.planned(chosen, train, quick=True)
     state = sum(item.state_bytes for item in train.low_rank)
     error = max((item.error or 0.0 for item in train.low_rank), default=0.0)
-    return Row(exact_bytes(whole) - saved + kept, state, macs_of(train), arena, error)
+    macs, cost = macs_of(planned.train), planned.choice.cost
+    return Row(exact_bytes(whole) - saved + kept, state, macs, planned.plan.arena_bytes, error, cost.ps)
 
 
 def main() -> None:
@@ -104,30 +114,44 @@ def main() -> None:
     parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
     parser.add_argument("--updates", default="last:6,all")
     parser.add_argument("--sizes", default="1,4,8", help="micro-batches")
-    parser.add_argument("--kinds", default="exact,asi,subspace")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--quant", default="fp32", help="fp32, or int8: of the quantised files of the same networks")
     chosen = parser.parse_args()
-    titles = f"{'activations':<12}{'kept':>12}{'state':>10}{'MAC':>14}{'arena':>12}"
-    print(f"{'network':<16} {'update':<8} {'batch':>5} {titles}")
+    titles = f"{'activations':<12}{'kept':>12}{'state':>10}{'MAC':>14}{'arena':>12}{'model ms':>10}"
+    print(f"{'network':<18} {'update':<6} {'batch':>5} {titles}")
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.models.split(","):
             sizes = [int(size) for size in chosen.sizes.split(",")]
-            _network(name, chosen.updates.split(","), sizes, chosen.kinds.split(","), Path(folder))
+            options = _options(name, chosen.quant, Path(folder))
+            _network(options, chosen.updates.split(","), sizes, chosen.kinds.split(","))
 
 
-def _network(name: str, updates: list[str], sizes: list[int], kinds: list[str], folder: Path) -> None:
-    path = SHARED / "models" / f"{name}.onnx"
-    options = CompileOptions(path, folder / "out", update="all", quant="fp32", rank_error=ERROR)
-    model = imported(options)
+def _options(name: str, quant: str, folder: Path) -> CompileOptions:
+    file = name if quant == "fp32" else {"mbv2-w0.35-10c": "mbv2-w0.35-qdq"}.get(name, f"{name}-qdq")
+    path, classes = SHARED / "models" / f"{file}.onnx", None if file.endswith("10c-qdq") or quant == "fp32" else 10
+    return CompileOptions(
+        path,
+        folder / "out",
+        update="all",
+        quant="fp32" if quant == "fp32" else "int8",
+        rank_error=ERROR,
+        classes=classes,
+    )
+
+
+def _network(options: CompileOptions, updates: list[str], sizes: list[int], kinds: list[str]) -> None:
+    model, name = stored(imported(options), options), options.model.stem
     for size in sizes:
-        data = samples(folder, model.graph.inputs[0].shape, max(24, 2 * size))
+        data = samples(options.out.parent, model.graph.inputs[0].shape, max(24, 2 * size))
         base = replace(options, batch=size, micro_batch=size, data=data)
+        base = base if options.quant == "fp32" else replace(base, calib=data)
         for kind in kinds:
-            planner = Planner(model, replace(base, activations=kind), load_target("cortex-m7"), Externals())  # type: ignore[arg-type]
+            planner = Planner(model, replace(base, **KINDS[kind]), load_target("cortex-m7"), Externals())
             for update in updates:
                 row = row_of(planner, update, size)
                 figures = f"{row.kept_bytes:>12,}{row.state_bytes:>10,}{row.macs:>14,}{row.arena_bytes:>12,}"
                 errors = f"   dW off by {row.error:.1%} at most" if row.error else ""
-                print(f"{name:<16} {update:<8} {size:>5} {kind:<12}{figures}{errors}", flush=True)
+                print(f"{name:<18} {update:<8} {size:>3} {kind:<12}{figures}{row.ps / 1e9:>10.1f}{errors}", flush=True)
 
 
 if __name__ == "__main__":

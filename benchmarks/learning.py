@@ -234,7 +234,17 @@ def table(
         cells = [_mean(found, (quant, update, replayed)) for quant, replayed in columns]
         used = ", ".join(f"{rates[quant, update]:g}" for quant in FORMATS)
         lines.append(f"| {update} | {' | '.join(cells)} | {used} |")
-    return [*lines, "", *differences(plan, found, replay)]
+    return [*lines, "", *widest(found), *differences(plan, found, replay)]
+
+
+def widest(found: list[dict[Key, Accuracies]]) -> list[str]:
+    """How wide the 95 % interval of a cell's mean over seeds is at most, for each domain."""
+    lines = list[str]()
+    for part in ("new", "old"):
+        each = [np.array([getattr(one[key], part) for one in found], float) for key in found[0]]
+        halves = [float(interval(values).partition("+- ")[2]) for values in each if not np.isnan(values).any()]
+        lines += [f"a cell's interval, {part} domain: at most +- {max(halves):.1f}"] if halves else []
+    return lines
 
 
 def _mean(found: list[dict[Key, Accuracies]], key: Key) -> str:
@@ -246,8 +256,14 @@ def _mean(found: list[dict[Key, Accuracies]], key: Key) -> str:
 
 def differences(plan: Plan, found: list[dict[Key, Accuracies]], replay: bool) -> list[str]:
     """Paired by seed: int8 less float32 on the new domain, and what replay does to new and old."""
-    gaps = [np.mean([one["int8", u, replay].new - one["fp32", u, replay].new for u in plan.updates]) for one in found]
-    lines = [f"int8 - float32, mean over updates{', with replay' if replay else ''}: {interval(np.asarray(gaps))}"]
+    by_update = np.array(
+        [[one["int8", u, replay].new - one["fp32", u, replay].new for u in plan.updates] for one in found]
+    )
+    how = ", with replay" if replay else ""
+    each = (f"{update} {interval(by_update[:, index])}" for index, update in enumerate(plan.updates))
+    lines = [f"int8 - float32, new domain{how}: {', '.join(each)}"]
+    alike = [index for index, update in enumerate(plan.updates) if update != "auto"]  # it trains other layers in each
+    lines += [f"the same, mean of all but auto: {interval(by_update[:, alike].mean(axis=1))}"] if alike else []
     for part in ("new", "old") if replay else ():
         pairs = list(product(FORMATS, plan.updates))
         gains = [np.mean([_gain(one, *pair, part) for pair in pairs]) for one in found]

@@ -90,7 +90,11 @@ def digits(name: str, seed: int, development: bool) -> Domain:
 
 def keywords(speaker: int, development: bool) -> Domain:
     """A new speaker of examples/keywords, one of eight that choose or of eight that judge."""
-    parts = SPEAKERS.parts_of((VOICES.DEVELOPMENT if development else VOICES.REPORT)[speaker])
+    return spoken(SPEAKERS.parts_of((VOICES.DEVELOPMENT if development else VOICES.REPORT)[speaker]))
+
+
+def spoken(parts: Any) -> Domain:
+    """Of the parts that belong to a speaker."""
     splits = [Split(part.real, part.y) for part in (parts.own, parts.test, parts.pool, parts.old)]
     return Domain(MODEL.read_bytes(), parts.pool.real, *splits)
 

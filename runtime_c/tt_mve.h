@@ -170,6 +170,16 @@ static inline tt_i32x4 tt_requantise_down_x4(tt_i32x4 acc, tt_i32x4 multiplier, 
 #endif
 }
 
+/* tt_requantise where all negative results count as the same: they are rounded as positive ones are. */
+static inline tt_i32x4 tt_requantise_down_positive_x4(tt_i32x4 acc, tt_i32x4 multiplier, tt_i32x4 shift)
+{
+#if TT_HAS_MVE
+    return vrshlq_s32(vqrdmulhq_s32(acc, multiplier), shift);
+#else
+    return tt_requantise_down_x4(acc, multiplier, shift);
+#endif
+}
+
 /* tt_requantise; -31 <= shift <= 31. */
 static inline tt_i32x4 tt_requantise_x4(tt_i32x4 acc, tt_i32x4 multiplier, tt_i32x4 shift)
 {
@@ -220,10 +230,19 @@ static inline TT_ALWAYS tt_i32x4 tt_saturate8_x4(tt_i32x4 value, int32_t zero, i
 #endif
 }
 
+/* tt_requantise of sums that a clamp to `low` ends, which may make all negative results the same. */
+static inline TT_ALWAYS tt_i32x4 tt_scaled8_down_x4(
+    tt_i32x4 sum, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low)
+{
+    return zero <= low ? tt_requantise_down_positive_x4(sum, multiplier, shift)
+                       : tt_requantise_down_x4(sum, multiplier, shift);
+}
+
 static inline TT_ALWAYS tt_i32x4 tt_requantise8_down_x4(
     tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
 {
-    return tt_saturate8_x4(tt_requantise_down_x4(tt_add_x4(acc, bias), multiplier, shift), zero, low, high);
+    const tt_i32x4 sum = tt_add_x4(acc, bias);
+    return tt_saturate8_x4(tt_scaled8_down_x4(sum, multiplier, shift, zero, low), zero, low, high);
 }
 
 static inline TT_ALWAYS tt_i32x4 tt_requantise8_x4(
@@ -251,7 +270,7 @@ static inline TT_ALWAYS tt_i32x4 tt_requantise8_down_above_x4(
     tt_i32x4 acc, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, int32_t zero, int32_t low, int32_t high)
 {
     const tt_i32x4 sum = tt_add_x4(acc, bias);
-    return tt_saturate8_x4(tt_above_x4(tt_requantise_down_x4(sum, multiplier, shift), sum), zero, low, high);
+    return tt_saturate8_x4(tt_above_x4(tt_scaled8_down_x4(sum, multiplier, shift, zero, low), sum), zero, low, high);
 }
 
 static inline TT_ALWAYS tt_i32x4 tt_requantise8_above_x4(

@@ -22,6 +22,9 @@
 #define TT_DOTS(load, with, one, at_0, at_1, at_2, at_3)                                                               \
     load " q0, " one "\n\t" TT_DOT(load, with, 3, "q1", at_3) TT_DOT(load, with, 2, "q2", at_2)                        \
         TT_DOT(load, with, 1, "q1", at_1) TT_DOT(load, with, 0, "q2", at_0)
+/* As TT_SHORT_DOTS, of eight products from `at0` on. (A load that widens takes a low register.) */
+#define TT_HALF_DOTS(with)                                                                                             \
+    TT_DOTS("vldrb.s16", with, "[%[a], %[at0]]", "[%[b], %[at0]]", "[%[b], %[at1]]", "[%[b], %[at2]]", "[%[b], %[at3]]")
 /* The four rows at constant distances from the first; from the first and the third; anywhere. */
 #define TT_SHORT_DOTS(with)                                                                                            \
     TT_DOTS("vldrb.8", with, "[%[a]]", "[%[b]]", "[%[b], %[at1]]", "[%[b], %[at2]]", "[%[b], %[at3]]")
@@ -42,10 +45,21 @@ static inline TT_ALWAYS void tt_dot8_x4(
     const int8_t *b1 = b + n, *b2 = b1 + n, *b3 = b2 + n;
 #if TT_HAS_MVE
     int32_t s0, s1, s2, s3;
-    if (n == 16) {
+    if (n == 16 || n == 24) {
         __asm__ volatile(TT_SHORT_DOTS("vmladav.s8")
                          : TT_SUMS_OF(s, "=&Te")
                          : [a] "r"(a), [b] "r"(b), TT_AT(n)
+                         : "q0", "q1", "q2", "memory");
+        if (n == 24) {
+            __asm__ volatile(TT_HALF_DOTS("vmladava.s16")
+                             : TT_SUMS_OF(s, "+Te")
+                             : [a] "l"(a), [b] "l"(b), [at0] "i"(16), [at1] "i"(40), [at2] "i"(64), [at3] "i"(88)
+                             : "q0", "q1", "q2", "memory");
+        }
+    } else if (n == 8) {
+        __asm__ volatile(TT_HALF_DOTS("vmladav.s16")
+                         : TT_SUMS_OF(s, "=&Te")
+                         : [a] "l"(a), [b] "l"(b), [at0] "i"(0), TT_AT(n)
                          : "q0", "q1", "q2", "memory");
     } else if (n < 16) {
         __asm__ volatile("dlstp.8 lr, %[n]\n"
@@ -200,6 +214,32 @@ static inline TT_ALWAYS uint8_t tt_passed_x8(const int8_t *from, int32_t low, in
     return (uint8_t)vaddvq_p_u16(bits, vcmpltq_m_n_s16(values, (int16_t)high, above));
 #else
     return tt_passed8(from, low, high);
+#endif
+}
+
+/* tt_passed8 of every eight of n, a multiple of eight; `to` may begin where `from` does. */
+static inline TT_ALWAYS void tt_passed_bits8(uint8_t *to, const int8_t *from, int32_t low, int32_t high, int32_t n)
+{
+#if TT_HAS_MVE
+    for (int32_t i = n >> 4; i > 0; i--) {
+        uint32_t bits;
+        __asm__ volatile("vldrb.8 q0, [%[from]], #16\n\t"
+                         "vcmp.s8 gt, q0, %[low]\n\t"
+                         "vpst\n\t"
+                         "vcmpt.s8 lt, q0, %[high]\n\t"
+                         "vmrs %[bits], p0\n\t"
+                         "strh %[bits], [%[to]], #2"
+                         : [from] "+r"(from), [to] "+r"(to), [bits] "=&r"(bits)
+                         : [low] "r"(low), [high] "r"(high)
+                         : "q0", "memory");
+    }
+    if ((n & 8) != 0) {
+        *to = tt_passed_x8(from, low, high);
+    }
+#else
+    for (int32_t i = 0; i < n; i += 8) {
+        to[i / 8] = tt_passed8(from + i, low, high);
+    }
 #endif
 }
 

@@ -1,8 +1,10 @@
-"""Prints the table of boards for docs/on-your-board.md, from their files."""
+"""Prints the tables of boards for docs/on-your-board.md, from their files; --energy: what a cycle takes, by whom."""
 
 from __future__ import annotations
 
-from tinytrain_compile.target import Board, Target, list_boards, load_target
+import sys
+
+from tinytrain_compile.target import Board, Target, list_boards, list_targets, load_target
 
 
 def row(target: Target, board: Board) -> str:
@@ -21,8 +23,8 @@ def kb(size_bytes: int) -> str:
     return f"{size_bytes / 1024:,.2f}".rstrip("0").rstrip(".") + " KB"
 
 
-def main() -> None:
-    """The table."""
+def memories() -> None:
+    """Memories and flash of every board."""
     print("| board | core | arena | further memories | kept back | flash for models |")
     print("|---|---|---|---|---|---|")
     for name in list_boards():
@@ -31,5 +33,14 @@ def main() -> None:
         print(row(target, target.board))
 
 
+def energy() -> None:
+    """What a cycle of every core and board takes, and who says so."""
+    print("| target | pJ a cycle | source |")
+    print("|---|---|---|")
+    for name in (*list_targets(), *list_boards()):
+        core = load_target(name).core
+        print(f"| `{name}` | {core.pj_per_cycle:,} | {core.pj_source} |")
+
+
 if __name__ == "__main__":
-    main()
+    energy() if "--energy" in sys.argv[1:] else memories()

@@ -51,13 +51,27 @@ def run_in_qemu(source: Path, build: Path, name: str, target: Target) -> int:
     return subprocess.run(emulator, timeout=120).returncode
 
 
+def ram_is_in_qemu(linked: Linked, target: Target) -> bool:
+    """Whether QEMU's machine of the core has RAM where the board's image puts statics, models and the stack."""
+    assert target.qemu is not None and target.board is not None
+    stack = target.board.stack.region
+    used = [(s.address, s.address + s.size) for s in sections(linked.image) if s.writable]
+    ram = (target.qemu.data, target.qemu.extra)
+    return all(any(r.origin <= low and high <= r.end for r in ram) for low, high in (*used, (stack.origin, stack.end)))
+
+
+def used_bytes(report: Any, memory: str) -> int:
+    """What a model takes of a memory of its board, by its report."""
+    return sum(one["used_bytes"] for one in report["board"]["memories"] if one["name"] == memory)
+
+
 def differences(linked: Linked, board: Board) -> Iterator[str]:
     """Where the image is not what the reports say."""
     owners = by_owner(linked.map_text, tuple(linked.reports))
-    arena = f".tt_{board.memories[0].name}"
-    total = sum(report["memory"]["arena_bytes"] for report in linked.reports.values())
-    if (linked_arena := owners["program"][arena]) != total:
-        yield f"arena: {linked_arena} B are linked, the reports say {total} B"
+    for memory in board.memories:
+        total = sum(used_bytes(report, memory.name) for report in linked.reports.values())
+        if (bytes_there := owners["program"][f".tt_{memory.name}"]) != total:
+            yield f"{memory.name}: {bytes_there} B are linked, the reports say {total} B"
     for model, report in linked.reports.items():
         flash = report["flash"]["code_bytes"] + report["flash"]["const_bytes"]
         if owners[model]["flash"] != flash:

@@ -23,7 +23,9 @@ Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
 HEAD = """#include "tt_float_pairs.h"
 #include "tt_mve.h"
+#include "tt_mve_windows.h"
 #include "tt_dense_update.h"
+#include "tt_dsp_tiles.h"
 #include "tt_mve_float.h"
 #include <stdbool.h>
 #include <stdio.h>

@@ -257,7 +257,7 @@ def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path:
 
 
 def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
-    """No y: errors of sound samples fall, faults are told from them, thresholds are those of the own samples."""
+    """No y: errors of sound samples fall, and faults are told from them."""
     rng = np.random.default_rng(2)
     shape = rng.normal(size=(2, 6))
     x = (rng.normal(size=(150, 2)) @ shape).astype(np.float32)
@@ -273,6 +273,20 @@ def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
     assert last.threshold is not None and last.false_alarms is not None and last.false_alarms < 0.3
     text = "\n".join(finding_lines(found))
     assert "AUC" in text and "threshold after" in text and "learns to repeat its input" in text
+
+
+def test_a_threshold_is_not_of_samples_that_were_learned_by_heart(tmp_path: Path) -> None:
+    """Samples that have nothing in common: those that were trained on are repeated, and all others would be faults."""
+    rng, path = np.random.default_rng(5), tmp_path / "own.npz"
+    x, test = (rng.normal(size=(count, 48)).astype(np.float32) for count in (40, 100))
+    np.savez(path, x=x, x_test=test, y_test=np.repeat([0, 1], 50))
+    asked = {"update": "all", "data": path, "loss": "mse", "lr": 0.3}
+    options = options_from(dense(tmp_path / "m.onnx", (48, 48)), asked)
+    found = finetune(options, Effort(40, 1, jobs=1), tmp_path / "f.toml", silent)
+    last = found.taken.curve[-1]
+    assert last.false_alarms is not None and last.false_alarms < 0.3
+    assert found.taken.steps == 30, "a quarter of the samples is kept from training"
+    assert "kept from training" in "\n".join(finding_lines(found))
 
 
 def test_values_are_judged_by_their_loss(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import pytest
 
 from testing.ops.case import make
 from tests.training.low_rank_nets import graph, kinds
-from tinytrain_compile.driver.rank_choice import MOST_TRIALS, LayerRanks, Pair
+from tinytrain_compile.driver.rank_choice import FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv_form import ConvAttrs
+from tinytrain_compile.ops.int8.subspace import rows_in_int8
 from tinytrain_compile.ops.names import operand
 
 SHAPE = (2, 8, 8, 12)
@@ -21,7 +22,7 @@ def node_of(x: np.ndarray, dy: np.ndarray) -> Node:
     return make("ConvGradWeight", (x, dy), ConvAttrs((3, 3), pads=(1, 1, 1, 1)), images=(0, 1)).node()
 
 
-def layer(kind: ActivationKind, noise: float = 0.0, count: int = 4) -> LayerRanks:
+def layer(kind: ActivationKind, noise: float = 0.0, count: int = 4, element_bytes: int = FLOAT_BYTES) -> LayerRanks:
     """Activations of rank 3, 2, 2 in the same subspaces, and noise."""
     rng = np.random.default_rng(0)
     factors = [rng.standard_normal((length, rank)) for length, rank in ((8, 2), (8, 2), (12, 3))]
@@ -29,7 +30,7 @@ def layer(kind: ActivationKind, noise: float = 0.0, count: int = 4) -> LayerRank
     for _ in range(count):
         x = np.einsum("bijk,yi,xj,ck->byxc", rng.standard_normal((2, 2, 2, 3)), *factors)
         pairs.append(Pair(x + noise * rng.standard_normal(SHAPE), rng.standard_normal((2, 8, 8, 5))))
-    return LayerRanks(node_of(pairs[0].x, pairs[0].dy), pairs, kind)
+    return LayerRanks(node_of(pairs[0].x, pairs[0].dy), pairs, kind, element_bytes=element_bytes)
 
 
 @pytest.mark.parametrize("kind", ["asi", "subspace"])
@@ -53,6 +54,33 @@ def test_what_is_chosen_keeps_to_the_bound(kind: ActivationKind, bound: float) -
     assert chosen.error == ranks.error(chosen.ranks)
     assert len(chosen.trials) <= MOST_TRIALS
     assert list(chosen.trials) == sorted(chosen.trials, key=lambda trial: (trial.size_bytes, trial.error))
+
+
+def test_fixed_subspaces_in_int8_count_what_rounding_costs() -> None:
+    """Of true ranks that is all there is; a core takes a byte a number."""
+    ranks = layer("subspace", element_bytes=1)
+    assert 1e-3 < ranks.error((3, 2, 2, 2)) < 0.1
+    chosen = ranks.choose(0.1)
+    assert chosen is not None and chosen.ranks == (3, 2, 2, 2)
+    assert [t.size_bytes for t in chosen.trials if t.ranks == chosen.ranks] == [3 * 2 * 2 * 2]
+    assert set(chosen.steps) == {1, 2, 3} and len(chosen.wide) == 2
+    assert not layer("subspace").measured((3, 2, 2)).steps
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_steps_of_what_is_always_zero_are_numbers(dead: bool) -> None:
+    """A channel, a row and singular values that are 0 but for rounding; or everything."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((1, 4, 4, 1)) * np.ones(6) * (not dead)
+    x[..., 2] *= 1e-18
+    x[:, 1] = 0
+    ranks = LayerRanks(node_of(x, x[..., :2]), [Pair(x, x[..., :2])], "subspace", element_bytes=1)
+    how = ranks.measured((6, 4, 4))
+    assert all(1e-6 < step < 1e3 for steps in how.steps.values() for step in steps)
+    assert how.error is not None and how.error < 0.1
+    for axis, steps in how.steps.items():
+        _, scales = rows_in_int8((how.bases[axis] * np.asarray(steps)[:, None]).T)
+        assert (scales > 1e-9).all()
 
 
 def test_bases_are_the_same_in_every_run_and_orthonormal() -> None:

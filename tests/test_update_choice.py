@@ -17,13 +17,14 @@ from testing import models
 from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tinytrain_compile.driver import update_rounds
+from tinytrain_compile.driver import fallbacks, update_rounds
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.update_model import build_update_model, largest_load
 from tinytrain_compile.driver.update_rounds import (
     DEPTHS,
+    FREE,
     FULL_TRIES,
     HALVINGS,
     QUICK_ROUNDS,
@@ -35,7 +36,8 @@ from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.plan import Planned
+from tinytrain_compile.ir.types import Graph
+from tinytrain_compile.plan import Planned, PlanOptions, streamed
 from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, gain_of_plan, layer_ways, resolve_update, scheme_plan
 from tinytrain_compile.target import load_target
 
@@ -172,6 +174,14 @@ def test_as_good_as_the_best_of_all_schemes_in_300_cases(first: int, tmp_path: P
     assert sum(check_case(number, tmp_path) for number in range(first, first + 20)) > 5
 
 
+def test_no_part_of_the_networks_outputs_is_a_way(tmp_path: Path) -> None:
+    """A class that is not trained among others that are loses what it knew: a new head ended below the head alone."""
+    *before, last = layer_ways(planner(Path(write(models.ds_cnn(channels=16, blocks=1), tmp_path))).model.graph, PRIOR)
+    assert not [way.kind for way in last.ways if way.kind.startswith("out/")]
+    assert {"bias", "all"} <= {way.kind for way in last.ways}
+    assert [way.kind for item in before for way in item.ways if way.kind.startswith("out/")]
+
+
 def test_what_cannot_fit_is_refused(tmp_path: Path) -> None:
     path, _ = case(1, tmp_path)
     failed = run(path, "--arena", "150", "--dry-run").check_error("E0401", 3)
@@ -256,8 +266,9 @@ def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1 << 60)
     asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
     assert best_choice(asked, PRIOR, asked.layer_count) is None
-    assert 0 < len(quick) <= len(DEPTHS) * (1 + SCOUT_ROUNDS) + QUICK_ROUNDS + HALVINGS * (1 + QUICK_ROUNDS)
-    assert 0 < len(full) <= FULL_TRIES * (1 + HALVINGS) + SUFFIX_TRIES
+    scouts, rounds = len(DEPTHS) * (1 + SCOUT_ROUNDS), QUICK_ROUNDS * (1 + len(FREE))
+    assert 0 < len(quick) <= scouts + rounds + HALVINGS * (1 + QUICK_ROUNDS)
+    assert 0 < len(full) <= FULL_TRIES * (1 + len(FREE) + HALVINGS) + SUFFIX_TRIES
 
 
 @pytest.mark.parametrize(("name", "value"), [("PROOF_TURNS", 10), ("PROOF_WORK", 10 * 45**3)])
@@ -319,3 +330,20 @@ def test_nothing_lives_below_the_floor(tmp_path: Path) -> None:
             assert floor - largest <= state
             reached += floor - largest >= 0.8 * state
     assert reached > 10
+
+
+def test_smaller_streams_are_tried_where_those_for_the_arena_do_not_fit_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams are as large as the load allows; what is lost by packing then needs smaller ones."""
+    path, real = Path(write(models.ds_cnn(channels=16, blocks=2, size=(25, 5)), tmp_path)), streamed
+    least = planner(path, update="head", stream="min", remat="off").exact("head").plan.arena_bytes
+    whole = planner(path, update="head", stream="off", remat="off").exact("head").plan.arena_bytes
+    assert least < whole
+
+    def too_large(graph: Graph, settings: PlanOptions, room: int) -> Graph:
+        return real(graph, settings, room and (least + whole) // 2)
+
+    monkeypatch.setattr(fallbacks, "streamed", too_large)
+    found = planner(path, update="head", arena_bytes=least, remat="off").exact("head")
+    assert found.plan.arena_bytes == least

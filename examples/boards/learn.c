@@ -12,6 +12,7 @@
 #include "digits_board.h" /* of a board: which memory the arena lies in (SDKs link by their own rules) */
 #else
 #define DIGITS_IN_ARENA
+#define DIGITS_IN_MEMORY_1
 #endif
 
 _Static_assert(DIGITS_INPUT_IS_FLOAT && DIGITS_INPUT_ELEMENTS == SENSOR_PIXELS, "the sensor gives what the model takes");
@@ -22,6 +23,22 @@ enum { STEPS = 200, PART = 20 };
 DIGITS_IN_ARENA static _Alignas(DIGITS_ALIGNMENT) unsigned char arena[DIGITS_ARENA_BYTES];
 static unsigned char saved[DIGITS_CHECKPOINT_BYTES];
 
+#if DIGITS_MEMORIES > 1 /* the plan is of two memories (--memory) */
+DIGITS_IN_MEMORY_1 static _Alignas(DIGITS_ALIGNMENT) unsigned char further[DIGITS_MEMORY_1_BYTES];
+
+static digits_status start(digits_t **model)
+{
+    void *const memories[DIGITS_MEMORIES] = {arena, further};
+    const size_t sizes[DIGITS_MEMORIES] = {sizeof arena, sizeof further};
+    return digits_init_memories(model, memories, sizes);
+}
+#else
+static digits_status start(digits_t **model)
+{
+    return digits_init(model, arena, sizeof arena);
+}
+#endif
+
 int learn(void)
 {
     digits_t *model;
@@ -29,7 +46,7 @@ int learn(void)
     float loss, first = 0.0f, last = 0.0f;
     storage place = {saved, sizeof saved, 0};
 
-    if (digits_init(&model, arena, sizeof arena) != DIGITS_OK) {
+    if (start(&model) != DIGITS_OK) {
         return 1;
     }
     (void)digits_load(model, storage_read, &place); /* nothing was saved before the first start: it begins anew */

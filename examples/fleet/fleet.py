@@ -14,6 +14,7 @@ import tinytrain_compile as tt
 
 HERE = Path(__file__).resolve().parent
 DIGITS = HERE.parent / "digits"
+DATA = HERE / "data.npz"
 DEVICES = 8
 RATE, EPOCHS = 0.01, 2
 """Of the steps on a device, and its passes over its samples in a round."""
@@ -27,20 +28,22 @@ def build() -> tt.Compiled:
     return tt.compile(DIGITS / "digits.onnx", runtime="delta", quant="int8", calib=calib, update="all", verify="none")
 
 
-def samples(device: int, part: str = "") -> Samples:
+def samples(device: int, part: str = "", path: Path = DATA) -> Samples:
     """Images (N, 1, 8, 8), 0 to 1, and labels of a device; part "_test": those that it never trains on."""
-    with np.load(HERE / "data.npz") as data:
+    with np.load(path) as data:
         x, y = data[f"x{part}"][device], data[f"y{part}"][device]
     return (x[:, None] / np.float32(255)).astype(np.float32), y.astype(np.int32)
 
 
 @dataclass
 class Device:
-    """A device: its number, its twin, its data. saved: bytes of each checkpoint that it has written."""
+    """A device: its number, its twin, its data. path: the file of everyone's test images; saved: bytes of each
+    checkpoint that it has written."""
 
     number: int
     twin: tt.Twin
     data: Sequence[Samples]
+    path: Path = DATA
     saved: list[int] = field(default_factory=list[int])
 
     @property
@@ -63,14 +66,14 @@ class Device:
 
     def accuracies(self, devices: Sequence[int]) -> list[float]:
         """Percent right on the test images of each of these devices."""
-        return [100 * self.twin.evaluate(*samples(device, "_test"))["accuracy"] for device in devices]
+        return [100 * self.twin.evaluate(*samples(device, "_test", self.path))["accuracy"] for device in devices]
 
 
 @contextmanager
-def fleet(firmware: tt.Compiled, count: int = DEVICES) -> Generator[list[Device]]:
+def fleet(firmware: tt.Compiled, count: int = DEVICES, path: Path = DATA) -> Generator[list[Device]]:
     """So many devices as they leave the factory, each with rounding noise of its own."""
     with ExitStack() as kept:
-        devices = [Device(n, kept.enter_context(firmware.twin()), [samples(n)]) for n in range(count)]
+        devices = [Device(n, kept.enter_context(firmware.twin()), [samples(n, path=path)], path) for n in range(count)]
         for device in devices:
             device.twin.seed_device(1 + device.number)
         yield devices
@@ -81,9 +84,9 @@ def own(devices: Sequence[Device]) -> list[float]:
     return [device.accuracies([device.number])[0] for device in devices]
 
 
-def alone(firmware: tt.Compiled, rounds: int, count: int = DEVICES) -> list[list[float]]:
+def alone(firmware: tt.Compiled, rounds: int, count: int = DEVICES, path: Path = DATA) -> list[list[float]]:
     """After every round, with no exchange; the first row is before training."""
-    with fleet(firmware, count) as devices:
+    with fleet(firmware, count, path) as devices:
         rows = [own(devices)]
         for turn in range(rounds):
             for device in devices:
@@ -92,11 +95,11 @@ def alone(firmware: tt.Compiled, rounds: int, count: int = DEVICES) -> list[list
     return rows
 
 
-def together(firmware: tt.Compiled, rounds: int, count: int = DEVICES) -> list[list[float]]:
+def together(firmware: tt.Compiled, rounds: int, count: int = DEVICES, path: Path = DATA) -> list[list[float]]:
     """One device that is given the data of all: so many times as many updates in a round."""
     everyone = range(count)
     with firmware.twin() as twin:
-        device = Device(count, twin, [samples(number) for number in everyone])
+        device = Device(count, twin, [samples(number, path=path) for number in everyone], path)
         rows = [device.accuracies(everyone)]
         for turn in range(rounds):
             device.train(turn)

@@ -35,10 +35,21 @@ static void check(vibration_status status, const char *what)
     }
 }
 
+/* A band as it is, in standard deviations. */
+static float real(signed char stored)
+{
+    return (float)stored / (float)STEPS;
+}
+
 static void put(vibration_t *model, const signed char *window)
 {
+    vibration_input_t *const input = vibration_input(model);
     for (size_t i = 0; i < BANDS; i++) {
-        vibration_input(model)->values[i] = (float)window[i] / (float)STEPS;
+#if VIBRATION_INPUT_IS_FLOAT
+        input->values[i] = real(window[i]);
+#else
+        input->values[i] = vibration_quantise_input(real(window[i]));
+#endif
     }
 }
 
@@ -50,7 +61,7 @@ static float error_of(vibration_t *model, const signed char *window)
     check(vibration_infer(model, &again), "inference");
     float sum = 0.0f;
     for (size_t i = 0; i < BANDS; i++) {
-        const float off = again.values[i] - (float)window[i] / (float)STEPS;
+        const float off = again.values[i] - real(window[i]);
         sum += off * off;
     }
     return sum / (float)BANDS;
@@ -114,8 +125,11 @@ static void train(vibration_t *model)
     for (uint32_t step = 0; step < VIBRATION_EPOCHS * TRAINED; step++) {
         vibration_label_t same;
         float loss;
-        put(model, own[step % TRAINED]);
-        memcpy(same.values, vibration_input(model)->values, sizeof same.values);
+        const signed char *const window = own[step % TRAINED];
+        put(model, window);
+        for (size_t i = 0; i < BANDS; i++) {
+            same.values[i] = real(window[i]);
+        }
         check(vibration_train_step(model, &same, &loss), "training");
     }
 }

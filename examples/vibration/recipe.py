@@ -5,8 +5,10 @@ Chosen on the development machines by results.py; what is reported is of others.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from make_data import Array, Parts, known, real, stored
@@ -20,6 +22,8 @@ EPOCHS, RATE, TRAINED, PER_MILLE, SIGMAS = 20, 0.1, 200, 990, 3
 """TRAINED: of a machine's own windows those that are trained on; the others say the threshold behind it."""
 OPTIONS = ("--loss", "mse", "--update", "all", "--lr", str(RATE))
 """Of tinytrain-compile."""
+INT8 = {"quant": "int8", "head": "int8"}
+"""More of them for --quant int8, by their names: no float32 in the step but the windows that it is to repeat."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,19 @@ class Outcome:
     area_retrained: float
 
 
-def compiled(rate: float = RATE, update: str = "all") -> tt.Compiled:
-    """A build of the model."""
-    return tt.compile(MODEL, loss="mse", update=update, lr=rate, verify="none")
+def compiled(rate: float = RATE, update: str = "all", quant: str = "fp32") -> tt.Compiled:
+    """A build of the model; in int8 the factory's machines say the ranges."""
+    with tempfile.TemporaryDirectory() as folder:
+        own: dict[str, Any] = {}
+        if quant == "int8":
+            own = {**INT8, "calib": write_calib(Path(folder))}
+        return tt.compile(MODEL, loss="mse", update=update, lr=rate, verify="none", **own)
+
+
+def write_calib(folder: Path) -> Path:
+    """calib.npz: windows of the factory's machines."""
+    np.savez_compressed(folder / "calib.npz", x=real(stored(known())))
+    return folder / "calib.npz"
 
 
 def errors(twin: Twin, x: Array) -> Array:

@@ -1,6 +1,6 @@
 """What a threshold of its own and what training is worth to a new machine, over all of them: a table.
 
-usage: results.py [--development] [--machines N] [--rate 0.1] [--epochs 20] [--update all]
+usage: results.py [--development] [--machines N] [--rate 0.1] [--epochs 20] [--update all] [--quant int8]
 
 Trains by the twin, whose bytes are those of the firmware that run.py puts into QEMU. The row "no network" takes the
 distance of each band from the mean of own windows, in their spread, where the network takes its error.
@@ -44,9 +44,10 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--update", default="all", help="as for tinytrain-compile (default: all)")
+    parser.add_argument("--quant", default="fp32", choices=("fp32", "int8"), help="(default: fp32)")
     given = parser.parse_args()
     machines = (DEVELOPMENT if given.development else REPORT)[: given.machines]
-    with compiled(given.rate, given.update).twin() as twin:
+    with compiled(given.rate, given.update, given.quant).twin() as twin:
         factory, found = factory_threshold(twin), list[list[tuple[float, float, float]]]()
         for number in machines:
             parts = parts_of(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from testing.ops import (
+    case_channels,
     case_choice,
     case_clip,
     case_dropout,
@@ -28,6 +29,7 @@ __all__ = [
     "GENERATORS",
     "Bits",
     "Case",
+    "case_channels",
     "case_choice",
     "case_clip",
     "case_dropout",

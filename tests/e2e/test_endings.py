@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
 from tinytrain_compile.cli import start
 from tinytrain_compile.files import output_folder
-from tinytrain_compile.verify import temporary
+from tinytrain_compile.verify import temporary, tools
 
 COMMAND = [sys.executable, "-m", "tinytrain_compile"]
 
@@ -73,6 +74,40 @@ def test_a_signal_leaves_nothing(name: str, mlp: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+class Late:
+    """A job with an interrupt that does not wake the main thread, as if it came just before that waits: PATIENCE_S."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.in_time = False
+
+    def __call__(self) -> None:
+        self.over.wait(0.2)  # until the other thread waits
+        signal.raise_signal(signal.SIGINT)  # it is this thread's system call that it ends
+        self.in_time = self.over.wait(20)
+
+
+def test_an_interrupt_just_before_a_wait_for_a_job() -> None:
+    late = Late()
+    with temporary.workers(1) as pool:
+        job = pool.submit(late)
+        with pytest.raises(KeyboardInterrupt):
+            temporary.result_of(job)
+        late.over.set()
+    assert late.in_time
+
+
+def test_an_interrupt_just_before_a_wait_for_a_program(tmp_path: Path) -> None:
+    late = Late()
+    thread = threading.Thread(target=late)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        tools.run_program(["sleep", "99"], tmp_path, 30, "sleep")
+    late.over.set()
+    thread.join()
+    assert late.in_time
 
 
 @pytest.fixture

@@ -246,10 +246,6 @@ def test_a_scheme_says_it_layer_by_layer(place: Path) -> None:
     [
         ("--activations asi --update all", "measures its ranks on samples"),
         ("--activations asi --data own.npz --arena 64KB", "is not weighed by --update auto"),
-        (
-            "--activations subspace --data own.npz --update all --quant int8 --calib own.npz",
-            "fixed subspaces are float32",
-        ),
         ("--rank-error 0.2 --update all", "is about --activations"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.e2e.exact import check_exact, check_on, in_turn
 from tests.e2e.marks import needs_qemu
 from tests.e2e.test_low_rank import RESUMED, subspaces
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
-from tests.quantize.test_low_rank import followed, int8_graph
+from tests.quantize.test_low_rank import fixed_graph, followed, int8_graph
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("sr8", {}),
@@ -28,6 +28,15 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 def test_a_board_equals_numpy(name: str, options: dict[str, Any], board: str) -> None:
     train = int8_graph(followed, **options)
     assert len(subspaces(train)) == 4 * 3 + 1
+    check_exact(check_on(train, board))
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["cortex-m0plus", "cortex-m7", "cortex-m55"])
+def test_fixed_subspaces_on_a_board_equal_numpy(board: str) -> None:
+    train = fixed_graph(batch=2)
+    assert not subspaces(train)
     check_exact(check_on(train, board))
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e import chain
 from tests.emit.test_generated_c import STRICT, build, needs_gcc
 from tests.quantize import nets
+from tinytrain_compile.files.samples import stored_input
 from tinytrain_compile.verify.build import write_files
 
 pytestmark = needs_gcc
@@ -20,7 +21,8 @@ TEXT = '#include "net_train.h"\nint8_t call(float x);\nint8_t call(float x) { re
 
 
 def test_real_numbers_are_rounded_as_numpy_does(tmp_path: Path) -> None:
-    files = dict(chain.project(nets.int8_train(nets.cnn(4, 2))).bundle.files)
+    train = nets.int8_train(nets.cnn(4, 2))
+    files = dict(chain.project(train).bundle.files)
     quant = re.search(r"NET_INPUT_SCALE (\S+)f\n.*\n#define NET_INPUT_ZERO \((-?\d+)\)", files["net_train.h"])
     assert quant is not None
     scale, zero = np.float32(quant[1]), int(quant[2])
@@ -35,6 +37,8 @@ def test_real_numbers_are_rounded_as_numpy_does(tmp_path: Path) -> None:
         expected = np.clip(np.rint(reals / scale) + zero, -128, 127).astype(int)
     assert [call(float(real)) for real in reals] == expected.tolist()
     assert call(float("nan")) == -128
+    finite = np.isfinite(reals)
+    assert stored_input(reals[finite], train).tolist() == expected[finite].tolist(), "the desk rounds likewise"
 
 
 def test_the_header_serves_cpp(tmp_path: Path) -> None:

@@ -162,19 +162,26 @@ int main(void)
 """
 
 
-def test_the_c_of_the_page(small: Project, tmp_path: Path) -> None:
-    """Its first block compiles; with the second, states are saved in a file and found there by the page's table."""
+def test_the_c_of_the_page(digits: Project, tmp_path: Path) -> None:
+    """Its first block compiles; with the second, states are saved in a file and found there by the page's table.
+
+    Only the learning rate changes, in the first block of a checkpoint, and the checkpoint's CRC, in its last: a record
+    of changes has these two blocks with their numbers, 72 bytes of 24,576.
+    """
     blocks = re.findall(r"```c\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 2
-    files = {"start.c": campaign.named(blocks[0], "net"), "main.c": campaign.named(blocks[1] + MAIN, "net")}
-    write_files(tmp_path, {**small.bundle.files, **files})
+    files = {"start.c": campaign.named(blocks[0], "digits"), "main.c": campaign.named(blocks[1] + MAIN, "digits")}
+    write_files(tmp_path, {**digits.bundle.files, **files})
     flags = ("gcc", *COMPILE_FLAGS, *WARNING_FLAGS)
     subprocess.run([*flags, "-c", "start.c"], cwd=tmp_path, check=True, timeout=60)
-    sources = [*model_sources(small.bundle), "main.c"]
+    sources = [*model_sources(digits.bundle), "main.c"]
     subprocess.run([*flags, *sources, "-o", "main"], cwd=tmp_path, check=True, timeout=60)
     assert subprocess.run(["./main"], cwd=tmp_path, check=False, timeout=60).returncode == 0
     medium = (tmp_path / "states.bin").read_bytes()
-    layout = campaign.layout_of(small, f"2 {len(medium) // 2} 1 0")
-    assert [saved.sequence for saved in states_in(medium, layout)] == [40, 39]
-    rates = [struct.unpack_from("<f", saved.checkpoint, 16)[0] for saved in states_in(medium, layout)]
-    assert rates == [39.0, 38.0]
+    layout = campaign.layout_of(digits, f"2 {len(medium) // 2} 1 0")
+    saved = states_in(medium, layout)
+    assert [one.sequence for one in saved] == [40, 39]
+    assert [struct.unpack_from("<f", one.checkpoint, 16)[0] for one in saved] == [39.0, 38.0]
+    size = len(saved[0].checkpoint)
+    changed = {struct.unpack_from("<I", medium, at.start() + 8)[0] for at in re.finditer(b"TTC1", medium)}
+    assert size == 768 * 32 and changed == {2 * (4 + 32)}

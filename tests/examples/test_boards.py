@@ -6,11 +6,14 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from testing.board_image import differences, link, run_in_qemu
+from testing.arduino_rules import STRICT, sketch_program
+from testing.board_image import cmake, differences, link, ram_is_in_qemu, run_in_qemu
 from testing.image import pieces
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
@@ -21,8 +24,7 @@ from tinytrain_compile.report import report_json
 from tinytrain_compile.target import load_target
 
 EXAMPLES = ROOT / "examples"
-CORE = Path(__file__).parent / "arduino_core"
-STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+PAGE = (ROOT / "docs" / "on-your-board.md").read_text()
 KINDS = ("cmake", "platformio", "arduino", "zephyr", "esp-idf", "makefile")
 
 
@@ -34,8 +36,7 @@ def _project(board: str, package: str, **more: object) -> Project:
     return made
 
 
-def _write(files: object, place: Path) -> Path:
-    assert isinstance(files, dict)
+def _write(files: Mapping[str, str | bytes], place: Path) -> Path:
     for path, content in files.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -84,17 +85,6 @@ def test_each_system_finds_what_its_documents_ask_for(project: Project) -> None:
     assert all(source in made["zephyr"]["zephyr/CMakeLists.txt"] for source in sources)
 
 
-def test_platformio_reads_both_manifests(project: Project, tmp_path: Path) -> None:
-    """By its own parser and schema: pip install -e '.[platformio]'."""
-    parser = pytest.importorskip("platformio.package.manifest.parser", reason="needs the extra platformio")
-    schema = pytest.importorskip("platformio.package.manifest.schema")
-    facts = PackageFacts("digits", load_target("nucleo-f746zg"))
-    for kind, name in (("platformio", "library.json"), ("arduino", "library.properties")):
-        (tmp_path / name).write_text(package_files(kind, project.bundle, facts)[name])  # type: ignore[arg-type]
-        found = parser.ManifestParserFactory.new_from_file(str(tmp_path / name)).as_dict()
-        assert schema.ManifestSchema().load_manifest(found)["headers"] == ["digits_train.h"]
-
-
 def test_every_file_of_the_output_may_be_compiled_together(arduino: Path) -> None:
     """What an IDE does with a folder: the check program's files are empty, so that nothing is defined twice."""
     program = arduino / "program.c"
@@ -113,18 +103,8 @@ def test_every_file_of_the_output_may_be_compiled_together(arduino: Path) -> Non
 
 def test_the_sketch_builds_by_arduinos_rules_and_learns(arduino: Path, tmp_path: Path) -> None:
     """src/ recursively, C as C; the .ino as C++ behind Arduino.h."""
-    sketch = (EXAMPLES / "boards" / "arduino" / "learn_digits" / "learn_digits.ino").read_text()
-    (tmp_path / "sketch.cpp").write_text(f"#include <Arduino.h>\n{sketch}")
-    (tmp_path / "main.cpp").write_text(
-        "#include <Arduino.h>\nint main() { setup(); for (int i = 0; i < 400; i++) { loop(); } }\n"
-    )
-    objects: list[Path] = []
-    for source in sorted((arduino / "src").rglob("*.c")):
-        objects.append(tmp_path / f"{source.stem}.o")
-        run("gcc", "-std=gnu11", "-Os", *STRICT, "-c", source, "-o", objects[-1], cwd=tmp_path)
-    flags = ("-std=gnu++17", "-Os", *STRICT, f"-I{CORE}", f"-I{arduino / 'src'}")
-    run("g++", *flags, "sketch.cpp", "main.cpp", *objects, "-o", "sketch", cwd=tmp_path)
-    losses = [float(line) for line in run(tmp_path / "sketch", cwd=tmp_path).split()]
+    program = sketch_program(arduino, tmp_path)
+    losses = [float(line) for line in run(program, cwd=tmp_path).split()]
     assert len(losses) == 8 and losses[-1] < 0.5 * losses[0]
 
 
@@ -148,26 +128,60 @@ def test_the_makefile_example(project: Project, tmp_path: Path) -> None:
     _write(package_files("makefile", project.bundle, facts), place / "digits")
     run("make", cwd=place)
     run(place / "learn", cwd=place)
+    built = (place / "digits" / "build" / "digits_train.o").stat
+    first = built().st_mtime_ns
+    assert "digits_train.c" not in run("make", cwd=place) and built().st_mtime_ns == first
+    run("make", "-C", "digits", "MACHINE=-fno-builtin", cwd=place)
+    assert built().st_mtime_ns > first, "objects of other flags are not kept"
+
+
+def test_two_models_and_a_program_in_cpp_are_one_firmware(project: Project, tmp_path: Path) -> None:
+    """--name of the second; strict C++17, as the example's CMakeLists.txt asks for."""
+    shutil.copytree(EXAMPLES / "boards", tmp_path / "boards")
+    place, target = tmp_path / "boards" / "two_models", load_target("nucleo-f746zg")
+    options = {"loss": "mse", "learning_rate": 0.1, "verify": "none", "target": target.name, "package": "cmake"}
+    linear = EXAMPLES / "linear" / "linear.onnx"
+    thermo = make_project(CompileOptions(linear, name="thermo", **options))  # type: ignore[arg-type]
+    assert isinstance(thermo, Project)
+    for name, made in (("digits", project), ("thermo", thermo)):
+        _write(package_files("cmake", made.bundle, PackageFacts(name, target)), place / name)
+    cmake(place, tmp_path / "build")
+    run(tmp_path / "build" / "two_models", cwd=tmp_path)
 
 
 @pytest.mark.qemu
 @needs_qemu
-def test_an_image_of_a_board_is_what_its_report_says(tmp_path: Path) -> None:
-    """The short form of `make bench-boards`: one board; a byte more in the report, or an arena elsewhere, is seen."""
-    board = load_target("nrf52840-dk")
-    assert board.board is not None
-    made = _project("nrf52840-dk", "cmake", verify="qemu")
+@pytest.mark.parametrize("board", ["nrf52840-dk", "nucleo-f746zg"])
+def test_an_image_of_a_board_is_what_its_report_says(board: str, tmp_path: Path) -> None:
+    """The short form of `make bench-boards`; the F746's plan lies in two memories. Figures that are wrong are seen."""
+    two = {"update": "all", "reserve_bytes": 32 << 10, "arena_bytes": 16 << 10, "memories": {"dtcm": 16 << 10}}
+    target, more = load_target(board), two if board == "nucleo-f746zg" else {}
+    assert target.board is not None
+    made = _project(board, "cmake", verify="qemu", **more)
     shutil.copytree(EXAMPLES / "boards", tmp_path / "boards")
     source = tmp_path / "boards" / "cmake"
     _write(made.files, source / "digits")
     report = report_json(made.summary)
     linked = link(source, tmp_path / "build", "learn", {"digits": report})
-    assert list(differences(linked, board.board)) == []
-    assert run_in_qemu(source, tmp_path / "qemu", "learn", board) == 0
+    assert list(differences(linked, target.board)) == [] and ram_is_in_qemu(linked, target)
+    assert run_in_qemu(source, tmp_path / "qemu", "learn", target) == 0
     assert {piece.output for piece in pieces(linked.map_text) if "libdigits" in piece.file} == {".text"}
-    report["flash"]["code_bytes"] += 1
-    report["memory"]["arena_bytes"] += 8
-    assert [text.split(":")[0] for text in differences(linked, board.board)] == ["arena", "flash of digits"]
+    assert f" {_bytes(report):,} of {target.board.flash_bytes:,} | {_ram(report)} | equal |" in PAGE, "bench-boards"
     smaller = load_target("rpi-pico").board
     assert smaller is not None
     assert any("lies in no memory of the board" in text for text in differences(linked, smaller))
+    used = [memory for memory in report["board"]["memories"] if memory["used_bytes"]]
+    for memory in used:
+        memory["used_bytes"] += 8
+    report["flash"]["code_bytes"] += 1
+    seen = [text.split(":")[0] for text in differences(linked, target.board)]
+    assert seen == [*(memory["name"] for memory in used), "flash of digits"] and len(used) == (2 if more else 1)
+
+
+def _bytes(report: dict[str, Any]) -> int:
+    return report["flash"]["code_bytes"] + report["flash"]["const_bytes"]
+
+
+def _ram(report: dict[str, Any]) -> str:
+    memories = [memory for memory in report["board"]["memories"] if memory["used_bytes"]]
+    return ", ".join(f"{one['name']} {one['used_bytes']:,} of {one['model_bytes']:,}" for one in memories)

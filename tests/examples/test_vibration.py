@@ -30,15 +30,19 @@ def modules() -> tuple[ModuleType, ModuleType]:
 
 @pytest.mark.qemu
 @needs_qemu
-def test_qemu_alarms_and_trains_as_the_twin_does(tmp_path: Path, modules: tuple[ModuleType, ModuleType]) -> None:
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_qemu_alarms_and_trains_as_the_twin_does(
+    quant: str, tmp_path: Path, modules: tuple[ModuleType, ModuleType]
+) -> None:
     made, recipe = modules
-    command = [sys.executable, str(VIBRATION / "run.py"), "--machine", str(MACHINE), "--epochs", "3"]
+    command = [sys.executable, str(VIBRATION / "run.py"), "--machine", str(MACHINE)]
+    command += ["--epochs", "3", "--quant", quant]
     done = subprocess.run([*command, "--work", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^equal      yes: ", done.stdout, re.MULTILINE)
     printed = [tuple(map(float, found)) for found in re.findall(NUMBERS, done.stdout)]
     parts = made.parts_of(MACHINE)
-    with recipe.compiled().twin() as twin:
+    with recipe.compiled(quant=quant).twin() as twin:
         factory = recipe.factory_threshold(twin)
         found = recipe.adapt(twin, parts, factory, 3)
         assert twin.instance.save() == (tmp_path / "qemu" / "trained.bin").read_bytes()

@@ -27,7 +27,10 @@ PLANTED = (
     ("QConv", " + correction_x4", ""),
     ("QConv", "kept_bias_x4, ", "tt_all(0), "),
     ("QConvGradInput", "&peak[0]));", "&(int32_t) {0}));"),
-    ("QConv", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
+    ("QConv", "&multiplier[0], &shift", "&bias[0], &shift"),
+    ("QConvGradInput", "p_in[0] - p_out[0], ", "p_in[0] - p_out[0] + 1, "),
+    ("QClipMask", "tt_passed_bits8(&y_out[0], &y[0]", "tt_passed_bits8(&y_out[0], &y[1]"),
+    ("QConvGradInput", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
     ("QConv", "tt_copy8(&patches[", "tt_copy8(&patches[0 * "),
     ("QConv", "_above_x4(", "_x4("),
     ("QAdd", "tt_load8_x4(&b[", "tt_load8_x4(&a["),
@@ -47,9 +50,13 @@ def test_every_kernel_on_vectors_has_random_cases() -> None:
 
 @pytest.mark.parametrize("op", sorted(VECTORS))
 def test_these_shapes_have_a_kernel_on_vectors_only_where_the_core_has_them(op: str) -> None:
-    name = "_x8" if op == "QClipMask" else "_x4"
-    assert all(name in source for source in _on_vectors(op, 4))
-    assert name not in lower_node(vector_cases(op, 1)[0].node(), "k", KernelContext()).source
+    names = {"_x4", "tt_depthwise8", "tt_passed_bits8"}
+    assert all(any(name in source for name in names) for source in _on_vectors(op, 4))
+    assert not any(
+        name in source
+        for name in names
+        for source in [lower_node(vector_cases(op, 1)[0].node(), "k", KernelContext()).source]
+    )
 
 
 def test_plain_c_gives_the_bytes_of_the_reference_and_stays_inside(tmp_path: Path) -> None:

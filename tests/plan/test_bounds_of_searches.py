@@ -1,4 +1,5 @@
 """Every search ends: its questions are counted, whatever the answers to them are."""
+# pyright: basic, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
-from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir import Node
 from tinytrain_compile.plan import PlanOptions, placement, planned, remat_cpsat, remat_search, stream_search
 from tinytrain_compile.plan import assign as assign_module
 from tinytrain_compile.plan import choose as choose_module
@@ -31,6 +32,7 @@ from tinytrain_compile.plan.model import build_model, program_order
 from tinytrain_compile.plan.order import list_orders
 from tinytrain_compile.plan.placement import build_packing
 from tinytrain_compile.plan.rectangles import Rectangle
+from tinytrain_compile.plan.stream_model import StreamModel
 from tinytrain_compile.plan.views import candidates
 
 optimise_module = sys.modules["tinytrain_compile.plan.optimise"]  # the package names a function like it
@@ -63,20 +65,20 @@ def test_the_search_of_streams_does_no_more_work_than_it_is_given(
 ) -> None:
     """Streams that it builds, and buffers that it looks at; what it found until then is a plan."""
     made, looked = list[int](), list[int]()
-    build, least = stream_search.stream_node, stream_search.StreamModel.least
+    build, least = StreamModel.stream, StreamModel.least
 
-    def counted(graph: Graph, nodes: Sequence[Node], *rest: Any) -> Node | None:
+    def counted(model: StreamModel, nodes: Sequence[Node]) -> Node | None:
         made.append(len(nodes))
-        return build(graph, nodes, *rest)
+        return build(model, nodes)
 
-    def looked_at(model: stream_search.StreamModel, nodes: Sequence[Node]) -> int:
+    def looked_at(model: StreamModel, nodes: Sequence[Node]) -> int:
         looked.append(len(nodes))
         return least(model, nodes)
 
     graph = int8_train(random_chain(5), "last:3").graph
     options = PlanOptions(effort="quick")
-    monkeypatch.setattr(stream_search, "stream_node", counted)
-    monkeypatch.setattr(stream_search.StreamModel, "least", looked_at)
+    monkeypatch.setattr(StreamModel, "stream", counted)
+    monkeypatch.setattr(StreamModel, "least", looked_at)
     found = stream_search.streamed(graph, options)
     assert found is not graph and min(len(made), len(looked)) > 5
     monkeypatch.setattr(stream_search, name, most)
@@ -228,13 +230,13 @@ def test_a_plan_of_a_large_packing_is_a_quick_one(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("nodes", "plans"), [(0, 2), (3, 3), (1000, None)])
 def test_few_plans_are_tried_of_a_large_graph(nodes: int, plans: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """nodes: TRIED_NODES, in graphs. The last plan is the one that is kept."""
+    """nodes: TRIED_NODES, in graphs."""
     graph = next(graph for graph in map(random_pieces, range(50)) if len(candidates(graph, 8)) > 3)
-    made, plan = list[int](), planned.plan_memory
-    monkeypatch.setattr(planned, "plan_memory", lambda *given: (made.append(1), plan(*given))[1])
+    made, arena = list[int](), planned.quick_arena
+    monkeypatch.setattr(planned, "quick_arena", lambda *given: (made.append(1), arena(*given))[1])
     monkeypatch.setattr(planned, "TRIED_NODES", nodes * len(graph.nodes))
     planned.plan_graph(graph, PlanOptions(deterministic_time=0.1))
-    assert len(made) == plans + 1 if plans is not None else 4 < len(made) <= 4 + planned.TURNS + 1
+    assert len(made) == plans if plans is not None else 4 < len(made) <= 4 + planned.TURNS
 
 
 @pytest.mark.parametrize("how", [("--remat", "min"), ("--optimise", "memory")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,8 @@ import pytest
 
 from tests.quantize import nets
 from tests.training.low_rank_nets import GRADS, everywhere, kinds
-from tests.training.test_low_rank import CONVS, Iteration, correlation, rotated
+from tests.training.test_low_rank import CONVS, Iteration, correlation, rotated, square
+from tinytrain_compile.driver.integer_copies import measured_steps, through_int8
 from tinytrain_compile.driver.reference import Trainer, run_reference
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
@@ -102,6 +104,111 @@ def test_gradients_are_those_of_the_published_method() -> None:
             assert (off <= 0.501 * np.abs(error).sum(axis=(0, 1, 2))[:, None, None, None]).all()
             seen += 1
     assert seen == 15
+
+
+# ---- fixed subspaces ------------------------------------------------------------------------------------------------
+
+
+@cache
+def seen() -> dict[str, list[np.ndarray]]:
+    """What the gradient of each weight reads in exact steps of the float network: real numbers."""
+    exact = build_training(known(), resolve_update(known().graph, "all"), TrainingOptions(learning_rate=0.05))
+    trainer, found = Trainer(exact), dict[str, list[np.ndarray]]()
+    for index, x in enumerate(random_samples(exact, 4, 0).x):
+        values = trainer.values(x[None], np.asarray([[index % 3]], np.int32))
+        for node in nets.nodes_of(exact, *GRADS):
+            name = f"{node.origin.partition('/')[0]}_weight"
+            found.setdefault(name, []).append(np.asarray(values[operand(node, "x").name], np.float64))
+    return found
+
+
+def fixed(name: str) -> LowRank:
+    """Leading singular vectors of all modes but that of samples; what is kept is int8."""
+    arrays = seen()[name]
+    axes = {3: 3, 1: 2, 2: 4} if arrays[0].ndim == 4 else {1: 4}
+    bases = dict[int, np.ndarray]()
+    for axis, rank in axes.items():
+        fibres = np.concatenate([np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1) for x in arrays], axis=1)
+        bases[axis] = np.ascontiguousarray(np.linalg.svd(fibres)[0].T[:rank])
+    steps, wide = measured_steps(arrays, bases)
+    ranks = tuple(axes[axis] if axis in axes else arrays[0].shape[axis] for _, axis in MODES[arrays[0].ndim])
+    return LowRank(ranks, "subspace", bases, steps, wide)
+
+
+def fixed_graph(**options: Any) -> TrainGraph:
+    """Every layer keeps an int8 core in fixed subspaces."""
+    plan = resolve_update(known().graph, "all")
+    chosen = TrainingOptions(integer=True, learning_rate=0.05, **options)
+    train = build_training(known(), replace(plan, activations={name: fixed(name) for name in seen()}), chosen)
+    return quantise(train, QuantOptions(0, "sr8"))
+
+
+@pytest.mark.parametrize("sample", range(2))
+def test_what_comes_back_is_the_projection_within_what_rounding_can_do(sample: int) -> None:
+    """Against the float64 subspaces that the scheme names: half a step for each product, and half a step of the numbers
+    of each matrix, carried through (docs/activations.md)."""
+    low = fixed_graph()
+    assert not nets.nodes_of(low, "ModeProduct", "QModeProduct", "QModeExpand", "KeepSubspace")
+    values = Trainer(low).gather(random_samples(low, 4, 0).x[sample : sample + 1], np.asarray([[0]], np.int32))
+    nodes = nets.nodes_of(low, "QAlong")
+    assert len(nodes) == 4 * 6 + 2
+    for name in seen():
+        own = [node for node in nodes if node.origin.partition("/")[0] == name.removesuffix("_weight")]
+        q, back = operand(own[0], "x"), result(own[-1], "y")
+        quant = low.formats[q.name]
+        real = (values[q.name].astype(np.float64) - quant.zero) * quant.scale[0]
+        truth, bound = projected(real, fixed(name), quant.scale[0])
+        low_end, high_end = ((limit - quant.zero) * quant.scale[0] for limit in (-128, 127))
+        found = (values[back.name].astype(np.float64) - quant.zero) * quant.scale[0]
+        assert (np.abs(found - np.clip(truth, low_end, high_end)) <= 1.001 * bound).all(), name
+        assert bound.mean() < 0.2 * np.abs(real).max(), "so that the bound says something"
+
+
+def projected(x: np.ndarray, how: LowRank, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """x in its subspaces and back, and how far int8 may be from that, element by element; scale: of a step of x."""
+    axes = sorted(how.bases, key=lambda axis: len(how.bases[axis]) / x.shape[axis])
+    bound, unit = np.zeros_like(x), np.ones((1,) * x.ndim)
+    for axis in axes:
+        step = np.asarray(how.steps[axis]).reshape([-1 if place == axis else 1 for place in range(x.ndim)])
+        x, bound = times(x, bound, how.bases[axis], axis)
+        unit = unit * step
+        bound = bound + 0.5 * unit
+    for axis in reversed(axes):
+        step = np.asarray(how.steps[axis]).reshape([-1 if place == axis else 1 for place in range(x.ndim)])
+        matrix = (how.bases[axis] * np.asarray(how.steps[axis])[:, None]).T
+        x, bound = times(x / step, bound / step, matrix, axis)
+        unit = np.take(unit / step, [0], axis)
+        bound = bound + 0.5 * (unit * how.wide[axis] if axis in how.wide else scale)
+    return x, bound
+
+
+def times(x: np.ndarray, bound: np.ndarray, matrix: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """A product along an axis, and what it makes of the bound where the rows of the matrix are rounded to int8."""
+
+    def along(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return np.moveaxis(np.tensordot(values, rows, (axis, 1)), -1, axis)
+
+    off = np.repeat(0.5 / 127 * np.abs(matrix).max(axis=1, keepdims=True), matrix.shape[1], axis=1)
+    return along(x, matrix), along(np.abs(x) + bound, off) + along(bound, np.abs(matrix))
+
+
+def test_full_ranks_in_fixed_subspaces_lose_no_more_than_rounding() -> None:
+    """The gradient of every weight, with every mode but that of samples in another basis of full length."""
+    errors = {name: full_rank_error(name) for name in seen()}
+    assert all(error < 0.06 for error in errors.values()), errors
+    assert any(error > 0 for error in errors.values())
+
+
+def full_rank_error(name: str) -> float:
+    """|x back - x| / |x| of real numbers."""
+    arrays = seen()[name]
+    shape = arrays[0].shape
+    bases = {axis: square(shape[axis], axis) for _, axis in MODES[len(shape)] if axis}
+    steps, wide = measured_steps(arrays, bases)
+    how = LowRank(tuple(shape[axis] for _, axis in MODES[len(shape)]), "subspace", bases, steps, wide)
+    back = [through_int8(x, how) for x in arrays]
+    missing = sum(float(((x - y) ** 2).sum()) for x, y in zip(arrays, back, strict=True))
+    return math.sqrt(missing / sum(float((x**2).sum()) for x in arrays))
 
 
 def first(trainer: Trainer, train: TrainGraph, origin: str) -> dict[int, np.ndarray]:

@@ -22,6 +22,8 @@ CALLS = {
     "direct": "acc_1 = tt_dot_direct(acc_0, &scratch[0], &w[i * n3], n1)",
     "widen two": "tt_widen_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "gather two": "tt_gather_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
+    "tiles": "tt_product_tiles(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 7, 16, 3)",
+    "depthwise": "tt_depthwise_tiles(&y[i], &scratch[0], &wide[i], n0, n1, n2, n1, 18, 16, 1024, -128)",
     "windows": "tt_dot_windows(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[i], &wide[i * n3], 3, 8, 16, 8, 24)",
 }
 BEGINNINGS = {"zero": "0", "given": "bias[i]"}
@@ -55,7 +57,7 @@ void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *res
 def test_helpers_compile_where_registers_are_few(core: str, level: str, tmp_path: Path) -> None:
     compiler = shutil.which("arm-none-eabi-gcc")
     assert compiler is not None
-    texts = ['#include "tt_dsp.h"\n' + END]
+    texts = ['#include "tt_dsp_tiles.h"\n' + END]
     for index, (call, start) in enumerate((call, start) for call in CALLS.values() for start in BEGINNINGS.values()):
         texts.append(KERNEL.format(name=index, call=call, start=start))
     (tmp_path / "kernels.c").write_text("".join(texts))

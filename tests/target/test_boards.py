@@ -11,7 +11,7 @@ from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.target import list_boards, load_target
+from tinytrain_compile.target import list_boards, list_targets, load_target
 from tinytrain_compile.target.loader import parse_target
 
 KB = 1024
@@ -66,7 +66,26 @@ def test_boards_have_the_memories_of_the_manuals() -> None:
         assert (target.name, target.core_name, target.qemu) == (name, core, load_target(core).qemu)
         assert (target.board.flash.origin, target.board.flash.size_bytes) == (origin, size)
         assert {m.region.origin: m.region.size_bytes for m in target.board.memories} == memories
-        assert target.board.sources and target.board.pj_source
+        assert target.board.sources and target.core.pj_source
+
+
+def test_every_energy_of_a_cycle_has_its_source_or_none() -> None:
+    """Means of MLPerf Tiny v1.2's power over clock, in uW and MHz, from its result files; else the file says who."""
+    measured = {
+        "cortex-m4": ((41_951, 42_192, 43_821), 120),
+        "cortex-m7": ((125_154, 121_864, 124_800), 280),
+        "cortex-m33": ((23_362, 22_719, 22_965), 160),
+    }
+    for name, (powers, clock) in measured.items():
+        core = load_target(name).core
+        assert "MLPerf Tiny v1.2" in core.pj_source
+        assert abs(core.pj_per_cycle - sum(powers) / len(powers) / clock) < 1
+    for name in (*list_targets(), *list_boards()):
+        source = load_target(name).core.pj_source
+        assert source and (load_target(name).core.pj_per_cycle % 100 or "round figure" in source)
+    pico = load_target("rpi-pico").core
+    assert "no number is published" in pico.pj_source and "MSPM0G3507" in pico.pj_source
+    assert pico.pj_per_cycle == load_target("cortex-m0plus").core.pj_per_cycle
 
 
 def test_what_is_left_to_models() -> None:

@@ -64,7 +64,7 @@ class _Copies:
 
     def smallest(self) -> dict[str, LowRank | None]:
         """For every layer the kind that takes fewest bytes within --rank-error."""
-        kinds: tuple[ActivationKind, ...] = ("asi",) if self.planner.options.quant == "int8" else ("asi", "subspace")
+        kinds: tuple[ActivationKind, ...] = ("asi", "subspace")
         found = [self.planner.low_rank.measured(self.update, kind, self.planner.size) for kind in kinds]
         names = [name for name in self.update.updates if any(name in each for each in found)]
         return {name: min((each.get(name) for each in found), key=_bytes) for name in names}

@@ -104,6 +104,12 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts
+    if room is not None and planned.plan.arena_bytes > room and not means.lines:
+        # What just fits by its load may not when it is placed: then the smallest streams.
+        smallest = streamed(graph, settings, 0)
+        least = _planned(smallest, settings, means)
+        if least[0].plan.arena_bytes < planned.plan.arena_bytes:
+            by_rows, (planned, attempts) = smallest, least
     whole, asked = plan_graph(graph, settings).plan, attempts[0].kind == "asked"
     without = whole.arena_bytes
     alone = attempts[0].arena_bytes if asked else None

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tinytrain_compile.driver.channel_choice import refuse_choice
 from tinytrain_compile.driver.known_runs import PARTIAL, KnownRuns, check_out, unwritten
 from tinytrain_compile.driver.learning import CHECK_SHARE, Build, LearningRun, learn_all
 from tinytrain_compile.driver.options import CompileOptions
@@ -148,6 +149,7 @@ def _variants(
         told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(clips)))
         made = make_project(more, told)
         assert not isinstance(made, Result)
+        refuse_choice(made.summary.train, "finetune")
         trains_itself = made.model.training is not None
         yield _Variant(batch, clip, made)
 

@@ -24,9 +24,10 @@ from tinytrain_compile.twin.scores import scores
 from tinytrain_compile.verify import work_folder
 
 CHECK_SHARE = 0.25
-"""Of the own samples, that a run which something is chosen by is judged by; others for every seed."""
+"""Of the own samples, that a run which something is chosen by is judged by, and that say a threshold where the network
+repeats its input; others for every seed."""
 PERCENTILE = 99
-"""Of the errors of own samples, above which a sample is taken for a fault."""
+"""Of the errors of own samples that were not trained on, above which a sample is taken for a fault."""
 PATIENCE = 5
 """Epochs without anything better after which a run ends."""
 
@@ -37,7 +38,8 @@ class LearningRun:
 
     replay: old samples that are kept, one of which follows every new one (0: none). final: trains on all own samples,
     to the last epoch, and is judged by the test samples; others hold some back, and end when nothing gets better at a
-    constant rate. schedule: what the rate does from the first update to the last.
+    constant rate. A final one of a network that repeats its input holds some back too: the errors of samples that it
+    has trained on would say too low a threshold. schedule: what the rate does from the first update to the last.
     """
 
     build: int
@@ -86,6 +88,11 @@ class Build:
     copies: bool = False
     faults: Array | None = None
 
+    @property
+    def _says_threshold(self) -> bool:
+        """Whether a final run does: the network repeats its input, and its loss is not one that only the C knows."""
+        return self.copies and not is_written(self.model)
+
     def learn(self, run: LearningRun) -> Curve:
         """Train, and score after every epoch."""
         with self._here() as library:
@@ -104,10 +111,11 @@ class Build:
 
     def _learned(self, instance: Instance, run: LearningRun) -> Curve:
         _seed_noise(instance, run.seed)
-        fit, judged = self._parts(run)
+        fit, held = self._parts(run)
         pool, kept = self._old_parts(run) if run.final else (None, None)
         rng = np.random.default_rng((run.seed, 3))
-        found = [self._score(instance, judged, run.final)]
+        score = self._final_score if run.final else self._score
+        found = [score(instance, held)]
         old = [] if kept is None else [self._score(instance, kept)]
         best, waited = found[0].worth, 0
         steps = self._steps(len(fit.x), pool)
@@ -115,7 +123,7 @@ class Build:
         for _ in range(run.epochs):
             try:
                 self._epoch(instance, fit, pool, rng, rates)
-                found.append(self._score(instance, judged, run.final))
+                found.append(score(instance, held))
             except CompileError:
                 return Curve(tuple(found), tuple(old), steps, True)
             old += [] if kept is None else [self._score(instance, kept)]
@@ -126,9 +134,10 @@ class Build:
         return Curve(tuple(found), tuple(old), steps)
 
     def _parts(self, run: LearningRun) -> tuple[Samples, Samples]:
-        """What a run trains on, and what it is judged by."""
-        if run.final:
-            return self.own, self.test
+        """Own samples that a run trains on, and those that it holds back: what it is judged by, or in a final run what
+        says the threshold (none, if there is none to be said)."""
+        if run.final and not self._says_threshold:
+            return self.own, Samples(self.own.x[:0], self.own.y[:0])
         labels = self.own.y if class_count(self.train) else None
         rest, kept = split(labels, len(self.own.x), CHECK_SHARE, run.seed)
         return Samples(self.own.x[rest], self.own.y[rest]), Samples(self.own.x[kept], self.own.y[kept])
@@ -164,19 +173,20 @@ class Build:
             instance.set_rate(next(rates))
             instance.train(x[some], y[some])
 
-    def _score(self, instance: Instance, samples: Samples, final: bool = False) -> Score:
+    def _score(self, instance: Instance, samples: Samples) -> Score:
         if is_written(self.model):  # only the C knows that loss
             return Score(float(instance.losses(samples.x, samples.y).mean()))
-        outputs = instance.infer(samples.x)
-        if final and self.copies:
-            return self._of_copies(instance, outputs)
-        found = scores(self.model, self.train, outputs, samples.y)
+        found = scores(self.model, self.train, instance.infer(samples.x), samples.y)
         return Score(found["loss"], found.get("accuracy"))
 
-    def _of_copies(self, instance: Instance, outputs: Array) -> Score:
-        """Of test samples of which some may be faults: the loss is that of the others."""
-        errors = _errors(outputs, self.test.y)
-        threshold = float(np.percentile(_errors(instance.infer(self.own.x), self.own.y), PERCENTILE))
+    def _final_score(self, instance: Instance, held: Samples) -> Score:
+        """By the test samples."""
+        return self._of_copies(instance, held) if self._says_threshold else self._score(instance, self.test)
+
+    def _of_copies(self, instance: Instance, held: Samples) -> Score:
+        """Of test samples of which some may be faults: the loss is that of the others. held: say the threshold."""
+        errors = _errors(instance.infer(self.test.x), self.test.y)
+        threshold = float(np.percentile(_errors(instance.infer(held.x), held.y), PERCENTILE))
         if self.faults is None:
             return Score(float(errors.mean()), threshold=threshold, false_alarms=float((errors > threshold).mean()))
         sound, faulty = errors[~self.faults], errors[self.faults]

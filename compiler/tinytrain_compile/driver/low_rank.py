@@ -41,9 +41,6 @@ class LowRankChoice:
         wanted = self._wanted(update)
         if not wanted:
             return update
-        if self._options.quant == "int8" and any(how.kind == "subspace" for how in wanted.values()):
-            what = "fixed subspaces are float32"
-            raise CompileError("E0101", "--activations", what, "use asi, or --quant fp32")
         found = dict(update.activations) if self._options.data is None else self._measured(update, wanted, micro_batch)
         for name, how in wanted.items():
             if self._options.data is None and (how.kind == "subspace" or not how.ranks):
@@ -107,7 +104,7 @@ class LowRankChoice:
 def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
     """Whether the gradient of a weight, or of some of its channels, reads all of the layer's input."""
     grouped = isinstance(attrs, ConvAttrs) and attrs.groups > 1
-    return piece is None or (piece.axis == "out" and not grouped)
+    return piece is None or (piece.axis == "out" and not grouped and not piece.on_device)
 
 
 def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, Node]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tinytrain_compile.driver.activation_notes import activation_notes
 from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
+from tinytrain_compile.driver.channel_choice import check_choice
 from tinytrain_compile.driver.code import Generated, generate
 from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
@@ -122,8 +123,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     candidate = with_prepared_weights(planner, _choose(planner, progress), _lowering(progress))
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
-    check_features(candidate.train, candidate.plan, options)
-    check_delta(candidate.train, options)
+    _check_step(candidate, options)
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
@@ -153,6 +153,13 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
+
+
+def _check_step(candidate: Candidate, options: CompileOptions) -> None:
+    """E0101 and E0302 for options that cannot be honoured with what is trained."""
+    check_features(candidate.train, candidate.plan, options)
+    check_delta(candidate.train, options)
+    check_choice(candidate.train, options)
 
 
 def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
@@ -287,6 +294,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         options=recorded(options, model.training is not None),
         board=target.board,
         core=target.core_name,
+        energy_source=target.core.pj_source,
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
         runtime=options.runtime,
         features=features,

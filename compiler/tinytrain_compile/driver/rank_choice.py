@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tinytrain_compile.driver.integer_copies import measured_steps, through_int8
 from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank, RankTrial
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import run_node
@@ -41,7 +42,8 @@ class Pair:
 @dataclass(eq=False)
 class LayerRanks:
     """One weight gradient on several micro-batches. node: that makes it, of the exact step. element_bytes: of an
-    element that is kept exactly; those of a core and of subspaces are float32.
+    element that is kept exactly; those of a core and of subspaces that follow are float32, those of a core in fixed
+    subspaces are like those that are kept exactly.
 
     Samples come in any order, so that their mode has no fixed subspace: it stays whole.
     """
@@ -85,9 +87,15 @@ class LayerRanks:
         """Ranks that were measured, with their bases where subspaces are fixed."""
         trials = tuple(sorted(self._trials.values(), key=lambda t: (t.size_bytes, t.error)))
         plain = LowRank(ranks, self.kind, error=self._trials[ranks].error, trials=trials)
-        if self.kind == "asi":
-            return plain
-        return replace(plain, bases=self.bases(plain.reduced(self._shape)))
+        return plain if self.kind == "asi" else self._fixed(plain)
+
+    def _fixed(self, plain: LowRank) -> LowRank:
+        """With subspaces, and in int8 networks with steps of what is kept."""
+        how = replace(plain, bases=self.bases(plain.reduced(self._shape)))
+        if self.element_bytes == FLOAT_BYTES:
+            return how
+        steps, wide = measured_steps([pair.x for pair in self.pairs], how.bases)
+        return replace(how, steps=steps, wide=wide)
 
     def bases(self, ranks: Ranks) -> dict[int, Array]:
         """Fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
@@ -96,12 +104,12 @@ class LayerRanks:
     def error(self, ranks: tuple[int, ...]) -> float:
         """|dW - exact| / |exact|, the root mean square over the micro-batches that count."""
         reduced = LowRank(ranks).reduced(self._shape)
-        fixed = None if self.kind == "asi" else self.bases(reduced)
+        fixed = None if self.kind == "asi" else self._fixed(LowRank(ranks, self.kind))
         follow = {axis: self._first(axis, rank) for axis, rank in reduced.items()}
         squares: list[float] = []
         for index, pair in enumerate(self.pairs):
             follow = {axis: self._next(axis, index, u) for axis, u in follow.items()}
-            seen = _through(pair.x, follow if fixed is None else fixed)
+            seen = _through(pair.x, follow) if fixed is None else _through_fixed(pair.x, fixed)
             missing, whole = self._gradient(pair.x - seen, pair.dy), self._exact[index]
             norm = float(np.linalg.norm(whole))
             if norm > 0 and (index or fixed is not None or len(self.pairs) == 1):
@@ -135,7 +143,7 @@ class LayerRanks:
         if ranks == self._whole():
             return self.element_bytes * core
         rows = sum(rank * self._shape[axis] for axis, rank in ranks.items() if rank < self._shape[axis])
-        return FLOAT_BYTES * (core + (2 * rows if self.kind == "asi" else 0))
+        return FLOAT_BYTES * (core + 2 * rows) if self.kind == "asi" else self.element_bytes * core
 
     def _fewest_bytes(self, ranks: Ranks) -> Ranks:
         """The same with some modes left whole, which only makes the error smaller, where that takes fewer bytes."""
@@ -176,6 +184,10 @@ def _leading(gram: Array, rank: int) -> Array:
     rows = np.linalg.eigh(gram)[1].T[::-1][:rank]
     signs = np.sign(rows[np.arange(len(rows)), np.argmax(np.abs(rows), axis=1)])
     return rows * signs[:, None]
+
+
+def _through_fixed(x: Array, how: LowRank) -> Array:
+    return through_int8(x, how) if how.steps else _through(x, how.bases)
 
 
 def _through(x: Array, subspaces: Mapping[int, Array]) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from tinytrain_compile.ir.choice import FIXED, chosen_places, scoring_nodes
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import alias_of, run_node
@@ -33,10 +34,12 @@ class Trainer:
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
         self._infer = [node for node in graph.nodes if node.name in infer]
+        scoring = scoring_nodes(graph, train.choice)
         step = [node for node in graph.nodes if node.phase == "step" and node.name in needed]
         judged = graph.ancestors((train.loss,))
         self._forward = [node for node in step if node.name in judged]
-        self._backward = [node for node in step if node.name not in judged]
+        self._scored = [node for node in step if node.name not in judged]
+        self._backward = self._training = [node for node in self._scored if node.name not in scoring]
         self._apply = [node for node in graph.nodes if node.phase == "apply"]
         self._latest = {v.name: v.name for v in (*graph.state, *graph.accumulators)}
         for node in graph.nodes:
@@ -65,6 +68,53 @@ class Trainer:
 
     def step(self, xs: Array, ys: Array) -> list[float]:
         """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing."""
+        losses, counted, weight = self._gradients(xs, ys)
+        if counted:
+            self._fix_channels()
+        if self._apply and counted:
+            self._update(counted if self._train.weight_sum is None else weight)
+        return losses
+
+    def score(self, xs: Array, ys: Array) -> list[float]:
+        """What m_score does, of `batch` samples."""
+        rate = self.state[self._train.learning_rate.name]
+        self.set_rate(0.0)
+        self._backward = self._scored
+        losses, _, _ = self._gradients(xs, ys)
+        self._backward = self._training
+        self.set_rate(float(rate))
+        if self._apply:
+            self.sums = self.zero_sums()
+        return losses
+
+    def rescore(self) -> None:
+        """What m_rescore does."""
+        choice = self._train.choice
+        assert choice is not None
+        kept = {name: self.state[name] for layer in choice.layers for name in (layer.place.name, layer.scores.name)}
+        kept[self._train.learning_rate.name] = self.state[self._train.learning_rate.name]
+        self.state = {value.name: self._constants[value.name] for value in self._train.graph.state} | kept
+        self.sums, self._exponents_known = self.zero_sums(), self._train.exponents_known
+        for layer in choice.layers:
+            places = chosen_places(self.state[layer.scores.name], layer.part.shape[0])
+            self.state[layer.place.name] = places
+            self.state[layer.part.name] = self._constants[layer.whole.name][places >= 0]
+        self._fix_channels()
+
+    def checked(self, number: int, xs: Array, ys: Array) -> list[float]:
+        """What the check program does in its step `number`: where channels are chosen, the first one is for that."""
+        if self._train.choice is None or number:
+            return self.step(xs, ys)
+        losses = self.score(xs, ys)
+        self.rescore()
+        return losses
+
+    def _fix_channels(self) -> None:
+        if self._train.choice is not None:
+            self.state[self._train.choice.flag.name] = np.asarray(FIXED, np.int32)
+
+    def _gradients(self, xs: Array, ys: Array) -> tuple[list[float], int, np.float32]:
+        """Forward and backward passes of some samples: losses, samples that count, what their labels weigh."""
         train, losses, counted = self._train, list[float](), 0
         weights, weight = train.terms.weights, np.float32(0.0)
         self.set_scalars(train.batch if train.in_place else 1)
@@ -79,9 +129,7 @@ class Trainer:
             if weights is None or not np.isin(y, weights.nothing).all():
                 weight = weight if weights is None else weights.of(y, float(weight))
                 self._keep(self._backward, self._backpropagated(values))
-        if self._apply and counted:
-            self._update(counted if train.weight_sum is None else weight)
-        return losses
+        return losses, counted, weight
 
     def _update(self, divisor: int | np.float32) -> None:
         """What m_apply does."""
@@ -193,6 +241,6 @@ def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceR
     states: list[dict[str, Array]] = []
     for step in range(steps):
         chosen = [(step * batch + i) % count for i in range(batch)]
-        losses += trainer.step(samples.x[chosen], samples.y[chosen])
+        losses += trainer.checked(step, samples.x[chosen], samples.y[chosen])
         states.append(dict(trainer.state))
     return ReferenceRun(np.asarray(losses, np.float32), first, inferred(train, trainer.infer(probe)), tuple(states))

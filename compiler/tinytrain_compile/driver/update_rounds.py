@@ -35,6 +35,8 @@ DEPTHS, DEPTH_PARTS, SHALLOW = (64, 48, 32, 24, 16, 8, 4, 2, 1), 64, 4
 more only where nothing else is found that fits."""
 HALVINGS = 6
 """How often the layers that are looked at are halved once more, while no full plan fits."""
+FREE = (8, 4, 2)
+"""Before that, one after the other: so large a part of --arena stays free in what is proposed."""
 SCOUT_ROUNDS = 2
 """Proposals for each of these that get a quick plan, before the best goes on."""
 PROOF_WORK, PROOF_TURNS, LEAST_PROOF, SEARCHES = 5_000_000, 300, 32, 16
@@ -295,6 +297,12 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: boo
     """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update."""
     search = _looked_at(planner, gains, layer_count)
     search.run()
+    for part in FREE:
+        if search.candidate is not None or planner.options.arena_bytes is None:
+            break
+        lost = planner.options.arena_bytes // part
+        search = replace(_with_model(search, search.model, QUICK_ROUNDS), lost=lost)
+        search.run()
     for _ in range(HALVINGS):
         if search.candidate is not None or search.model.depth == 1:
             break

@@ -17,6 +17,7 @@ def inference_data(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer) ->
     until = next((1 + index for index, node in enumerate(order) if takes_lines(node)), 0)
     return {
         "infer_parts": sequencer.parts("infer", order[until:]),
+        "choice": None,
         "batch_parts": [],
         "own_step_parts": [],
         "apply_parts": [],

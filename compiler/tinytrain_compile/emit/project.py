@@ -191,6 +191,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         persistent_bytes=plan.persistent_bytes,
         alignment_bytes=options.alignment_bytes,
         accumulates=train.batch > 1,
+        chooses=train.choice is not None,
         state=slots,
         micro_batch=train.micro_batch,
         input_dtype=_image(train, plan).dtype,
@@ -250,7 +251,7 @@ def _template_data(
     graph = train.graph
     prefix = options.prefix
     if train.reads_state_of is None:
-        parts = {**_parts(train, plan, options, sequencer), **training_data(train, sequencer, prefix)}
+        parts = {**_parts(train, plan, options, sequencer), **training_data(train, sequencer, prefix, tables)}
     else:
         parts = inference_data(train, plan, sequencer)
     return {
@@ -375,6 +376,7 @@ def _state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list
             "memory": sequencer.memory(value.name),
             "size": value.size_bytes,
             "skipped": skipped,
+            "value": value.name,
             "kind": kinds[value.name],
             "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
             "name": comment_text(value.name),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.watch import Watch
+from tinytrain_compile.ir.choice import scoring_nodes
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
@@ -75,6 +76,7 @@ class Sequencer:
         inference = plan.inference
         nodes = (*train.graph.nodes, *(() if inference is None else inference.graph.nodes))
         self._views = {n.outputs[0].name: n.inputs[0] for n in nodes if op_def(n.op).view}
+        self._scoring = scoring_nodes(train.graph, train.choice)
         self._constants = {*train.graph.constants, *(() if inference is None else inference.graph.constants)}
         self._places = dict(plan.offsets)
         self._scratch = dict(plan.scratch_offsets)
@@ -153,10 +155,17 @@ class Sequencer:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
             lines += [f"/* {said} */" for said in self._views_of(node)]
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
-            lines += watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
+            call = watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
+            lines += self._if_scoring(call) if node.name in self._scoring else call
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.exponents_known and piece == 0 and any(errors_of(node) for node in nodes)
         return Part(name, nodes[0].name, tuple(lines), reads_label, finds, any(map(takes_lines, nodes)), piece)
+
+    def _if_scoring(self, call: Sequence[str]) -> list[str]:
+        """A call that only those that score make."""
+        assert self._train.choice is not None
+        flag = self.typed("I32", self._train.choice.flag.name)
+        return [f"if (*{flag} == CHANNELS_SCORING) {{", *(f"    {line}" for line in call), "}"]
 
     def _views_of(self, node: Node) -> list[str]:
         """Which operands of a call are other names of bytes that lie there under a name of their own."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from tinytrain_compile.emit.choice import choice_data
 from tinytrain_compile.emit.labels import label_data
+from tinytrain_compile.emit.names import Names
 from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.int8.update import error_exponents
 
 
-def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str, object]:
+def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str, tables: Names) -> dict[str, object]:
     """For the templates."""
     return {
         "loss": sequencer.pointer(train.loss.name),
@@ -21,6 +23,7 @@ def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[
         "first_rate": float(train.graph.constants[train.learning_rate.name]),
         "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,
+        "choice": choice_data(train, sequencer, tables),
         "in_place": train.in_place,
         "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",

@@ -93,12 +93,17 @@ def inputs_of(where: str, x: Array, model: ImportedModel, train: TrainGraph) -> 
 
 
 def stored_input(x: Array, train: TrainGraph) -> Array:
-    """Real inputs as the model takes them: float32, or int8 by the input's scale and zero point."""
+    """Real inputs as the model takes them: float32, or int8 by the input's scale and zero point.
+
+    One division in float32, as `m_quantise_input` does it: in more digits some numbers halfway between two steps would
+    go to the other one.
+    """
     source = train.graph.inputs[0]
     if source.dtype != "int8":
         return x
     assert source.quant is not None
-    q = np.rint(x.astype(np.float64) / source.quant.scale[0]) + source.quant.zero
+    with np.errstate(over="ignore"):
+        q = np.rint(x.astype(np.float32) / np.float32(source.quant.scale[0])) + source.quant.zero
     return np.clip(q, source.quant.low, source.quant.high).astype(np.int8)
 
 

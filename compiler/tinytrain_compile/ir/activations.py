@@ -34,12 +34,16 @@ class LowRank:
 
     ranks: by mode, in the order of MODES; those that are missing, and those above an axis' length, are that length. A
     mode of full rank is left as it is. bases: fixed subspaces u[rank, length] by axis, one for each mode that is not.
+    steps: of fixed subspaces in int8 networks, the real value of 1 in what is kept: the product of one for each axis
+    and index along it. wide: the same of what is between, on the way back, by the axis that was expanded last.
     error: of these ranks, where samples measured it; trials: all ranks that were measured, the smallest first.
     """
 
     ranks: tuple[int, ...]
     kind: ActivationKind = "asi"
     bases: Mapping[int, Array] = field(default_factory=dict[int, Array])
+    steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict[int, tuple[float, ...]])
+    wide: Mapping[int, float] = field(default_factory=dict[int, float])
     error: float | None = None
     trials: tuple[RankTrial, ...] = ()
 
@@ -49,6 +53,16 @@ class LowRank:
         ranks = {axis: rank for (_, axis), rank in zip(MODES.get(len(shape), ()), self.ranks, strict=False)}
         fixed = {axis for axis, basis in self.bases.items() if basis.shape[1] == shape[axis]}
         return {axis: rank for axis, rank in ranks.items() if rank < shape[axis] or axis in fixed}
+
+
+def inward(reduced: Mapping[int, int], shape: tuple[int, ...]) -> list[int]:
+    """The axes of an activation of this shape, reduced to these ranks, in the order of the fewest products."""
+    return sorted(reduced, key=lambda axis: (reduced[axis] / shape[axis], axis))
+
+
+def outward(reduced: Mapping[int, int], shape: tuple[int, ...]) -> list[int]:
+    """The same on the way back."""
+    return sorted(reduced, key=lambda axis: (-reduced[axis] / shape[axis], axis))
 
 
 @dataclass(frozen=True)

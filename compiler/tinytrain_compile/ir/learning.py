@@ -21,8 +21,8 @@ class Score:
     """How well samples are known. accuracy: None where labels are values.
 
     Of networks that repeat their input, with test samples of which some are faults (else None): auc, the area under the
-    ROC curve of the errors; threshold, the 99th percentile of the errors of own samples; false_alarms, the share of
-    sound test samples above it; detected, the share of faults above it.
+    ROC curve of the errors; threshold, the 99th percentile of the errors of own samples that were not trained on;
+    false_alarms, the share of sound test samples above it; detected, the share of faults above it.
     """
 
     loss: float

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.choice import ChannelChoice
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
@@ -23,10 +24,14 @@ def channel_axis(axis: str, rank: int) -> int:
 
 @dataclass(frozen=True)
 class ChannelSlice:
-    """Update only these channels of a weight, on its "out" or "in" axis (increasing indices)."""
+    """Update only these channels of a weight, on its "out" or "in" axis (increasing indices).
+
+    on_device: these at first, as many others once the device has chosen (ir/choice.py).
+    """
 
     axis: str
     channels: tuple[int, ...]
+    on_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,9 @@ class UpdatePlan:
 class IntegerUnit:
     """What the integers of a parameter count: real = (integers + fraction / 256) * scale.
 
-    scale: for each element of the first axis. fraction: state that holds the 8 bits behind an int8 weight ("": none).
-    shift: state by whose change since the first step the scale is a power of two larger (--rescale; "": none), at
-    these channels.
+    scale: for each element of the first axis (all channels, where the device chooses some). fraction: state that holds
+    the 8 bits behind an int8 weight ("": none). shift: state by whose change since the first step the scale is a power
+    of two larger (--rescale; "": none), at these channels.
     """
 
     scale: NDArray[np.float64]
@@ -97,6 +102,7 @@ class TrainGraph:
     trained: which of the state are parameters, by name. low_rank: what is kept of activations that are not kept whole.
     reads_state_of: of an inference without training (whose output is then in the place of `loss`): the training step
     whose checkpoints it reads. None: this is a training step.
+    choice: which channels the device chooses; None: it chooses nothing.
     """
 
     graph: Graph
@@ -123,6 +129,7 @@ class TrainGraph:
     trained: Mapping[str, TrainedPart] = field(default_factory=dict[str, TrainedPart])
     low_rank: tuple[KeptActivation, ...] = ()
     reads_state_of: TrainGraph | None = None
+    choice: ChannelChoice | None = None
 
     @property
     def training_step(self) -> TrainGraph:
@@ -327,6 +334,7 @@ class Interface:
     input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
     feature_bytes: int = 0  # of what m_features writes; 0: the step is not cut
     trains: bool = True  # or the project is an inference alone, which loads checkpoints
+    chooses: bool = False  # whether channels are chosen on the device
     arena_macro: str = ""  # without the prefix, of the size of the arena where a project has several plans
 
 

@@ -195,6 +195,7 @@ class Summary:
     scheme: str = ""
     board: Board | None = None
     core: str = ""  # the target that QEMU checks, which is the board's core
+    energy_source: str = ""  # of the energy of a cycle
     runtime: RuntimeParts = NO_PARTS
     replay: ReplayRoom | None = None
     features: FeatureCut | None = None

@@ -21,8 +21,8 @@ _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"]""")
 
 
 def _value(value: Value) -> str:
-    fields = (value.name, value.shape, value.dtype, value.layout, value.origin)
-    return repr(fields if value.quant is None else (*fields, dataclasses.astuple(value.quant)))
+    fields, quant = (value.name, value.shape, value.dtype, value.layout, value.origin), value.quant
+    return repr(fields if quant is None else (*fields, (quant.scale, quant.zero, quant.low, quant.high)))
 
 
 def _values(values: Sequence[Value], names: Sequence[str]) -> str:

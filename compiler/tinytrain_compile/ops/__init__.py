@@ -5,6 +5,7 @@ Importing this package fills the op table; it has no other side effect.
 
 from tinytrain_compile.ops import (
     activation,
+    channels,
     choice,
     clip,
     clip_mask,
@@ -50,6 +51,7 @@ __all__ = [
     "Split",
     "activation",
     "attribute_types",
+    "channels",
     "choice",
     "clip",
     "clip_mask",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, Protocol
+from functools import cached_property, lru_cache
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,11 @@ from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.row_form import RowForm
+
+T = TypeVar("T")
+
+REMEMBERED = 1 << 14
+"""Nodes, of which is known what the rules of their operators say."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +35,18 @@ class Split:
     axis: "out" or "in", the channel axis of the weight that is cut.
     channels: increasing indices on that axis that the arena part holds; the flash part holds all others in order.
     total: channels of the whole weight on that axis.
+    on_device: a table says which channels the arena part holds (these at first), and the flash part holds all of them.
     """
 
     axis: str
     channels: tuple[int, ...]
     total: int
+    on_device: bool = False
 
     @property
     def rest(self) -> tuple[int, ...]:
         """Indices that the flash part holds."""
-        inside = set(self.channels)
+        inside = set(() if self.on_device else self.channels)
         return tuple(i for i in range(self.total) if i not in inside)
 
 
@@ -265,9 +272,15 @@ def ops_with(trait: Trait) -> tuple[str, ...]:
     return tuple(name for name in OPS if has_trait(name, trait))
 
 
+@lru_cache(maxsize=REMEMBERED)
+def _by_rule(rule: Callable[[Node], T], node: Node) -> T:
+    """What a rule of an OpDef says of a node. A search plans graphs by the hundred that share most of their nodes."""
+    return rule(node)
+
+
 def scratch_bytes(node: Node) -> int:
     """Working memory of what computes a node: our kernel, or the external one that it has."""
-    return op_def(node.op).scratch(node) if node.external is None else node.external.workspace_bytes
+    return _by_rule(op_def(node.op).scratch, node) if node.external is None else node.external.workspace_bytes
 
 
 def row_form(node: Node) -> RowForm | None:
@@ -276,12 +289,12 @@ def row_form(node: Node) -> RowForm | None:
     is_map = len(shape) == 4 and shape[0] == 1
     if node.external is not None or not (is_map or any(out == 0 for out, _ in definition.alias)):
         return None
-    return definition.rows(node)
+    return _by_rule(definition.rows, node)
 
 
 def overlaps_of(node: Node) -> tuple[Overlap, ...]:
     """Outputs that may cover inputs; nothing is known about the order in which an external kernel reads and writes."""
-    return op_def(node.op).overlaps(node) if node.external is None else ()
+    return _by_rule(op_def(node.op).overlaps, node) if node.external is None else ()
 
 
 def alias_of(node: Node) -> tuple[tuple[int, int], ...]:
@@ -301,18 +314,21 @@ def input_names(op: str, attrs: Attrs, count: int) -> tuple[str, ...]:
     Those that "x*" stands for are x0, x1, ...
     """
     definition = OPS[op]
-    declared = names = definition.inputs
-    if declared[-1].endswith("*"):
-        stem = declared[-1][:-1]
-        names = (*declared[:-1], *(f"{stem}{i}" for i in range(max(1, count - len(declared) + 1))))
-    elif any(name.endswith("?") for name in declared):
-        optional = [name[:-1] for name in declared if name.endswith("?")]
-        given = optional[: max(0, count - len(declared) + len(optional))]
-        given = given if definition.present is None else [*definition.present(attrs)]
-        names = tuple(name.removesuffix("?") for name in declared if name[-1] != "?" or name[:-1] in given)
+    names = _names(definition.inputs, count, definition.present and tuple(definition.present(attrs)))
     if len(names) != count:
         raise ValueError(f"{op} takes {len(names)} operands ({', '.join(names)}), got {count}")
     return names
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _names(declared: tuple[str, ...], count: int, present: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Names of operands as declared; where some may be missing, of those that are `present`, or of the first."""
+    if declared[-1].endswith("*"):
+        stem = declared[-1][:-1]
+        return (*declared[:-1], *(f"{stem}{i}" for i in range(max(1, count - len(declared) + 1))))
+    optional = [name[:-1] for name in declared if name.endswith("?")]
+    given = optional[: max(0, count - len(declared) + len(optional))] if present is None else present
+    return tuple(name.removesuffix("?") for name in declared if name[-1] != "?" or name[:-1] in given)
 
 
 def output_names(op: str, count: int) -> tuple[str, ...]:

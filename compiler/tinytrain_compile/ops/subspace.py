@@ -30,10 +30,13 @@ _STATE = NonDifferentiable("subspaces follow activations, which no loss says any
 
 @dataclass(frozen=True)
 class ModeAttrs(Attrs):
-    """axis: the mode. expand: from the subspace back to the whole axis."""
+    """axis: the mode. expand: from the subspace back to the whole axis. steps: real values of 1 in the int8 form of the
+    result, one for each index along the axis, or one for all; none where the result is float32 in int8 networks too.
+    """
 
     axis: int
     expand: bool = False
+    steps: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

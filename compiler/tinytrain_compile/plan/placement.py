@@ -184,23 +184,21 @@ def _maximal(slots: Sequence[Sequence[int]], boxes: Sequence[Box]) -> tuple[tupl
 
 def fit(packing: Packing, sequence: Iterable[int], tightest: bool = False) -> Placement:
     """Place boxes in this sequence, each in the lowest (or the tightest) gap that its neighbours leave."""
-    offsets = [-1] * len(packing.boxes)
+    places: list[tuple[int, int] | None] = [None] * len(packing.boxes)
     height = 0
     for index in sequence:
         size = packing.boxes[index].size
-        occupied = [
-            (offsets[other], offsets[other] + packing.boxes[other].size)
-            for other in packing.neighbours[index]
-            if offsets[other] >= 0
-        ]
+        occupied = [place for other in packing.neighbours[index] if (place := places[other]) is not None]
         for other, low, high in packing.shifts.get(index, ()):
-            if offsets[other] >= 0 and high > low - size:
-                occupied.append((offsets[other] + low, offsets[other] + high))
+            place = places[other]
+            if place is not None and high > low - size:
+                occupied.append((place[0] + low, place[0] + high))
         occupied.sort()
         offset = _gap(occupied, size, tightest)
-        offsets[index] = offset
+        places[index] = offset, offset + size
         height = max(height, offset + size)
-    return Placement(tuple(offsets), height, height == packing.bound)
+    offsets = tuple(-1 if place is None else place[0] for place in places)
+    return Placement(offsets, height, height == packing.bound)
 
 
 def _gap(occupied: list[tuple[int, int]], size: int, tightest: bool) -> int:
@@ -212,7 +210,8 @@ def _gap(occupied: list[tuple[int, int]], size: int, tightest: bool) -> int:
             best, slack = top, room
             if not tightest:
                 return best
-        top = max(top, high)
+        if high > top:
+            top = high
     return best if slack >= 0 else top
 
 

@@ -9,7 +9,7 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan, Streaming
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.planner import plan_memory, quick_arena
 from tinytrain_compile.plan.views import candidates, with_views
 
 TURNS = 8
@@ -45,27 +45,45 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     views = candidates(graph, options.alignment_bytes)
     if not views:
         return Planned(graph, plan_memory(graph, options))
+    viewed = with_views(graph, _cheapest_views(graph, views, options)[1])
+    return Planned(viewed, plan_memory(viewed, options))
+
+
+def least_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> int:
+    """The arena of `plan_graph` with effort "quick", to compare graphs: whichever is taken is then planned, and judged.
+
+    most: what is larger than this need not be exact, but larger.
+    """
+    views, quick = candidates(graph, options.alignment_bytes), replace(options, effort="quick")
+    return _cheapest_views(graph, views, quick, most)[0] if views else quick_arena(graph, quick, most)
+
+
+def _cheapest_views(
+    graph: Graph, views: tuple[str, ...], options: PlanOptions, most: int | None = None
+) -> tuple[int, tuple[str, ...]]:
+    """(the smallest arena of a quick plan, the views that it has); views: all that are possible together."""
     quick = replace(options, effort="quick")
 
-    def price(names: tuple[str, ...]) -> tuple[int, int]:
-        return plan_memory(with_views(graph, names), quick).arena_bytes, -len(names)
+    def price(names: tuple[str, ...], most: int | None) -> tuple[int, int]:
+        return quick_arena(with_views(graph, names), quick, most), -len(names)
 
     concats = [node.name for node in graph.nodes if node.op == "Concat"]
     joined = candidates(graph, options.alignment_bytes, [name for name in views if name not in concats])
     cut = candidates(graph, options.alignment_bytes, concats)
     ways = list(dict.fromkeys((views, (), joined, cut)))
-    most = max(2, min(len(ways) + TURNS, TRIED_NODES // len(graph.nodes)))
-    best, least = min((price(names), names) for names in ways[:most])
+    tries = max(2, min(len(ways) + TURNS, TRIED_NODES // len(graph.nodes)))
+    best, least = price(ways[0], most), ways[0]
+    for names in ways[1:tries]:
+        best, least = min((best, least), (price(names, best[0]), names))
     copied = [name for name in views if name not in least]
-    turns = max(0, most - len(ways)) if options.effort == "full" else 0
+    turns = max(0, tries - len(ways)) if options.effort == "full" else 0
     for name in views[:turns]:
         turned = [*copied, name] if name not in copied else [other for other in copied if other != name]
         names = candidates(graph, options.alignment_bytes, turned)
-        found = price(names)
+        found = price(names, best[0])
         if found < best:
             best, least, copied = found, names, turned
-    viewed = with_views(graph, least)
-    return Planned(viewed, plan_memory(viewed, options))
+    return best[0], least
 
 
 def streaming(without: MemoryPlan, arena_with_bytes: int) -> Streaming:

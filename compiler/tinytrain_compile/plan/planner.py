@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import replace
+from functools import cached_property, lru_cache
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
@@ -24,6 +25,62 @@ SEARCH_SHARE, WINDOW_SHARE = 0.15, 0.15
 QUICK_UNITS = 0.2
 """Deterministic time of the order search with effort "quick"."""
 
+REMEMBERED = 8
+"""Graphs, with what plans of them begin with."""
+
+
+class QuickPlan:
+    """What a plan begins with, each part made when it is asked for: by list schedules and greedy placement.
+
+    model: the graph's memory; base: its persistent buffers, which end at `below`.
+    """
+
+    def __init__(self, graph: Graph, options: PlanOptions) -> None:
+        self._graph, self._options = graph, options
+        self.model = build_model(graph, options)
+        self.base = persistent_buffers(self.model, options)
+        self.below = _top(self.base)
+
+    @cached_property
+    def bound(self) -> int:
+        """A peak of movable bytes that no order is below."""
+        return peak_bound(self.model.tasks)
+
+    @cached_property
+    def orders(self) -> tuple[list[RankedOrder], int]:
+        """Orders to choose from, smallest peak first, and the best bound known then: a little work, no solver."""
+        orders = list_orders(self.model.tasks, self.bound, thorough=False)
+        work = int(QUICK_UNITS * EVALUATIONS_PER_UNIT)
+        found = smallest_peak(self.model.tasks, orders[0].order, self.bound, work)
+        return _with(orders, found), found.bound
+
+    @cached_property
+    def chosen(self) -> PlacedOrder:
+        """Order and places."""
+        return choose(self.model, self.orders[0], None, self._options)
+
+    @cached_property
+    def plan(self) -> MemoryPlan:
+        """That as a plan, judged."""
+        return self.assembled(self.chosen, self.orders[1])
+
+    def assembled(self, chosen: PlacedOrder, bound: int) -> MemoryPlan:
+        """An order with its places as a plan, judged. bound: a peak of movable bytes that no order is below."""
+        plan = _assemble(self._graph, self.model, self.base, self.below, chosen, bound)
+        validate_plan(self._graph, plan, self._options)
+        return plan
+
+
+def quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
+    """Of the same graph it is the same: bounds, quick plans and full ones of the last few share one."""
+    kept = PlanOptions(alignment_bytes=options.alignment_bytes, header_bytes=options.header_bytes, keep=options.keep)
+    return _quick_plan(graph, replace(kept, seed=options.seed, effort="quick"))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
+    return QuickPlan(graph, options)
+
 
 def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     """Order of execution and address of every buffer, checked by `validate_plan`.
@@ -32,43 +89,65 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     is never larger than with "quick" (a candidate that was priced quickly and fits will fit). Raises PlanError if
     the graph cannot be run safely in any order.
     """
-    model = build_model(graph, options)
-    base = persistent_buffers(model, options)
-    below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
-    room = None if options.capacity_bytes is None else options.capacity_bytes - below
-    orders, bound = _quick_orders(model.tasks)
-    chosen = choose(model, orders, room, replace(options, effort="quick"))
-    if options.effort == "full" and chosen.top_bytes > bound:
-        orders, bound = thorough_orders(model.tasks, bound, options)
-        thorough = choose(model, orders, room, options)
-        chosen = thorough if thorough.top_bytes <= chosen.top_bytes else chosen
-    plan = _assemble(graph, model, base, below, chosen, bound)
-    validate_plan(graph, plan, options)
-    return plan
+    quick = quick_plan(graph, options)
+    if options.effort == "quick" or quick.chosen.top_bytes <= quick.orders[1]:
+        return quick.plan
+    room = None if options.capacity_bytes is None else options.capacity_bytes - quick.below
+    orders, bound = thorough_orders(quick.model.tasks, quick.orders[1], options)
+    thorough = choose(quick.model, orders, room, options)
+    return quick.assembled(thorough if thorough.top_bytes <= quick.chosen.top_bytes else quick.chosen, bound)
+
+
+def quick_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> int:
+    """The arena of `plan_memory` with effort "quick", which nobody judges: to compare graphs before one is planned.
+
+    most: what is larger than this need not be exact, but larger; then a bound, or the orders alone, may say so.
+    """
+    quick = quick_plan(graph, options)
+    if most is not None and quick.below + quick.bound > most:
+        return quick.below + quick.bound
+    if most is not None and quick.below + quick.orders[0][0].peak > most:
+        return quick.below + quick.orders[0][0].peak
+    return quick.below + quick.chosen.top_bytes
 
 
 def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
     """No plan needs less. once: nothing is computed twice (else only what a single node touches is certain)."""
-    model = build_model(graph, options)
-    below = max((buffer.offset + buffer.size_bytes for buffer in persistent_buffers(model, options)), default=0)
+    quick = quick_plan(graph, options)
     if once and not any(op_def(node.op).as_view for node in graph.nodes):  # a view needs less than the copy it replaces
-        return below + peak_bound(model.tasks)
-    sure = [task for task, node in enumerate(model.nodes) if not op_def(node.op).as_view]
-    return below + max((_touched(model.tasks, task) for task in sure), default=0)
+        return quick.below + quick.bound
+    sure = [task for task, node in enumerate(quick.model.nodes) if not op_def(node.op).as_view]
+    return quick.below + max((_touched(quick.model.tasks, task) for task in sure), default=0)
 
 
 def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> int:
     """What no order is below while the input lies there alone, or some node runs but those `without`."""
-    model = build_model(graph, options)
-    below = max((buffer.offset + buffer.size_bytes for buffer in persistent_buffers(model, options)), default=0)
-    sure = [task for task, node in enumerate(model.nodes) if not op_def(node.op).as_view and node.name not in without]
-    return below + max(_touched(model.tasks, task) for task in (*sure, model.tasks.start))
+    quick = quick_plan(graph, options)
+    nodes, tasks = quick.model.nodes, quick.model.tasks
+    sure = [task for task, node in enumerate(nodes) if not op_def(node.op).as_view and node.name not in without]
+    return quick.below + max(_touched(tasks, task) for task in (*sure, tasks.start))
+
+
+def sure_load(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
+    """What no plan is below in which any of these nodes runs by itself, whatever else is a stream or a view.
+
+    What views relate may lie in fewer bytes than here, so nodes that touch it count for nothing.
+    """
+    quick = quick_plan(graph, options)
+    views = (node for node in quick.model.nodes if op_def(node.op).as_view or op_def(node.op).view)
+    related = {value.name for node in views for value in (*node.inputs, *node.outputs)}
+    sure = [
+        task
+        for task, node in enumerate(quick.model.nodes)
+        if node.name in names and related.isdisjoint(value.name for value in (*node.inputs, *node.outputs))
+    ]
+    return quick.below + max((_touched(quick.model.tasks, task) for task in sure), default=0)
 
 
 def node_loads(graph: Graph, options: PlanOptions) -> dict[str, int]:
     """Node -> bytes that it reads, writes and works in, at best; nothing runs with less. Without views, which do not
     run, and without what lives for ever."""
-    model = build_model(graph, options)
+    model = quick_plan(graph, options).model
     tasks = enumerate(model.nodes)
     return {node.name: _touched(model.tasks, task) for task, node in tasks if not op_def(node.op).as_view}
 
@@ -80,14 +159,6 @@ def _touched(tasks: TaskGraph, task: int) -> int:
         + tasks.scratch[task]
         - best_overlap(tasks.inplace[task])
     )
-
-
-def _quick_orders(tasks: TaskGraph) -> tuple[list[RankedOrder], int]:
-    """Orders to choose from, smallest peak first, and a peak that no order is below: a little work, no solver."""
-    bound = peak_bound(tasks)
-    orders = list_orders(tasks, bound, thorough=False)
-    found = smallest_peak(tasks, orders[0].order, bound, int(QUICK_UNITS * EVALUATIONS_PER_UNIT))
-    return _with(orders, found), found.bound
 
 
 def thorough_orders(tasks: TaskGraph, bound: int, options: PlanOptions) -> tuple[list[RankedOrder], int]:
@@ -108,6 +179,11 @@ def _with(orders: list[RankedOrder], found: Optimum) -> list[RankedOrder]:
     if found.peak >= orders[0].peak:
         return orders
     return [RankedOrder(found.peak, len(orders), found.order), *orders]
+
+
+def _top(buffers: Iterable[Buffer]) -> int:
+    """Where the highest of these ends."""
+    return max((buffer.offset + buffer.size_bytes for buffer in buffers), default=0)
 
 
 def persistent_buffers(model: MemoryModel, options: PlanOptions) -> tuple[Buffer, ...]:
@@ -155,7 +231,7 @@ def _assemble(
         buffers,
         offsets_of(buffers),
         {buffer.name: buffer.offset for buffer in movable if buffer.kind == "scratch"},
-        max((buffer.offset + buffer.size_bytes for buffer in buffers), default=0),
+        _top(buffers),
         sum(value.size_bytes for value in graph.state),
         lower,
         load.index(lower),

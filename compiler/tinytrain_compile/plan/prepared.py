@@ -110,7 +110,7 @@ class _Choice:
     def save_instructions(self) -> None:
         """All that fits, most instructions per byte first."""
         for way in sorted(self._ways.values(), key=lambda way: (-way.tenths / way.flash_bytes, way.name)):
-            if self._fits(way):
+            if way.tenths and self._fits(way):
                 self._take(way)
 
     def _fits(self, way: _Way) -> bool:

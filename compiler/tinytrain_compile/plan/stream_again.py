@@ -117,8 +117,7 @@ def _planned(graph: Graph, kept: _Kept, options: PlanOptions, quick: PlanOptions
     some = with_streams(again.graph, kept.streams)
     beside = with_sums_beside(some)
     more = proposed(beside, plan_graph(some, quick).plan, options, list(runs_of(beside)))
-    chosen, _ = needed_streams(again.graph, [*kept.streams, *more], quick)
-    streamed = with_streams(again.graph, chosen)
+    streamed, _ = needed_streams(again.graph, [*kept.streams, *more], quick)
     validate_streams(again.graph, streamed)
     without = plan_graph(graph, quick).plan
     planned = plan_graph(streamed, replace(options, capacity_bytes=None))
@@ -127,5 +126,6 @@ def _planned(graph: Graph, kept: _Kept, options: PlanOptions, quick: PlanOptions
     validate_remat(graph, again.graph, replace(planned.plan, order=order))
     names = tuple(node.name for node in again.graph.nodes)
     remat = Rematerialisation(again.runs, without.arena_bytes, planned.plan.arena_bytes, cheapest=False, nodes=names)
-    rows = streaming(without, planned.plan.arena_bytes) if chosen else None
-    return replace(planned, plan=replace(planned.plan, remat=remat, streams=rows))
+    rows = any(node.op == "Stream" for node in streamed.nodes)
+    streams = streaming(without, planned.plan.arena_bytes) if rows else None
+    return replace(planned, plan=replace(planned.plan, remat=remat, streams=streams))

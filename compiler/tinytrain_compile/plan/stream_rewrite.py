@@ -13,38 +13,55 @@ from tinytrain_compile.plan.stream_build import build_stream
 
 
 def stream_node(graph: Graph, nodes: Sequence[Node], name: str, keep: Iterable[str] = ()) -> Node | None:
-    """The stream of these nodes, which follow each other in the graph (but for sums over rows, which may stand further
-    behind); None if there is no such stream.
+    """`StreamMaker.stream` of one stream."""
+    return StreamMaker(graph, keep).stream(nodes, name)
 
-    keep: names of values that have to be results besides those that other nodes read.
+
+class StreamMaker:
+    """Makes streams of a graph's nodes, and knows who reads what.
+
+    keep: names of values that have to be results besides those that other nodes read. readers: value -> names of the
+    nodes that read it.
     """
-    inside, made = {node.name for node in nodes}, {value.name for node in nodes for value in node.outputs}
-    wanted = {*keep, *(value.name for value in graph.outputs), *(new.name for _, new in graph.updates)}
-    wanted |= {value.name for node in graph.nodes if node.name not in inside for value in node.inputs}
-    wanted |= {node.outputs[out].name for node in nodes for out, _ in alias_of(node)}
-    outputs = tuple(value for node in nodes for value in node.outputs if value.name in wanted)
-    inputs = tuple(dict.fromkeys(v for node in nodes for v in node.inputs if v.name not in made))
-    if any(node.phase != "step" for node in nodes) or all(map(is_sum, nodes)):
-        return None
-    attrs = build_stream(nodes, inputs, outputs) if _in_time(graph, nodes) else None
-    if attrs is None:
-        return None
-    ends = [node.origin or node.name for node in (nodes[0], nodes[-1])]
-    return Node(name, "Stream", inputs, outputs, attrs, " .. ".join(dict.fromkeys(ends)))
 
+    def __init__(self, graph: Graph, keep: Iterable[str] = ()) -> None:
+        self._graph = graph
+        self._wanted = {*keep, *(value.name for value in graph.outputs), *(new.name for _, new in graph.updates)}
+        self.readers: dict[str, set[str]] = {}
+        for node in graph.nodes:
+            for value in node.inputs:
+                self.readers.setdefault(value.name, set()).add(node.name)
 
-def _in_time(graph: Graph, nodes: Sequence[Node]) -> bool:
-    """Whether nobody who needs what the nodes make reads what they overwrite."""
-    inside = {node.name for node in nodes}
-    victims = {node.inputs[source].name for node in nodes for _, source in alias_of(node)}
-    late = [n for n in graph.nodes if n.name not in inside and any(value.name in victims for value in n.inputs)]
-    if not late:
-        return True
-    made = {value.name for node in nodes for value in node.outputs}
-    for node in graph.nodes:
-        if any(value.name in made for value in node.inputs):
-            made.update(value.name for value in node.outputs)
-    return not any(value.name in made for node in late for value in node.inputs)
+    def stream(self, nodes: Sequence[Node], name: str) -> Node | None:
+        """The stream of these nodes, which follow each other in the graph (but for sums over rows, which may stand
+        further behind); None if there is no such stream."""
+        inside, made = {node.name for node in nodes}, {value.name for node in nodes for value in node.outputs}
+        overwriting = {node.outputs[out].name for node in nodes for out, _ in alias_of(node)}
+
+        def is_result(name: str) -> bool:
+            return name in overwriting or name in self._wanted or not self.readers.get(name, inside) <= inside
+
+        outputs = tuple(value for node in nodes for value in node.outputs if is_result(value.name))
+        inputs = tuple(dict.fromkeys(v for node in nodes for v in node.inputs if v.name not in made))
+        if any(node.phase != "step" for node in nodes) or all(map(is_sum, nodes)):
+            return None
+        attrs = build_stream(nodes, inputs, outputs) if self._in_time(nodes, inside) else None
+        if attrs is None:
+            return None
+        ends = [node.origin or node.name for node in (nodes[0], nodes[-1])]
+        return Node(name, "Stream", inputs, outputs, attrs, " .. ".join(dict.fromkeys(ends)))
+
+    def _in_time(self, nodes: Sequence[Node], inside: set[str]) -> bool:
+        """Whether nobody who needs what the nodes make reads what they overwrite."""
+        victims = (node.inputs[source].name for node in nodes for _, source in alias_of(node))
+        late = {reader for name in victims for reader in self.readers.get(name, ())} - inside
+        if not late:
+            return True
+        made = {value.name for node in nodes for value in node.outputs}
+        for node in self._graph.nodes:
+            if any(value.name in made for value in node.inputs):
+                made.update(value.name for value in node.outputs)
+        return not any(v.name in made for node in self._graph.nodes if node.name in late for v in node.inputs)
 
 
 def with_sums_beside(graph: Graph) -> Graph:

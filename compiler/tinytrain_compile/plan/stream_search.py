@@ -9,20 +9,20 @@ larger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ops.base import alias_of, row_form
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import LINES, takes_lines
-from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planned import REMEMBERED, plan_graph
-from tinytrain_compile.plan.planner import least_load
-from tinytrain_compile.plan.stream_rewrite import inner_nodes, stream_node, with_streams, with_sums_beside
+from tinytrain_compile.plan.planned import REMEMBERED, least_arena, plan_graph
+from tinytrain_compile.plan.planner import least_load, sure_load
+from tinytrain_compile.plan.stream_model import StreamModel
+from tinytrain_compile.plan.stream_rewrite import inner_nodes, with_streams, with_sums_beside
 from tinytrain_compile.plan.validate_streams import validate_streams
 
 LONGEST = 12
@@ -36,7 +36,7 @@ _NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """A run of layers up to some place: its largest load, layers in streams, and these streams."""
 
     load: int
@@ -73,29 +73,27 @@ def _streamed(graph: Graph, quick: PlanOptions, room: int) -> Graph:
         return graph
     without = plan_graph(graph, quick).plan
     found = proposed(beside, without, quick, runs, room)
-    chosen, least = needed_streams(graph, found, quick, room) if found else ([], without.arena_bytes)
-    if not any(map(takes_lines, chosen)) and (not chosen or least >= without.arena_bytes):
+    result, least = needed_streams(graph, found, quick, room) if found else (graph, without.arena_bytes)
+    if not any(map(takes_lines, result.nodes)) and least >= without.arena_bytes:
         return graph
-    result = with_streams(graph, chosen)
     validate_streams(graph, result)
     return result
 
 
-def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, room: int = 0) -> tuple[list[Node], int]:
-    """(those of the streams without which the arena would be larger, the arena with them), by quick plans."""
-
-    def arena(streams: Sequence[Node]) -> int:
-        return plan_graph(with_streams(graph, streams), quick).plan.arena_bytes
-
-    chosen, least = list(streams), arena(streams)
+def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, room: int = 0) -> tuple[Graph, int]:
+    """(the graph with those of the streams without which the arena would be larger, its arena), by quick plans."""
+    chosen, result = list(streams), with_streams(graph, streams)
+    least = least_arena(result, quick)
     for stream in streams:
-        if takes_lines(stream):
+        most, inside = max(least, room), {node.name for node in inner_nodes(stream)}
+        if takes_lines(stream) or sure_load(graph, quick, inside) > most:
             continue
         fewer = [other for other in chosen if other != stream]
-        found = arena(fewer)
-        if found <= max(least, room):
-            chosen, least = fewer, found
-    return chosen, least
+        without = with_streams(graph, fewer)
+        found = least_arena(without, quick, most)
+        if found <= most:
+            chosen, result, least = fewer, without, found
+    return result, least
 
 
 def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range], room: int = 0) -> list[Node]:
@@ -105,25 +103,65 @@ def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequenc
     """
     steps = {node.name: step for step, node in enumerate(plan.order)}
     load = load_of(plan.buffers, len(plan.order))
-    floor = max(room, least_load(graph, options, {graph.nodes[index].name for run in runs for index in run}))
-    model = StreamModel(graph, plan, steps, options)
 
-    def alone(index: int) -> int:
-        node = graph.nodes[index]
+    def alone(node: Node) -> int:
         return _NEVER if node.op == LINES else load[steps[node.name]]  # rows of the image come into a stream
 
+    floor = max(room, least_load(graph, options, {graph.nodes[index].name for run in runs for index in run}))
+    cutter = Cutter(StreamModel(graph, plan, options), alone)
     found: list[Node] = []
-    for run in sorted(runs, key=lambda run: (-max(map(alone, run)), run.start)):
-        best = [_Cut(floor, 0, ())]
-        for end in range(1, len(run) + 1):
-            cut = replace(best[end - 1], load=max(best[end - 1].load, alone(run[end - 1])))
-            for start in range(max(0, end - LONGEST), end - 1):
-                if max(map(alone, run[start:end])) > floor:
-                    cut = model.better(cut, best[start], graph.nodes[run[start] : run[end - 1] + 1])
-            best.append(cut)
-        found += best[-1].streams
-        floor = max(floor, best[-1].load)
+    layers = [graph.nodes[run.start : run.stop] for run in sorted(runs, key=lambda run: run.start)]
+    for run in sorted(layers, key=lambda run: -max(map(alone, run))):
+        cut = cutter.best(run, floor)
+        found += cut.streams
+        floor = max(floor, cut.load)
     return sorted(found, key=lambda stream: min(steps[node.name] for node in inner_nodes(stream)))
+
+
+class Cutter:
+    """Cuts runs of layers into streams and layers alone. alone: the load of a layer that is in no stream."""
+
+    def __init__(self, model: StreamModel, alone: Callable[[Node], int]) -> None:
+        self._model, self._alone = model, alone
+        self.built = self.looked = 0
+
+    def best(self, run: Sequence[Node], floor: int) -> Cut:
+        """The cut of smallest load, of which everything up to `floor` is as good as none."""
+        loads = [self._alone(node) for node in run]
+        best = [Cut(floor, 0, ())]
+        for end in range(1, len(run) + 1):
+            alone = replace(best[end - 1], load=max(best[end - 1].load, loads[end - 1]))
+            starts = [s for s in range(max(0, end - LONGEST), end - 1) if max(loads[s:end]) > floor]
+            best.append(self._with_a_stream(alone, [(best[start], run[start:end]) for start in starts]))
+        return best[-1]
+
+    def _with_a_stream(self, alone: Cut, ways: Sequence[tuple[Cut, Sequence[Node]]]) -> Cut:
+        """The best of a cut, and of these, each followed by a stream of these layers; the first of equals.
+
+        What promises most is built first: most others then need not be.
+        """
+        found, first = alone, -1
+        for least, place in sorted(self._promises(ways)):
+            before, nodes = ways[place]
+            if (least, place) > (found.price, first) or self.built >= MOST_BUILT:
+                break
+            self.built += 1
+            stream = self._model.stream(nodes)
+            if stream is not None:
+                load = max(before.load, self._model.load(stream, nodes))
+                cut = Cut(load, before.layers + len(nodes), (*before.streams, stream))
+                if (cut.price, place) < (found.price, first):
+                    found, first = cut, place
+        return found
+
+    def _promises(self, ways: Sequence[tuple[Cut, Sequence[Node]]]) -> Iterator[tuple[tuple[int, int, int], int]]:
+        """(a price that a way is not below, its place)."""
+        for place, (before, nodes) in enumerate(ways):
+            if self.looked >= MOST_LOOKED:
+                return
+            self.looked += self._model.buffers
+            load = max(before.load, self._model.least(nodes))
+            yield (load, before.layers + len(nodes), len(before.streams) + 1), place
 
 
 def runs_of(graph: Graph) -> Iterator[range]:
@@ -135,76 +173,3 @@ def runs_of(graph: Graph) -> Iterator[range]:
             if index - start > 1:
                 yield range(start, index)
             start = index + 1
-
-
-class StreamModel:
-    """Bytes that are live while a stream runs, by a plan without streams."""
-
-    def __init__(self, graph: Graph, plan: MemoryPlan, steps: dict[str, int], options: PlanOptions) -> None:
-        self._graph, self._plan, self._steps, self._options = graph, plan, steps, options
-        self._ends = {name: buffer.last_step for buffer in plan.buffers for name in buffer.values}
-        self._made = {value.name: step for step, node in enumerate(plan.order) for value in node.outputs}
-        self._first = [
-            min(buffer.values or (buffer.name,), key=lambda name: self._made.get(name, -1)) for buffer in plan.buffers
-        ]
-        self._readers: dict[str, set[str]] = {}
-        for node in graph.nodes:
-            for value in node.inputs:
-                self._readers.setdefault(value.name, set()).add(node.name)
-        self.built = self.looked = 0
-
-    def better(self, known: _Cut, before: _Cut, nodes: Sequence[Node]) -> _Cut:
-        """The better of a cut, and what is before with these nodes as a stream, if they can be one."""
-        if self.looked >= MOST_LOOKED or self.built >= MOST_BUILT:
-            return known
-        self.looked += len(self._plan.buffers)
-        if max(before.load, self.least(nodes)) > known.load:
-            return known
-        self.built += 1
-        stream = stream_node(self._graph, nodes, f"stream_{nodes[0].name}_{len(nodes)}", self._options.keep)
-        if stream is None:
-            return known
-        load = max(before.load, self.load(stream, nodes))
-        found = _Cut(load, before.layers + len(nodes), (*before.streams, stream))
-        return min(known, found, key=lambda cut: cut.price)
-
-    def _beside(self, nodes: Sequence[Node]) -> int:
-        """Bytes that live while any of these nodes runs, and that none of them makes."""
-        steps = {self._steps[node.name] for node in nodes}
-        own = {value.name for node in nodes for value in node.outputs} | {node.name for node in nodes}
-        return sum(
-            buffer.size_bytes
-            for buffer, first in zip(self._plan.buffers, self._first, strict=True)
-            if first not in own and any(buffer.first_step <= step <= buffer.last_step for step in steps)
-        )
-
-    def least(self, nodes: Sequence[Node]) -> int:
-        """No stream of these nodes has a smaller load: it has no scratch, and one result covers one operand wholly."""
-        reserved, inside = self._options.reserved, {node.name for node in nodes}
-        last = max(self._steps[node.name] for node in nodes)
-        read = {value.name: reserved(value.size_bytes) for node in nodes for value in node.inputs}
-        dying = [size for name, size in read.items() if self._ends.get(name, last + 1) <= last]
-        results = [
-            reserved(value.size_bytes)
-            for node in nodes
-            for index, value in enumerate(node.outputs)
-            if index not in dict(alias_of(node)) and not self._readers.get(value.name, set()) <= inside
-        ]
-        return self._beside(nodes) + sum(results) - min(max(results, default=0), max(dying, default=0))
-
-    def load(self, stream: Node, nodes: Sequence[Node]) -> int:
-        """Of a stream of these nodes."""
-        steps = {self._steps[node.name] for node in nodes}
-        reserved = self._options.reserved
-        attrs = stream.attrs
-        assert isinstance(attrs, StreamAttrs)
-        overwriting = dict(attrs.overwrites)
-        made = (value for index, value in enumerate(stream.outputs) if index not in overwriting)
-        results = sum(reserved(value.size_bytes) for value in made)
-        saved = [0]
-        for cover in attrs.covers:
-            source, result = stream.inputs[cover.source], stream.outputs[cover.output]
-            if self._ends.get(source.name, max(steps) + 1) <= max(steps):
-                both = (reserved(result.size_bytes), reserved(source.size_bytes))
-                saved.append(sum(both) - max(both[0], reserved(cover.distance) + both[1]))
-        return self._beside(nodes) + results + reserved(attrs.scratch_bytes) - max(saved)

@@ -202,21 +202,18 @@ class _Replay:
 
     def _position(self) -> None:
         low, size = self._attrs.position, position_bytes(len(self._attrs.nodes))
-        if low >= 0 and np.any(self._scratch[low : low + size] != _POSITION):
+        if low >= 0 and (self._scratch[low : low + size] != _POSITION).any():
             raise PlanError("stream scratch", f"the position of {self._node.name!r} is overwritten")
 
     def _call(self, index: int, first: int, rows: int) -> None:
-        """Reads, works, writes: what it reads and works in has to be there until the end."""
+        """Works and writes; what it reads and works in has to be there then (nothing brings it back that was not)."""
         node, form = self._attrs.nodes[index], self._forms[index]
         result = node.outputs[0]
         if first + rows > form.height(node) or rows % form.unit or (form.sum is not None and rows > 1):
             raise PlanError("stream order", f"{node.name!r} computes more rows than it has, or than a call may")
-        self._reads(node, form, first, rows)
-        self._prepared(index)
         low = self._attrs.work[index]
         working = slice(low + form.kept_bytes, low + form.scratch_bytes)
         self._scratch[working] = _NOTHING
-        self._reads(node, form, first, rows)
         if form.sum is None:
             to = self._maps[result.name]
             self._in_one_piece(node, to, first, rows)
@@ -224,12 +221,12 @@ class _Replay:
                 to.memory[to.row(row)] = to.says(row)
         self._reads(node, form, first, rows)
         self._prepared(index)
-        if np.any(self._scratch[working] != _NOTHING):
+        if (self._scratch[working] != _NOTHING).any():
             raise PlanError("stream scratch", f"{node.name!r} writes its result over its own working memory")
 
     def _prepared(self, index: int) -> None:
         low, kept = self._attrs.work[index], self._forms[index].kept_bytes
-        if np.any(self._scratch[low : low + kept] != _PREPARED + index):
+        if (self._scratch[low : low + kept] != _PREPARED + index).any():
             raise PlanError("stream scratch", f"what node {index} of {self._node.name!r} prepares is overwritten")
 
     def _reads(self, node: Node, form: RowForm, first: int, rows: int) -> None:
@@ -243,7 +240,7 @@ class _Replay:
     def _check(self, name: str, rows: range, reader: str) -> None:
         found = self._maps[name]
         for row in rows:
-            if np.any(found.memory[found.row(row)] != found.says(row)):
+            if (found.memory[found.row(row)] != found.says(row)).any():
                 raise PlanError("stream row", f"row {row} of {name!r} is not there when {reader!r} reads it")
 
     def _in_one_piece(self, node: Node, found: _Map, first: int, rows: int) -> None:

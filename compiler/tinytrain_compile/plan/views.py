@@ -120,8 +120,10 @@ class ViewGroups:
 
 def candidates(graph: Graph, alignment: int, without: Collection[str] = ()) -> tuple[str, ...]:
     """Names of nodes that may become views together: in the graph's order, each if it can be beside those before."""
+    wanted = [node for node in graph.nodes if op_def(node.op).as_view and node.name not in without]
+    if not wanted:
+        return ()
     groups = ViewGroups(graph)
-    wanted = (node for node in graph.nodes if op_def(node.op).as_view and node.name not in without)
     return tuple(node.name for node in wanted if groups.relate(node, alignment))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Attrs, Node, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
 from tinytrain_compile.ops.base import ops_with
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
@@ -72,6 +72,8 @@ class Backward:
             "Reduce": self._bias,
             "Add": self._sum,
             "Expand": self._expand,
+            "TakeChannels": self._take,
+            "ScoreChannels": self._score,
             "MaxPoolGrad": self._max_pool,
             **dict.fromkeys(GRADS, self._data),
             **dict.fromkeys(ops_with("moves_data"), self._move),
@@ -215,6 +217,29 @@ class Backward:
         ratio = np.broadcast_to(np.asarray(error.unit) / taps / np.asarray(unit), (channels,))
         result = self._conv_error(node, replace(conv, bias=False), attrs.input_hw, error, (ones,), ratio, mask, owner)
         return replace(result, unit=unit)
+
+    # ---- chosen channels ----------------------------------------------------------------------------------------
+
+    def _take(self, node: Node) -> bool:
+        """Some channels of a layer's error, which stay in that layer's unit."""
+        x, place = node.inputs
+        form, layer, out = self._error(x), self._layer_of.get(x.name), node.outputs[0]
+        if not isinstance(form, Err) or layer is None:
+            return False
+        (some,) = self._r.emit("TakeChannels", (form.value, place), node.attrs, node)
+        self._r.forms[out.name], self._layer_of[out.name] = replace(form, value=some), layer
+        return True
+
+    def _score(self, node: Node) -> bool:
+        """Squares of integers, by what 1 is worth in each channel beside the channel where that is most."""
+        form, out = self._error(node.inputs[0]), node.outputs[0]
+        if not isinstance(form, Err):
+            return False
+        unit = np.broadcast_to(np.asarray(form.unit, np.float64), out.shape)
+        table = self._r.table(f"{node.name}.unit", np.square(unit / unit.max()).astype(np.float32))
+        inputs = (form.value, form.exponent, table)
+        (self._r.forms[out.name],) = self._r.emit("QScoreChannels", inputs, NO_ATTRS, node)
+        return True
 
     # ---- between layers -----------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tinytrain_compile.ops.base import Split, ops_with
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
-from tinytrain_compile.ops.linear import WEIGHT, GemmAttrs, join_split
+from tinytrain_compile.ops.linear import PARTS, GemmAttrs, join_split
 from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs, ReshapeAttrs
@@ -32,9 +32,10 @@ _MASKS = ("ClipGrad", "ClipMask")
 class IntegerLayer:
     """A convolution (or dense layer) that runs in integers, and what its backward pass needs.
 
-    parts: int8 weight values (arena part, flash part); bias: int32 value; scale: per output channel, of the weight;
-    x: its input; conv: geometry as a convolution; tables: where a rescale of its channels finds what it changes, if it
-    can have one. bias_unit: real value of one unit of the bias as it is stored: the accumulator's, unless it is shared.
+    parts: int8 weight values (arena part, flash part), and the table of their channels' places, if there is one; bias:
+    int32 value; scale: per output channel, of the weight; x: its input; conv: geometry as a convolution; tables: where
+    a rescale of its channels finds what it changes, if it can have one. bias_unit: real value of one unit of the bias
+    as it is stored: the accumulator's, unless it is shared.
     """
 
     parts: tuple[Value, ...]
@@ -183,7 +184,7 @@ class Forward:
     def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:
         """int8 weight parts and int32 bias of a layer, as constants or state."""
         o = operands(node)
-        floats, weight, own_bias = o.several(*WEIGHT), o["w"], o.get("bias")
+        floats, weight, own_bias = o.several(*PARTS), o["w"], o.get("bias")
         scale = _weight_scale(floats, conv.split)
         tables = self._rescaling.tables(weight, own_bias, conv.split)
         if tables is not None:
@@ -195,7 +196,7 @@ class Forward:
                 self.integer_parameters[value.name] = self._weight(value, own)
             parts.append(self.integer_parameters[value.name])
         bias, unit = self._bias(node, own_bias, scale * x.quant.scale[0])
-        return IntegerLayer(tuple(parts), bias, scale, x, conv, node, tables, unit)
+        return IntegerLayer((*parts, *o.several("place?")), bias, scale, x, conv, node, tables, unit)
 
     def _weight(self, value: Value, scale: Array) -> Value:
         data = self._r.constants[value.name].astype(np.float64)
@@ -340,6 +341,8 @@ def _weight_scale(parts: tuple[Value, ...], split: Split | None) -> Array:
         scales.append(np.broadcast_to(np.asarray(value.quant.scale, np.float64), (value.shape[0],)))
     if split is None or split.axis == "in":
         return scales[0]
+    if split.on_device:
+        return scales[1]
     return join_split(tuple(scales), split, 0, 0)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ir.types import Node
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Node, Quant, Value
 from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT
-from tinytrain_compile.ops.int8.subspace import QModeAttrs
+from tinytrain_compile.ops.int8.subspace import LARGEST, QAlongAttrs, QModeAttrs, rows_in_int8
 from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.subspace import ModeAttrs
@@ -14,17 +19,28 @@ from tinytrain_compile.quantize.state import Rewriter
 _GRADIENTS = (CONV_GRAD_WEIGHT.name, GEMM_GRAD_WEIGHT.name)
 
 
-class Copies:
-    """Rewrites the first and the last nodes of a copy; those between them are float32 in any case.
+@dataclass(frozen=True, eq=False)
+class _Core:
+    """An int8 copy: real = value * unit * the step of each axis in `steps` at its index. act: what it is a copy of."""
 
-    Copies count in steps of the activation, subspaces have no unit: so no scale appears, and the format of what comes
-    back is the activation's.
+    value: Value
+    act: Act
+    unit: float
+    steps: Mapping[int, Array]
+
+
+class Copies:
+    """Rewrites the nodes of a copy. Of subspaces that follow the first and the last ones alone: those between them are
+    float32 in any case. These copies count in steps of the activation, subspaces have no unit: so no scale appears, and
+    the format of what comes back is the activation's. Of fixed subspaces every node becomes integer, where the steps of
+    what is kept are known.
     """
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._r = rewriter
         self._of: dict[str, Act] = {}
         """What a value is made of, by its name: of cores, and of those that are expanded again in part."""
+        self._cores: dict[str, _Core] = {}
 
     def rewrite(self, node: Node) -> bool:
         """Emit the integer form of a node that reads an int8 activation, or gives it back."""
@@ -32,13 +48,22 @@ class Copies:
             return False
         x, attrs = operand(node, "x"), node.attrs
         assert isinstance(attrs, ModeAttrs)
+        if x.name in self._cores:
+            self._along(node, attrs, self._cores[x.name])
+            return True
         known = self._of.get(x.name)
         if known is None:
             act = self._r.act(x, node)
-            return act is not None and self._into(node, attrs, act)
+            return act is not None and self._first(node, attrs, act)
         self._of[node.outputs[0].name] = known
         reader = self._r.only_reader(node.outputs[0])
         return reader is not None and reader.op in _GRADIENTS and self._back(node, attrs, known)
+
+    def _first(self, node: Node, attrs: ModeAttrs, act: Act) -> bool:
+        if not attrs.steps:
+            return self._into(node, attrs, act)
+        self._along(node, attrs, _Core(act.value, act, act.quant.scale[0], {}))
+        return True
 
     def _into(self, node: Node, attrs: ModeAttrs, act: Act) -> bool:
         """A product of an int8 activation; its results are float32."""
@@ -53,6 +78,34 @@ class Copies:
     def _back(self, node: Node, attrs: ModeAttrs, act: Act) -> bool:
         """The last product on the way back: rounded to the activation's format."""
         inputs = tuple(self._r.as_float(operand(node, name), node) for name in ("x", "u"))
-        (out,) = self._r.emit("QModeExpand", inputs, QModeAttrs(attrs.axis, True, act.quant.zero), node)
+        (out,) = self._r.emit("QModeExpand", inputs, QModeAttrs(attrs.axis, True, zero=act.quant.zero), node)
         self._r.forms[node.outputs[0].name] = Act(out, act.quant)
         return True
+
+    # ---- fixed subspaces --------------------------------------------------------------------------------------------
+
+    def _along(self, node: Node, attrs: ModeAttrs, x: _Core) -> None:
+        """A product with int8 numbers. Steps of other axes are those of x and of the result, so in no factor."""
+        u = self._r.train.graph.constants[operand(node, "u").name].astype(np.float64)
+        others = {axis: steps for axis, steps in x.steps.items() if axis != attrs.axis}
+        quant, name = x.act.quant, node.outputs[0].name
+        if not attrs.expand:
+            steps = np.asarray(attrs.steps)
+            out = self._product(node, attrs.axis, x, u, steps, Quant((1.0,), 0, -LARGEST, LARGEST))
+            self._cores[name] = _Core(out, x.act, 1.0, {**others, attrs.axis: steps})
+            return
+        wide = (u * x.steps[attrs.axis][:, None]).T
+        target = Quant(attrs.steps, 0, -LARGEST, LARGEST) if attrs.steps else quant
+        out = self._product(node, attrs.axis, x, wide, np.full(len(wide), target.scale[0]), target)
+        if attrs.steps:
+            self._cores[name] = _Core(out, x.act, target.scale[0], others)
+        else:
+            self._r.forms[name] = Act(out, quant)
+
+    def _product(self, node: Node, axis: int, x: _Core, matrix: Array, steps: Array, to: Quant) -> Value:
+        numbers, scales = rows_in_int8(matrix)
+        multiplier, shift, _ = self._r.factors(f"{node.name}.factor", scales * x.unit / steps)
+        inputs = (x.value, self._r.table(f"{node.name}.matrix", numbers), multiplier, shift)
+        zero = x.act.quant.zero if x.value == x.act.value else 0
+        (out,) = self._r.emit("QAlong", inputs, QAlongAttrs(axis, zero, to.zero, to.low, to.high), node)
+        return out

@@ -9,7 +9,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import infer, op_def
 from tinytrain_compile.ops.int8.update import error_exponents
-from tinytrain_compile.ops.linear import WEIGHT
+from tinytrain_compile.ops.linear import PARTS
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.quantize.backward import FLOAT_UPDATES, Backward
 from tinytrain_compile.quantize.forms import Act
@@ -26,7 +26,7 @@ _READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *FLOAT_UPDATES)
 
 
 def _parameters(node: Node) -> tuple[Value, ...]:
-    return operands(node).several(*WEIGHT, "bias?")
+    return operands(node).several(*PARTS, "bias?")
 
 
 def _used_otherwise(graph: Graph) -> frozenset[str]:
@@ -119,6 +119,7 @@ class _Rewrite:
         state = [v for v in old.state if v.name not in integer] + r.state
         known = {v.name for v in r.accumulators}
         accumulators = [v for v in old.accumulators if v.name not in known] + r.accumulators
+        flag = None if train.choice is None else train.choice.flag
         updates, inputs = self._all_updates(integer), (self._stored_input(old), *old.inputs[1:])
         nodes = [n for n in r.builder.nodes if n.phase == "step"] + [n for n in r.builder.nodes if n.phase == "apply"]
         whole = Graph(old.name, tuple(nodes), inputs, outputs, {}, (), (), (), updates)
@@ -133,7 +134,7 @@ class _Rewrite:
             outputs,
             {name: data for name, data in {**r.constants, **r.builder.constants}.items() if name in used},
             tuple(v for v in old.parameters if v.name in used and v.name not in integer),
-            tuple(v for v in state if v.name in live or v.name == train.learning_rate.name),
+            tuple(v for v in state if v.name in live or v in (train.learning_rate, flag)),
             tuple(v for v in accumulators if v.name in live or v == train.weight_sum),
             updates,
             (*old.notes, *self._rescaling.notes(), *self._updates.notes(), *self._notes()),

@@ -14,6 +14,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, Phase, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.base import SumOverflowError, op_def
+from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.int8.pointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables
@@ -71,6 +72,10 @@ class Rewriter:
         own = self.builder.constant(f"{owner.name}.{role}_shift", shift)
         setattr(owner, role, own)
         return table, own, largest
+
+    def of_chosen(self, tables: Iterable[Value], place: Value, count: int, like: Node) -> tuple[Value, ...]:
+        """Of tables for all channels, what belongs to those that the device chose."""
+        return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like)[0] for table in tables)
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
         """The same tables where no exponent is added to the shifts; whether all are in -31..-1 and no factor is 0.

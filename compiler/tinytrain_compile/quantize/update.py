@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.choice import whole_name
 from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs, QWeightApplyAttrs
@@ -136,10 +137,12 @@ class Updates:
         square = layer.bias_unit * (layer.accumulator_scale if len(uses) == 1 else layer.bias_unit)
         if isinstance(gradient, WeightGradient):
             square = layer.scale**2
-            if split is not None and split.axis == "out":
+            if split is not None and split.axis == "out" and not split.on_device:
                 square = square[list(split.channels)]
         role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
         multiplier, shift, _ = self._r.factors(node.name, 1.0 / square, layer.tables, role)
+        if role == "weight" and split is not None and split.on_device:
+            multiplier, shift = self._r.of_chosen((multiplier, shift), layer.parts[-1], len(split.channels), node)
         return (multiplier, shift, self.rate, exponent)
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
@@ -277,7 +280,8 @@ class Updates:
         found = dict(self._r.train.trained)
         for name in found.keys() & self._forward.integer_parameters.keys():
             fraction = self._fractions[name].name if name in self._fractions else ""
-            found[name] = replace(found[name], unit=IntegerUnit(self._forward.units[name], fraction))
+            units = self._forward.units[whole_name(self._r.train.choice, name)]
+            found[name] = replace(found[name], unit=IntegerUnit(units, fraction))
         for layer in self._forward.layers.values():
             if layer.tables is None or not layer.tables.complete or layer.tables.forward is None:
                 continue
@@ -390,9 +394,5 @@ def _check_rule(node: Node) -> None:
         what = "int8, which a quantised model gets by itself, has plain momentum"
         raise CompileError("E0101", flag, what, "leave it out, or use --quant fp32")
     if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
-        raise CompileError(
-            "E0101",
-            "--weight-decay",
-            "int8 weights (and a quantised model's are that by themselves) take no decay",
-            "leave --weight-decay out, or use --quant fp32",
-        )
+        what = "int8 weights (and a quantised model's are that by themselves) take no decay"
+        raise CompileError("E0101", "--weight-decay", what, "leave --weight-decay out, or use --quant fp32")

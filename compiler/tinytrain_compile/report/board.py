@@ -68,7 +68,7 @@ def board_json(summary: Summary) -> dict[str, Any] | None:
             "model_bytes": board.flash_bytes,
             "used_bytes": _flash_used(summary),
         },
-        "energy_source": board.pj_source,
+        "energy_source": summary.energy_source,
         "sources": list(board.sources),
     }
 

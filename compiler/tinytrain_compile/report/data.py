@@ -34,6 +34,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
     return {
         "model": summary.model,
         "target": summary.target,
+        "energy_source": summary.energy_source or None,
         "board": board_json(summary),
         "quant": summary.quant,
         "contract": summary.contract,

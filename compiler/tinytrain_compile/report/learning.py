@@ -71,7 +71,8 @@ def _learned(finding: Finding, one: Learned) -> list[str]:
 def _threshold(when: str, score: Score) -> str:
     alarms = "" if score.false_alarms is None else f", {score.false_alarms:.1%} false alarms"
     detected = "" if score.detected is None else f", {score.detected:.1%} of faults found"
-    return f"threshold {when}, 99 % of the own samples' errors: {score.threshold:.4g}{alarms}{detected}"
+    which = "99 % of the errors of own samples kept from training"
+    return f"threshold {when}, {which}: {score.threshold:.4g}{alarms}{detected}"
 
 
 def _costs(finding: Finding) -> list[str]:

@@ -46,21 +46,28 @@ class LayerWays:
 
 
 def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWays, ...]:
-    """For every layer, in topological order. frozen: how many of the first ones cannot be trained."""
-    whole = whole_only(graph)
+    """For every layer, in topological order. frozen: how many of the first ones cannot be trained.
+
+    The last layer is not trained for a part of its outputs: they are the network's, and a class that is not trained
+    among others that are loses what it knew.
+    """
+    whole, layers = whole_only(graph), layers_of(graph)
+    found = tuple(_ways(layer, gains, whole, layer is layers[-1]) for layer in layers)
     return tuple(
-        LayerWays(layer, _ways(layer, gains, whole) if index >= frozen else _ways(layer, gains, whole)[:1])
-        for index, layer in enumerate(layers_of(graph))
+        LayerWays(layer, ways if index >= frozen else ways[:1])
+        for index, (layer, ways) in enumerate(zip(layers, found, strict=True))
     )
 
 
-def _ways(layer: Layer, gains: GainTable, whole: frozenset[str]) -> tuple[Way, ...]:
+def _ways(layer: Layer, gains: GainTable, whole: frozenset[str], last: bool) -> tuple[Way, ...]:
     bias = bool(layer.biases)
     ways = [Way("frozen", SchemeEntry(layer.name, False, 0, "out"), 0, 0)]
     if bias:
         ways.append(_way("bias", SchemeEntry(layer.name, True, 0, "out"), layer, gains))
     if layer.weights and layer.weights[0].name not in whole:
         for axis, total in axes_of(layer).items():
+            if axis == "out" and last:
+                continue
             for part, count in {total // part: part for part in PARTS if total >= 2 * part or part == 2}.items():
                 if 0 < part < total:
                     entry = SchemeEntry(layer.name, bias, gains.best(layer, axis, part), axis)
@@ -109,7 +116,10 @@ def _entry_of(layer: Layer, plan: UpdatePlan, fixed: bool = False) -> SchemeEntr
     piece = next((plan.updates[value.name] for value in weights if plan.updates[value.name] is not None), None)
     if piece is None:
         return SchemeEntry(layer.name, bias, "all" if weights else 0, "out", *kept)
-    return SchemeEntry(layer.name, bias, piece.channels, weight_axis(layer.node, piece.axis), *kept)
+    axis = weight_axis(layer.node, piece.axis)
+    if piece.on_device:
+        return SchemeEntry(layer.name, bias, len(piece.channels), axis, on_device=True)
+    return SchemeEntry(layer.name, bias, piece.channels, axis, *kept)
 
 
 def entries_of_plan(graph: Graph, plan: UpdatePlan, fixed: bool = False) -> tuple[SchemeEntry, ...]:
@@ -144,6 +154,7 @@ def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
                 lines.append(f"weight = {json.dumps(weight)}")
             if entry.weight not in (0, "all"):
                 lines.append(f'axis = "{entry.axis}"')
+            lines += ['chosen = "device"'] if entry.on_device else []
             if entry.activation:
                 lines += [f'activation = "{entry.activation}"', f"ranks = {list(entry.ranks)}"]
             blocks.append("\n".join(lines) + "\n")

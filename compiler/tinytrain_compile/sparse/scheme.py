@@ -10,7 +10,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.toml_table import load_toml
 from tinytrain_compile.files.user_file import read_text
 
-_KEYS = {"layer", "bias", "weight", "axis", "activation", "ranks"}
+_KEYS = {"layer", "bias", "weight", "axis", "chosen", "activation", "ranks"}
 _ACTIVATIONS = ("exact", "asi", "subspace")
 _MODES = 4
 """Of an activation, at most."""
@@ -20,6 +20,7 @@ _MODES = 4
 class SchemeEntry:
     """One [[update]] table. weight: "all", a count of leading channels (0: none), or channel indices.
 
+    on_device: the device chooses as many others (chosen = "device").
     activation: how the layer keeps its input ("": as --activations says); ranks: of its modes, none: measured ones.
     """
 
@@ -29,6 +30,7 @@ class SchemeEntry:
     axis: str
     activation: str = ""
     ranks: tuple[int, ...] = ()
+    on_device: bool = False
 
 
 def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
@@ -60,7 +62,21 @@ def _entry(where: str, raw: Any) -> SchemeEntry:
     if axis not in ("out", "in"):
         raise _bad(where, '`axis` is "out" or "in"')
     weight = _weight(where, table.get("weight", 0))
-    return SchemeEntry(layer, bias, weight, axis, *_activation(where, table))
+    return SchemeEntry(layer, bias, weight, axis, *_activation(where, table), _on_device(where, table))
+
+
+def _on_device(where: str, table: dict[str, Any]) -> bool:
+    """Whether the device chooses which channels are trained."""
+    if "chosen" not in table:
+        return False
+    weight = table.get("weight", 0)
+    if table["chosen"] != "device":
+        raise _bad(where, '`chosen` is "device", or left out')
+    if weight in (0, "all") or isinstance(weight, list):
+        raise _bad(where, '`chosen = "device"` needs `weight`, a number of channels')
+    if table.get("activation") in ("asi", "subspace"):
+        raise _bad(where, '`chosen = "device"` needs whole activations: leave `activation` out')
+    return True
 
 
 def _activation(where: str, table: dict[str, Any]) -> tuple[str, tuple[int, ...]]:

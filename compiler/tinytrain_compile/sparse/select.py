@@ -190,4 +190,10 @@ def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | No
         )
     if len(channels) == total:
         return None
-    return ChannelSlice(weight_axis(layer.node, entry.axis), channels)
+    axis = weight_axis(layer.node, entry.axis)
+    grouped = isinstance(layer.node.attrs, ConvAttrs) and layer.node.attrs.groups > 1
+    if entry.on_device and (grouped or axis == "in"):
+        what = "reads its input in groups" if grouped else f"would have its {entry.axis} channels chosen"
+        way = "choose channels that a layer without groups makes, or leave `chosen` out"
+        raise CompileError("E0302", layer.name, f"{what}, which the device cannot", way)
+    return ChannelSlice(axis, channels, entry.on_device)

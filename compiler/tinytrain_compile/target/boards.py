@@ -20,13 +20,12 @@ def board_target(root: Table, core: Target) -> Target:
     memories = _kept_back(tuple(memory for memory, _ in entries), root.table("ram"), root)
     root.text(CORE_KEY)
     flash, reserved = _flash(root.table("flash"))
-    figures, source = _core(root.table("core"), core.core)
+    figures = _core(root.table("core"), core.core)
     board = Board(
         part=root.text("part"),
         flash=flash,
         flash_reserve_bytes=reserved,
         memories=memories,
-        pj_source=source,
         sources=root.texts("sources"),
         unverified=root.text("unverified") if root.has("unverified") else "",
     )
@@ -109,13 +108,14 @@ def _flash(table: Table) -> tuple[Region, int]:
     return Region(origin + boot, size - boot), reserve
 
 
-def _core(table: Table, core: Core) -> tuple[Core, str]:
-    """The core at the board's clock, and who says what a cycle takes (without a figure, the core's own stands)."""
-    clock = table.integer("clock_mhz", low=1)
-    energy = table.integer("pj_per_cycle", low=1) if table.has("pj_per_cycle") else core.pj_per_cycle
-    source = table.text("pj_source")
+def _core(table: Table, core: Core) -> Core:
+    """The core at the board's clock. Without a figure of what a cycle takes, the core's own stands, with its source."""
+    clock, source = table.integer("clock_mhz", low=1), table.text("pj_source")
+    energy = table.integer("pj_per_cycle", low=1) if table.has("pj_per_cycle") else None
     table.finish()
-    return replace(core, clock_mhz=clock, pj_per_cycle=energy), source
+    if energy is None:
+        return replace(core, clock_mhz=clock, pj_source=f"{source}; that of the core: {core.pj_source}")
+    return replace(core, clock_mhz=clock, pj_per_cycle=energy, pj_source=source)
 
 
 def _check(board: Board, root: Table) -> None:

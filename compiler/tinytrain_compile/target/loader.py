@@ -93,7 +93,9 @@ def _features(table: Table) -> Features:
 
 def _core(table: Table) -> Core:
     names = ("int8_mac_millicycles", "float_mac_millicycles", "element_millicycles", "pj_per_cycle")
-    core = Core(table.integer("clock_mhz", low=1), *(table.integer(name) for name in names))
+    numbers = (table.integer(name) for name in names)
+    clock = table.integer("clock_mhz", low=1)
+    core = Core(clock, *numbers, pj_source=table.text("pj_source") if table.has("pj_source") else "")
     table.finish()
     return core
 

@@ -25,7 +25,7 @@ class Core:
     """What computing costs, a model: a thousandth of a cycle is the unit of work, an instruction counts as a cycle.
 
     Of a multiply-accumulate by its number format, and of an element that operators without any write; accesses to the
-    first memory are part of these figures.
+    first memory are part of these figures. pj_source: who has measured or published pj_per_cycle, or that nobody has.
     """
 
     clock_mhz: int
@@ -33,6 +33,7 @@ class Core:
     float_mac_millicycles: int
     element_millicycles: int
     pj_per_cycle: int
+    pj_source: str
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,13 @@ class Board:
     """A board that people have: where its memories are. The first memory holds the arena.
 
     flash: what an application may have of it, behind a boot stage. flash_reserve_bytes: of that, for what is not the
-    model. pj_source: where the energy of a cycle is published. unverified: why less is known than of others, or "".
+    model. sources: of all that. unverified: why less is known than of others, or "".
     """
 
     part: str
     flash: Region
     flash_reserve_bytes: int
     memories: tuple[BoardMemory, ...]
-    pj_source: str
     sources: tuple[str, ...]
     unverified: str = ""
 

@@ -8,10 +8,12 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.choice import ChosenLayer
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
+from tinytrain_compile.training.chosen import Changes, choice_of, with_scores
 from tinytrain_compile.training.clipping import clip_notes, layers_of
 from tinytrain_compile.training.differentiate import differentiate
 from tinytrain_compile.training.dropout import count_samples, with_dropout
@@ -37,20 +39,21 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     imported, model = model, for_samples(model, options.micro_batch)
     graph = with_written_loss(model)
     builder = new_builder(_names(graph))
-    forward, trained = _forward(builder, model, graph, plan)
+    forward, trained, chosen = _forward(builder, model, graph, plan)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
     forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
-    found = _gradients(builder, forward, loss.loss, trained, factor)
+    found, scores = _gradients(builder, forward, loss.loss, trained, factor, chosen)
     copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, options.integer)
     forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
     optimizer.update(found, layers_of(forward))
-    optimizer.follow(keep_subspaces(builder, copies.updates))
+    optimizer.follow([*keep_subspaces(builder, copies.updates), *scores])
+    choice = choice_of(builder, chosen, optimizer.state)
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
@@ -72,6 +75,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         identity=identity_of(imported, plan, judge, options.meaning),
         trained={target.name: trained[target] for target, _ in found},
         low_rank=tuple(copies.kept),
+        choice=choice,
     )
     check_graph(result.graph, infer)
     return result
@@ -79,30 +83,40 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
 
 def _forward(
     builder: GraphBuilder, model: ImportedModel, graph: Graph, plan: UpdatePlan
-) -> tuple[list[Node], dict[Value, TrainedPart]]:
-    """The forward nodes with sliced weights in parts and what is frozen folded, and the values that are updated."""
+) -> tuple[list[Node], dict[Value, TrainedPart], list[ChosenLayer]]:
+    """The forward nodes with sliced weights in parts and what is frozen folded, the values that are updated, and of
+    which weights the device chooses channels."""
     slices = whole_where_read(model, plan)
-    forward, parts = split_weights(builder, graph.nodes, graph.constants, slices)
+    forward, parts, chosen = split_weights(builder, graph.nodes, graph.constants, slices)
     known = {value.name: value for value in graph.parameters}
     trained = {
         parts.get(name, known[name]): TrainedPart(name, slices[name] if name in parts else None)
         for name in plan.updates
     }
     kept = {value.name for value in (*trained, *graph.outputs)}
-    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained
+    return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained, chosen
 
 
 def _gradients(
-    builder: GraphBuilder, forward: Sequence[Node], loss: Value, trained: Iterable[Value], factor: int
-) -> list[tuple[Value, Value]]:
-    """What is trained, with its gradient; the backward pass is in the builder. CompileError E0303 if there is none."""
+    builder: GraphBuilder,
+    forward: Sequence[Node],
+    loss: Value,
+    trained: Iterable[Value],
+    factor: int,
+    chosen: Sequence[ChosenLayer],
+) -> tuple[list[tuple[Value, Value]], Changes]:
+    """What is trained, with its gradient, and scores with what follows them; the backward pass is in the builder.
+
+    CompileError E0303 if there is none.
+    """
     targets = [*trained]
     gradients = differentiate(builder, tuple(forward), loss, targets, factor)
     if not gradients:
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
-    return [(target, gradients[target.name]) for target in targets if target.name in gradients]
+    builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
+    return [(target, gradients[target.name]) for target in targets if target.name in gradients], scores
 
 
 def _ways(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel, WrittenLoss
-from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Graph
 
@@ -20,10 +20,14 @@ def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: tu
     """A hexadecimal digest. loss: the op that ends the forward pass; optimizer: what gives its
     state a meaning, not its rates.
     """
-    trained = sorted((name, piece and (piece.axis, piece.channels)) for name, piece in plan.updates.items())
+    trained = sorted((name, piece and _facts(piece)) for name, piece in plan.updates.items())
     kind = optimizer if optimizer[1:] else optimizer[0]
     facts = (_digest(model.graph), loss, _own_loss(model.loss), trained, kind)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _facts(piece: ChannelSlice) -> tuple[object, ...]:
+    return (piece.axis, piece.channels, *(("on device",) if piece.on_device else ()))
 
 
 def _own_loss(own: ImportedLoss | None) -> tuple[object, ...]:

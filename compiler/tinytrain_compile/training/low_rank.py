@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tinytrain_compile.ir.activations import MODES, KeptActivation, LowRank
+from tinytrain_compile.ir.activations import MODES, KeptActivation, LowRank, inward, outward
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Value
 from tinytrain_compile.ops.base import OPS, op_def
@@ -127,9 +127,9 @@ class _Rewrite:
         first = len(self._builder.nodes)
         for axis, rank in self._reduced.items():
             self._subspaces[axis] = self._subspace(axis, rank, updates)
-        shape = self._x.shape
-        for axis in sorted(self._reduced, key=lambda axis: (self._reduced[axis] / shape[axis], axis)):
-            self._core = self._along(self._core, axis, f"core_{self._names[axis]}")
+        for axis in inward(self._reduced, self._x.shape):
+            attrs = ModeAttrs(axis, steps=self._how.steps.get(axis, ()))
+            self._core = self._along(self._core, attrs, f"core_{self._names[axis]}")
         return self._taken(first)
 
     def _subspace(self, axis: int, rank: int, updates: list[tuple[Value, Value]]) -> Value:
@@ -144,23 +144,23 @@ class _Rewrite:
         updates.append((before, after))
         return after
 
-    def _along(self, value: Value, axis: int, what: str, expand: bool = False) -> Value:
-        return self._emit("ModeProduct", (value, self._subspaces[axis]), ModeAttrs(axis, expand), what)
+    def _along(self, value: Value, attrs: ModeAttrs, what: str) -> Value:
+        return self._emit("ModeProduct", (value, self._subspaces[attrs.axis]), attrs, what)
 
     def gradient(self) -> list[Node]:
         """The nodes that make the gradient of the core, the last one with the results of the node that it replaces."""
         first, node = len(self._builder.nodes), self._node
         core, dy, attrs = self._core, operand(node, "dy"), node.attrs
         if 0 in self._reduced:
-            dy = self._along(dy, 0, "dy_samples")
+            dy = self._along(dy, ModeAttrs(0), "dy_samples")
         places = [axis for axis in (1, 2) if axis in self._reduced and len(self._x.shape) == 4]
         shrinking = sorted(places, key=lambda axis: self._reduced[axis] / self._x.shape[axis])
         if isinstance(attrs, ConvAttrs) and _is_pointwise(attrs) and self._cheaper_below(dy, shrinking):
             for axis in shrinking:
-                dy = self._along(dy, axis, f"dy_{self._names[axis]}")
+                dy = self._along(dy, ModeAttrs(axis), f"dy_{self._names[axis]}")
         else:
             for axis in reversed(shrinking):
-                core = self._along(core, axis, f"wide_{self._names[axis]}", expand=True)
+                core = self._along(core, ModeAttrs(axis, True), f"wide_{self._names[axis]}")
         self._of_weight(core, dy)
         nodes = self._taken(first)
         return [*nodes[:-1], replace(nodes[-1], name=node.name, outputs=node.outputs)]
@@ -168,9 +168,10 @@ class _Rewrite:
     def gradient_of_expanded(self) -> list[Node]:
         """The nodes that expand the core in all modes, the shortest products first, and the node that was there."""
         first, node, core = len(self._builder.nodes), self._node, self._core
-        shape = self._x.shape
-        for axis in sorted(self._reduced, key=lambda axis: (-self._reduced[axis] / shape[axis], axis)):
-            core = self._along(core, axis, f"wide_{self._names[axis]}", expand=True)
+        for axis in outward(self._reduced, self._x.shape):
+            wide = self._how.wide.get(axis)
+            attrs = ModeAttrs(axis, True, () if wide is None else (wide,))
+            core = self._along(core, attrs, f"wide_{self._names[axis]}")
         inputs = tuple(core if value == self._x else value for value in node.inputs)
         return [*self._taken(first), replace(node, inputs=inputs)]
 
@@ -197,7 +198,9 @@ class _Rewrite:
         """What the report says of it."""
         x, node = self._x, self._node
         sizes = sum(value.size_bytes for value in self._subspaces.values())
-        fixed = self._how.kind == "subspace"
+        fixed, integer = self._how.kind == "subspace", bool(self._how.steps)
+        if integer:  # two matrices of int8, one for each way, and five bytes of factors for each row of them
+            sizes = sum(2 * rank * x.shape[axis] + 5 * (rank + x.shape[axis]) for axis, rank in self._reduced.items())
         shape = x.shape
         return KeptActivation(
             node.origin or node.name,
@@ -205,7 +208,7 @@ class _Rewrite:
             shape,
             tuple(self._reduced.get(axis, shape[axis]) for _, axis in MODES[len(shape)]),
             exact_bytes,
-            self._core.size_bytes,
+            self._core.elements if integer else self._core.size_bytes,
             0 if fixed else sizes,
             sum(value.size_bytes for value in self._states),
             sizes if fixed else 0,

@@ -35,7 +35,8 @@ def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node])
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     """Values that a backward node other than a ClipGrad reads, directly or through a view.
 
-    Not if only some of its channels are (Slices, which run in the forward pass): those and the bits take less.
+    Not if only some of its channels are (Slices, which run in the forward pass, as scores do): those and the bits take
+    less.
     """
     base: dict[str, str] = {}
     for node in (*forward, *backward):
@@ -45,10 +46,10 @@ def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     kept: set[str] = set()
     cut: dict[str, int] = {}
     for node in backward:
-        if op_def(node.op).view:
+        if op_def(node.op).view or node.op == "ScoreChannels":
             continue
         for name, value in operands(node).items():
-            if node.op == "Slice":
+            if node.op in ("Slice", "TakeChannels"):
                 cut[value.name] = cut.get(value.name, 0) + node.outputs[0].elements
                 if cut[value.name] + value.elements // BITS < value.elements:
                     continue

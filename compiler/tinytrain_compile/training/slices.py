@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.choice import ChosenLayer
 from tinytrain_compile.ir.stages import ChannelSlice, channel_axis
 from tinytrain_compile.ir.types import Array, Attrs, Node, Quant, Value
 from tinytrain_compile.ops.base import Split
@@ -20,9 +21,11 @@ _SLICED = ("Conv", "ConvGradInput", "Gemm")
 
 def split_weights(
     builder: GraphBuilder, nodes: tuple[Node, ...], constants: Mapping[str, Array], slices: Mapping[str, ChannelSlice]
-) -> tuple[list[Node], dict[str, Value]]:
-    """Rewrite the nodes that read a sliced weight; returns them and the arena part of every sliced weight."""
-    parts: dict[str, tuple[Value, Value, Split]] = {}
+) -> tuple[list[Node], dict[str, Value], list[ChosenLayer]]:
+    """Rewrite the nodes that read a sliced weight; returns them, the arena part of every sliced weight, and those of
+    which the device chooses the channels."""
+    parts: dict[str, tuple[tuple[Value, ...], Split]] = {}
+    chosen: list[ChosenLayer] = []
     result: list[Node] = []
     for node in nodes:
         weight = operand(node, "w") if node.op in _SLICED else None
@@ -30,17 +33,29 @@ def split_weights(
             result.append(node)
             continue
         if weight.name not in parts:
-            parts[weight.name] = _cut(builder, weight, constants[weight.name], slices[weight.name])
-        first, rest, split = parts[weight.name]
+            first, rest, split = _cut(builder, weight, constants[weight.name], slices[weight.name])
+            operands: tuple[Value, ...] = (first, rest)
+            if split.on_device:
+                chosen.append(_chosen(builder, weight.name, first, rest, split))
+                operands = (first, rest, chosen[-1].place)
+            parts[weight.name] = operands, split
+        operands, split = parts[weight.name]
         data, _, *others = node.inputs
-        inputs = (data, first, rest, *others)
-        result.append(replace(node, inputs=inputs, attrs=_with_split(node.attrs, split)))
-    return result, {name: first for name, (first, _, _) in parts.items()}
+        result.append(replace(node, inputs=(data, *operands, *others), attrs=_with_split(node.attrs, split)))
+    return result, {name: operands[0] for name, (operands, _) in parts.items()}, chosen
+
+
+def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: Split) -> ChosenLayer:
+    """At first the channels of the split, in their order."""
+    places = np.full(split.total, -1, np.int32)
+    places[list(split.channels)] = np.arange(len(split.channels), dtype=np.int32)
+    scores = builder.constant(f"{name}.scores", np.zeros(split.total, np.float32))
+    return ChosenLayer(part, whole, builder.constant(f"{name}.place", places), scores)
 
 
 def _cut(builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice) -> tuple[Value, Value, Split]:
     axis = channel_axis(piece.axis, data.ndim)
-    split = Split(piece.axis, piece.channels, data.shape[axis])
+    split = Split(piece.axis, piece.channels, data.shape[axis], piece.on_device)
     first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)
     rest = builder.constant(f"{weight.name}.frozen", np.take(data, split.rest, axis), weight.origin)
     if weight.quant is not None:

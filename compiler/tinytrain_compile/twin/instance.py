@@ -17,7 +17,7 @@ OK, ERR_NAN = 0, 5
 _INFER, _TRAIN = 1, 2
 _STATUS = {
     1: "a label that the model does not know, or a rate that is not a finite number of 0 or more",
-    4: "nothing was accumulated",
+    4: "nothing was accumulated, or channels are chosen (or are to be chosen first)",
     5: "the loss is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
     7: "of another model, or damaged",
@@ -63,6 +63,19 @@ class Instance:
         step += "_end" if face.input_rows else ""
         starts = range(0, len(x), together)
         return self._updated(self._trained(step, x[at : at + together], y[at : at + together]) for at in starts)
+
+    def score(self, x: Array, y: Array) -> Array:
+        """What m_score does with these samples: the loss of each call. E0105 once channels are chosen.
+
+        Of a build with `chosen = "device"` in its scheme.
+        """
+        together = self.interface.micro_batch
+        starts = range(0, len(x), together)
+        return np.asarray([self._trained("score", x[at : at + together], y[at : at + together]) for at in starts])
+
+    def rescore(self) -> None:
+        """What m_rescore does. E0105 without scores, and where channels are chosen."""
+        self._check("rescore", self._call("rescore")(self._handle))
 
     def features(self, x: Array) -> Array:
         """What the frozen part makes of each sample: (samples, bytes). E0101 of a build without features."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource
-from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph, channel_axis
+from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
 
 _ONE = 256
@@ -24,19 +24,34 @@ class FileParameters:
     """
 
     def __init__(self, model: ImportedModel, train: TrainGraph) -> None:
-        self._parts: list[_Part] = []
-        self.tensors: dict[str, FileNumbers] = {}
-        for name, part in train.trained.items():
-            source, piece = model.sources[part.parameter], part.piece
-            if piece is not None:
-                source = source.cut(channel_axis(piece.axis, source.places.ndim), piece.channels)
-            self._parts.append(_Part(name, source, part.unit, train.graph.constants))
-            self.tensors[source.tensor.name] = source.tensor
+        self._model, self._train = model, train
+        chosen = () if train.choice is None else train.choice.layers
+        self._chosen = {layer.part.name: layer for layer in chosen}
+        sources = [model.sources[part.parameter] for part in train.trained.values()]
+        self.tensors: dict[str, FileNumbers] = {source.tensor.name: source.tensor for source in sources}
+
+    def _parts(self, state: Mapping[str, Array]) -> list[_Part]:
+        """What is trained, in a state that may say which channels that is."""
+        return [self._part(name, part, state) for name, part in self._train.trained.items()]
+
+    def _part(self, name: str, part: TrainedPart, state: Mapping[str, Array]) -> _Part:
+        source, piece, unit = self._model.sources[part.parameter], part.piece, part.unit
+        first = self._train.graph.constants
+        if piece is None:
+            return _Part(name, source, unit, first)
+        channels = np.asarray(piece.channels)
+        if name in self._chosen:
+            layer = self._chosen[name]
+            channels = np.flatnonzero(state[layer.place.name] >= 0)
+            first = {**first, name: first[layer.whole.name][channels]}
+            unit = unit and replace(unit, scale=unit.scale[channels])
+        axis = channel_axis(piece.axis, source.places.ndim)
+        return _Part(name, source.cut(axis, channels.tolist()), unit, first)
 
     def of_state(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """What the tensors hold when the device's state is this. E0112 for what no number of the file can stand for."""
         tensors = {name: np.array(tensor.initial, np.float32) for name, tensor in self.tensors.items()}
-        for part in self._parts:
+        for part in self._parts(state):
             moved, numbers = part.moved(state), part.source.in_file(part.real(state))
             if not np.isfinite(numbers[moved]).all():
                 what = "it has learned something, and the normalisation folded into it takes its channel times 0"
@@ -54,7 +69,7 @@ class FileParameters:
         given = self._checked(tensors)
         now, fixed = self.of_state(state), {name: np.ones(tensor.size, bool) for name, tensor in given.items()}
         written: list[tuple[Array, Array]] = []
-        for part in self._parts:
+        for part in self._parts(state):
             name, places = part.source.tensor.name, part.source.places
             fixed[name][places] = False
             changed = given[name].reshape(-1)[places] != now[name].reshape(-1)[places]

@@ -23,7 +23,7 @@ from tinytrain_compile.verify.firmware import (
     verification_files,
 )
 from tinytrain_compile.verify.objects import compile_once
-from tinytrain_compile.verify.temporary import workers
+from tinytrain_compile.verify.temporary import result_of, workers
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
 
 Mode = Literal["host", "qemu", "debug"]
@@ -77,7 +77,7 @@ def compile_project(
             pool.submit(_compile, [*compiler, *more.get(source, ())], source, folder)
             for source in (*models, *check_sources)
         ]
-        objects = tuple(job.result() for job in jobs)
+        objects = tuple(result_of(job) for job in jobs)
     return Compiled(mode, folder, objects[: len(models)], objects[len(models) :])
 
 
@@ -106,7 +106,7 @@ def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:
     with workers() as pool:
         sources = model_sources(bundle)
         jobs = [pool.submit(_compile, [program, *flags, *more.get(name, ())], name, folder) for name in sources]
-        objects = [str(job.result()) for job in jobs]
+        objects = [str(result_of(job)) for job in jobs]
     library = folder / f"lib{bundle.interface.prefix}.so"
     _check_run([program, "-shared", *objects, "-o", library.name], folder, "linking")
     return library

@@ -34,7 +34,7 @@ from tinytrain_compile.verify.sizes import functions_in
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.stepwise import StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
-from tinytrain_compile.verify.temporary import work_folder, workers
+from tinytrain_compile.verify.temporary import result_of, work_folder, workers
 from tinytrain_compile.verify.tools import Tools, find_tools
 
 _BLOCKS = "blocks.txt"
@@ -177,11 +177,11 @@ def _judge(
     steps: int,
     skipped: str,
 ) -> VerifyReport:
-    host = host_side.result() if host_side is not None else None
+    host = result_of(host_side) if host_side is not None else None
     if host is not None:
         _check_run(host, "the host")
     error = _compared(host, reference, job.interface) if host is not None and reference is not None else None
-    done = board_side.result() if board_side is not None else _Board(None)
+    done = result_of(board_side) if board_side is not None else _Board(None)
     figures, board = done.figures, done.run
     if board is not None and figures is not None:
         error = _judge_board(job, board, figures, host, reference, error)

@@ -102,12 +102,7 @@ def _main(interface: Interface) -> str:
     arena = f"{prefix.upper()}_{interface.arena_macro or 'ARENA_BYTES'}"
     sizes = [arena, *(f"{prefix.upper()}_MEMORY_{k}_BYTES" for k in _further(interface))]
     image = _image(interface)
-    calls = {
-        **prefixes,
-        "TRAIN": image["TRAIN"],
-        "MICRO_BATCH": f"{interface.micro_batch}u",
-        "APPLY": apply if interface.accumulates else "",
-    }
+    calls = _calls(interface, image["TRAIN"], apply)
     return _template(
         "main.c",
         {
@@ -129,6 +124,20 @@ def _main(interface: Interface) -> str:
     )
 
 
+def _calls(interface: Interface, train: str, apply: str) -> dict[str, str]:
+    """How the check program trains; train: of a micro-batch, apply: behind several."""
+    prefix, end = interface.prefix, apply if interface.accumulates else ""
+    scores = "static uint32_t scores = 1u; /* the first step is for the choice of channels */\n"
+    return {
+        "prefix": prefix,
+        "PREFIX": prefix.upper(),
+        "TRAIN": train,
+        "MICRO_BATCH": f"{interface.micro_batch}u",
+        "SCORES": scores if interface.chooses else "",
+        "APPLY": _choosing_end(prefix, end) if interface.chooses else end,
+    }
+
+
 def _image(interface: Interface) -> dict[str, str]:
     """How the check program gives an image to the model: as a whole, or row by row."""
     prefix = interface.prefix
@@ -146,6 +155,9 @@ def _image(interface: Interface) -> dict[str, str]:
         }
     call = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
     step = f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n"
+    if interface.chooses:
+        score = step.replace(call, f"{prefix}_score")
+        step = f"    if (scores != 0u) {{\n    {score}    }} else {{\n    {step}    }}\n"
     return {
         "IMAGE": f"{prefix}_input_t",
         "LINES": "",
@@ -154,6 +166,22 @@ def _image(interface: Interface) -> dict[str, str]:
         "TRAIN": f"    get({prefix}_input(model), sizeof probe);\n    get(&label, sizeof label);\n"
         + (_by_features(interface, step) if interface.feature_bytes else step),
     }
+
+
+def _choosing_end(prefix: str, apply: str) -> str:
+    """Behind the samples of a step: behind the first one channels are chosen, once."""
+    ok, state = (f"{prefix.upper()}_{name}" for name in ("OK", "ERR_STATE"))
+    return (
+        "    if (scores != 0u) {\n"
+        "        scores = 0u;\n"
+        "        uint32_t status;\n"
+        f"        PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_rescore(model));\n"
+        "        float loss = 0.0f;\n"
+        f"        const uint32_t once = {prefix}_rescore(model) == {state}\n"
+        f"            && {prefix}_score(model, &label, &loss) == {state};\n"
+        f"        put_word(TAG_APPLY, status == (uint32_t){ok} && once == 0u ? UINT32_MAX : status);\n"
+        "    } else {\n" + "".join(f"    {line}\n" for line in apply.splitlines()) + "    }\n"
+    )
 
 
 def _by_features(interface: Interface, step: str) -> str:

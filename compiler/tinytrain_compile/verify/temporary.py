@@ -7,14 +7,17 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.verify.tools import end_programs, programs_may_run
+from tinytrain_compile.verify.tools import PATIENCE_S, end_programs, programs_may_run
 
 PREFIX = "tinytrain-"
+
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -47,6 +50,13 @@ def workers(count: int | None = None) -> Generator[ThreadPoolExecutor]:
     except KeyboardInterrupt:
         programs_may_run()
         raise
+
+
+def result_of(job: Future[Result]) -> Result:
+    """What a job of `workers` returned or raised, waited for in turns (see PATIENCE_S)."""
+    while not wait((job,), timeout=PATIENCE_S).done:
+        pass
+    return job.result()
 
 
 def _remove(folder: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,11 @@ def cross_version() -> str:
     finished = run_program([program, "-dumpfullversion"], Path.cwd(), COMPILE_TIMEOUT_S, CROSS_CC, scratch=False)
     version = finished.output.strip()
     return version if finished.exit_code == 0 and re.fullmatch(r"[\w.]+", version) else "unknown"
+
+
+PATIENCE_S = 0.5
+"""How long anything is waited for at once. A signal that comes between Python's look for one and the system call that
+waits does not end that call: an interrupt would be lost until the wait is over."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +141,25 @@ def run_program(command: list[str], folder: Path, timeout_s: float, what: str, s
         reason = error.strerror or "cannot be started"
         raise CompileError("E0602", what, f"{Path(command[0]).name}: {reason}", "check the installed tools") from error
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        output = _output(process, timeout_s)
     except subprocess.TimeoutExpired as error:
         hint = "fewer --verify-steps, or --verify host"
         raise CompileError("E0602", what, f"still running after {timeout_s:.0f} s", hint) from error
     finally:
         _PROGRAMS.end(process)
     return Finished(process.returncode, output.decode("utf-8", "replace"))
+
+
+def _output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+    """What a program has printed until its end, waited for in turns (see PATIENCE_S). TimeoutExpired after its time."""
+    end = time.monotonic() + timeout_s
+    while True:
+        left = end - time.monotonic()
+        try:
+            return process.communicate(timeout=min(PATIENCE_S, max(left, 0)))[0]
+        except subprocess.TimeoutExpired:
+            if left <= PATIENCE_S:
+                raise
 
 
 def first_line(text: str) -> str:

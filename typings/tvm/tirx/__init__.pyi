@@ -140,3 +140,4 @@ class IfThenElse(Stmt):
 
 class Evaluate(Stmt):
     value: Expr
+    def __init__(self, value: Expr) -> None: ...

@@ -32,6 +32,8 @@ def _callers() -> list[inspect.FrameInfo]:
 entry.inspect = SimpleNamespace(**{**vars(inspect), "stack": _callers})
 
 READS_ONLY = (
+    "tt_chosen_f32",
+    "tt_chosen_i8",
     "tt_dot4",
     "tt_dot2",
     "tt_dot_direct",
@@ -58,8 +60,15 @@ WRITES_FIRST = {
     "tt_copy8": 1,
     "tt_gather8": 1,
     "tt_sum_columns": 4,
+    "tt_ends_2x2": 1,
+    "tt_copy_two": 1,
+    "tt_depthwise_2x2": 4,
+    "tt_depthwise_ends": 1,
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
+    "tt_passed_bits8": 1,
+    "tt_depthwise8": 2,
+    "tt_depthwise8_error": 3,
 }
 """Helpers that write through so many first arguments and read through the others."""
 

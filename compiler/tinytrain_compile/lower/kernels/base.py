@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -132,7 +133,7 @@ def map_shape(value: Value) -> tuple[int, int, int, int]:
 
 
 def weight_parts(node: Node) -> list[te.Tensor]:
-    """The weight of a layer or of its data gradient, in one part or two."""
+    """The weight of a layer or of its data gradient: in one part, or in two and perhaps a table."""
     return tensors(node, *WEIGHT)
 
 
@@ -141,6 +142,8 @@ def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int,
     first = parts[0]
     if split is None:
         return lambda *index: first[index]
+    if split.on_device:
+        return _chosen_weight(parts)
     axis = out_axis if split.axis == "out" else in_axis
     pieces: list[tuple[int, te.Tensor, int]] = []  # (end of the run, the part it lies in, channel -> index offset)
     for part, channels in ((parts[0], split.channels), (parts[1], split.rest)):
@@ -159,6 +162,28 @@ def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int,
         for end, part, offset in reversed(pieces[:-1]):
             value = tirx.if_then_else(index[axis] < end, element(part, offset), value)
         return value
+
+    return load
+
+
+def peels(split: Split | None) -> bool:
+    """Whether the load of a weight has conditions that loops are cut at: runs of channels in two parts."""
+    return split is not None and not split.on_device
+
+
+def _chosen_weight(parts: Sequence[te.Tensor]) -> Load:
+    """A weight of which a table says for every output channel whether it lies in the first part, and where."""
+    part, whole, place = parts
+    shape = [int(extent) for extent in whole.shape]
+    row = math.prod(shape[1:])
+    suffix = {"float32": "f32", "int8": "i8"}[str(part.dtype)]
+
+    def load(*index: Expr) -> Expr:
+        inside: Index = 0
+        for position, extent in zip(index[1:], shape[1:], strict=True):
+            inside = inside * extent + position
+        where = (place[index[0]], tirx.const(row, "int32"), index[0], inside)
+        return tirx.call_pure_extern(str(part.dtype), f"tt_chosen_{suffix}", address(part), address(whole), *where)
 
     return load
 

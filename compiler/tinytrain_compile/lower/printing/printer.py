@@ -35,6 +35,7 @@ from tinytrain_compile.lower.printing.c_expr import (
 from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
 from tinytrain_compile.lower.printing.conditions import tests_of
 from tinytrain_compile.lower.printing.scratch import Scratch
+from tinytrain_compile.lower.printing.tile_rows import in_one_call
 from tinytrain_compile.lower.tir_walk import (
     TWO_OPERANDS,
     Tir,
@@ -204,7 +205,7 @@ class Printer:
         if isinstance(node, tirx.SeqStmt):
             return [s for item in node.seq for s in self._body(item)]
         if isinstance(node, tirx.For):
-            return [self._loop(node)]
+            return [(self._unroll_moves and in_one_call(node, self._element, self._expr)) or self._loop(node)]
         if isinstance(node, tirx.BufferStore):
             return [self._store(node)]
         if isinstance(node, tirx.AllocBuffer):

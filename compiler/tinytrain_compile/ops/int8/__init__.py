@@ -1,6 +1,7 @@
 """What the integer operators mean. Importing this package fills their part of the op table."""
 
 from tinytrain_compile.ops.int8 import (
+    channels,
     clip,
     conv,
     loss,
@@ -17,6 +18,7 @@ from tinytrain_compile.ops.int8 import (
 )
 
 __all__ = [
+    "channels",
     "clip",
     "conv",
     "loss",

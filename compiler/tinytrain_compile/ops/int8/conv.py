@@ -20,6 +20,7 @@ from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_pa
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
     backward_depthwise,
+    dense_turn,
     error_patch,
     error_product_scratch,
     forward_dense,
@@ -30,7 +31,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
     is_rank_one,
-    weight_dtypes,
+    stored_dtypes,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
@@ -136,7 +137,7 @@ def channel_sum_bound(g: Value) -> int:
 def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
     o = named("QConv", inputs, attrs)
     data, end = o.several("x", *WEIGHT), o.several("bias", "multiplier", "shift")
-    expect_dtypes("QConv", (*data, *end), ("int8", *weight_dtypes(o.several(*WEIGHT)), "int32", "int32", "int8"))
+    expect_dtypes("QConv", (*data, *end), ("int8", *stored_dtypes(o["w"], attrs.conv.split), "int32", "int32", "int8"))
     (kind,) = op_def("Conv").infer(_as_float((*data, o["bias"])), attrs.conv)
     if any(v.shape != (kind.shape[3],) for v in end[1:]):
         raise ValueError("multiplier and shift are one per output channel")
@@ -176,9 +177,8 @@ def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
     if is_depthwise(node):
         return row_strips(node, forward_depthwise(node).strip, conv.strides[0], conv.pads[0], channels)
     if is_dense(node):
-        rows = forward_dense(node)
-        again = rows.weights_first and rows.channels < outputs
-        return () if again else row_strips(node, rows.strip, conv.strides[0], conv.pads[0])
+        turn = dense_turn(node)
+        return row_strips(node, turn, conv.strides[0], conv.pads[0]) if turn else ()
     return ()
 
 
@@ -201,7 +201,7 @@ register(
         macs=_conv_macs,
         overlaps=_conv_overlaps,
         rows=convolution_rows,
-        inputs=("x", "w", "w_rest?", "bias", "multiplier", "shift"),
+        inputs=("x", *WEIGHT, "bias", "multiplier", "shift"),
         present=lambda attrs: present_parts(attrs.conv.split),
     )
 )
@@ -221,7 +221,7 @@ def _grad_present(attrs: QConvGradInputAttrs) -> tuple[str, ...]:
 def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
     o = named("QConvGradInput", inputs, attrs)
     data = o.several("g", *WEIGHT)
-    expect_dtypes("QConvGradInput", data, ("int8", *weight_dtypes(o.several(*WEIGHT))))
+    expect_dtypes("QConvGradInput", data, ("int8", *stored_dtypes(o["w"], attrs.conv.split)))
     (out,) = op_def("ConvGradInput").infer(_as_float(data), _plain(attrs))
     if any(v.shape != (out.shape[3],) for v in o.several("multiplier", "shift")):
         raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
@@ -265,7 +265,7 @@ register(
         scratch=_grad_scratch,
         accumulator=_grad_bound,
         macs=_grad_macs,
-        inputs=("peak", "p_out", "p_in", "g", "multiplier", "shift", "w", "w_rest?", "mask?"),
+        inputs=("peak", "p_out", "p_in", "g", "multiplier", "shift", *WEIGHT, "mask?"),
         outputs=("error", "peak"),
         present=_grad_present,
         error=ErrorState(("p_in",)),

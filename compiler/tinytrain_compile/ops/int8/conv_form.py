@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
+from tinytrain_compile.ops.int8.line_tiles import LineTiles, line_tiles
 from tinytrain_compile.ops.int8.tiles import (
     LEAST_ROW_BYTES,
     ROW_BYTES,
@@ -23,6 +26,7 @@ from tinytrain_compile.ops.int8.tiles import (
     packed_tiles,
     ready_tiles,
 )
+from tinytrain_compile.ops.linear import weight_dtypes
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
 
@@ -47,9 +51,9 @@ def is_ready(node: Node) -> bool:
     return operand(node, "w").dtype == "int16"
 
 
-def weight_dtypes(parts: tuple[Value, ...]) -> tuple[str, ...]:
-    """Those that the parts of a weight have to have: int8, or int16 of one that lies prepared."""
-    return ("int16",) if len(parts) == 1 and parts[0].dtype == "int16" else ("int8",) * len(parts)
+def stored_dtypes(w: Value, split: Split | None) -> tuple[str, ...]:
+    """Of the operands that hold a weight, of which w is the first: int16 of one that lies prepared."""
+    return ("int16",) if split is None and w.dtype == "int16" else weight_dtypes(split)
 
 
 def forward_product(node: Node) -> PackedTiles:
@@ -154,6 +158,33 @@ def forward_dense(node: Node) -> DenseTiles:
     outputs = result(node, "y").shape[3]
     tiles = dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
     return replace(tiles, channels=outputs, weights_first=True, ready=True) if is_ready(node) else tiles
+
+
+def short_ends(node: Node) -> bool:
+    """Whether a helper finishes all sums of a tile of a QConv: they shift down, and are held within int8 alone."""
+    attrs: Any = node.attrs
+    return attrs.shifts_down and not attrs.above and (attrs.low, attrs.high) == (-128, 127)
+
+
+def forward_lines(node: Node) -> LineTiles | None:
+    """Tiles of a dense QConv of few channels, for cores with products in pairs."""
+    conv, (_, _, width, outputs) = geometry(node), result(node, "y").shape
+    channels, tiles = operand(node, "x").shape[3], forward_dense(node)
+    if not short_ends(node) or tiles.ready:
+        return None
+    apart, run = conv.strides[1] * channels * tiles.taps, conv.kernel[1] * channels
+    return line_tiles(width, outputs, apart, run, FORWARD_ENDS, tiles)
+
+
+def dense_turn(node: Node) -> int:
+    """Output rows of a dense QConv whose input rows are copied before any of them is written, on all cores.
+
+    0: the whole image is wanted until the end.
+    """
+    rows = forward_dense(node)
+    if rows.weights_first and rows.channels < result(node, "y").shape[3]:
+        return 0
+    return 1 if forward_lines(node) else rows.strip
 
 
 def error_patch(node: Node) -> Patch:

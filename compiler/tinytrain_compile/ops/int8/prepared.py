@@ -15,6 +15,7 @@ from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.int8.conv_form import (
     error_product,
     forward_dense,
+    forward_lines,
     forward_product,
     geometry,
     is_dense,
@@ -113,6 +114,8 @@ def widened_tenths(node: Node) -> int:
     """Of an instruction, about how many the kernel of a whole map takes to widen a weight that is not prepared."""
     elements, height = operand(node, "w").elements, node.outputs[0].shape[1]
     if _is_row_conv(node):
+        if forward_lines(node):
+            return 0  # whose kernel takes its own order, and fewer instructions
         tiles = forward_dense(node)
         return elements * _TAP_TENTHS * (1 if tiles.weights_first else height // tiles.strip)
     forward = node.op == "QConv"

@@ -1,7 +1,8 @@
-"""Low-rank copies of int8 activations: into subspaces of float32, and back to int8 in the activation's own format.
+"""Low-rank copies of int8 activations, and back to int8 in the activation's own format.
 
-Everything is in integer steps of the activation (q - zero), so that no scale is needed: subspaces have none, and the
-way back rounds to the same steps. With full ranks it gives the very integers that went in.
+Subspaces that follow are float32. Everything is in integer steps of the activation (q - zero), so that no scale is
+needed: subspaces have none, and the way back rounds to the same steps. With full ranks it gives the very integers that
+went in. Fixed subspaces are int8 with a scale for each row, and what is kept is int8.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops._common import kept_layout
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.exact import F32
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import expect_dtypes
 from tinytrain_compile.ops.int8.pointwise import quantised
+from tinytrain_compile.ops.names import named, operand
 from tinytrain_compile.ops.subspace import (
     ModeAttrs,
     expect_subspace,
@@ -119,5 +123,79 @@ register(
         QModeAttrs,
         macs=mode_macs,
         inputs=("x", "u"),
+    )
+)
+
+
+# ---- fixed subspaces ------------------------------------------------------------------------------------------------
+
+LARGEST = 127
+"""Magnitude of an int8 number of a matrix or of a core, at most."""
+
+
+NOTHING = 1e-9
+"""Share of the largest number beside which others are rounding errors of float64."""
+
+
+def rows_in_int8(matrix: Array) -> tuple[Array, Array]:
+    """(int8 numbers, float64 scale of each row) of a matrix[rows, length]; a row of next to nothing becomes zeros."""
+    peaks = np.abs(matrix).max(axis=1)
+    scales = in_steps(peaks, NOTHING)
+    return np.rint(matrix / scales[:, None]).astype(np.int8), scales
+
+
+def in_steps(peaks: Array, nothing: float) -> Array:
+    """A step for each peak, so that it is the largest int8 number; of the largest one where a peak is no more than this
+    share of that, so that what has it rounds to 0; 1 where there are only zeros."""
+    largest = peaks.max() or float(LARGEST)
+    return np.where(peaks > nothing * largest, peaks, largest) / LARGEST
+
+
+@dataclass(frozen=True)
+class QAlongAttrs(Attrs):
+    """axis: along which fibres are multiplied; zero points of x and y; y is clamped to [low, high]."""
+
+    axis: int
+    x_zero: int
+    y_zero: int
+    low: int = -128
+    high: int = 127
+
+
+def _along_infer(inputs: tuple[Value, ...], attrs: QAlongAttrs) -> tuple[TensorType, ...]:
+    x, matrix, multiplier, shift = inputs
+    expect_dtypes("QAlong", inputs, ("int8", "int8", "int32", "int8"))
+    _, length, _ = mode_form(x.shape, attrs.axis)
+    if len(matrix.shape) != 2 or matrix.shape[1] != length:
+        raise ValueError(f"QAlong: a matrix {matrix.shape} does not belong to an axis of {length}")
+    rows = matrix.shape[0]
+    if multiplier.shape != (rows,) or shift.shape != (rows,):
+        raise ValueError(f"QAlong: factors {multiplier.shape}, {shift.shape} of {rows} rows")
+    shape = (*x.shape[: attrs.axis], rows, *x.shape[attrs.axis + 1 :])
+    return (TensorType(shape, "int8", kept_layout(x, len(shape))),)
+
+
+def _along(arrays: tuple[Array, ...], attrs: QAlongAttrs) -> tuple[Array, ...]:
+    o = named("QAlong", arrays)
+    fibres = np.moveaxis(o["x"].astype(np.int64) - attrs.x_zero, attrs.axis, -1)
+    y = fx.requantise(fibres @ o["matrix"].astype(np.int64).T, o["multiplier"], o["shift"]) + attrs.y_zero
+    return (np.ascontiguousarray(np.moveaxis(fx.saturate(y, attrs.low, attrs.high), -1, attrs.axis)).astype(np.int8),)
+
+
+def _along_macs(node: Node) -> int:
+    return operand(node, "x").elements * operand(node, "matrix").shape[0]
+
+
+register(
+    OpDef(
+        "QAlong",
+        "Every fibre of an int8 tensor along an axis times an int8 matrix: int32 sums of m[k,c] (x[c] - x_zero),"
+        " requantised by a factor for each row k, plus y_zero, clamped.",
+        _along_infer,
+        _along,
+        BACKWARD,
+        QAlongAttrs,
+        macs=_along_macs,
+        inputs=("x", "matrix", "multiplier", "shift"),
     )
 )

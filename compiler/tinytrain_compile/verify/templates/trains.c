@@ -1,5 +1,5 @@
 static @prefix@_label_t label;
-
+@SCORES@
 static void train_samples(@prefix@_t *model)
 {
     uint32_t status;

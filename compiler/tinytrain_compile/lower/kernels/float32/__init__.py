@@ -2,6 +2,7 @@
 
 from tinytrain_compile.lower.kernels.float32 import (
     activation,
+    channels,
     choice,
     clip,
     conv,
@@ -24,6 +25,7 @@ from tinytrain_compile.lower.kernels.float32 import (
 
 __all__ = [
     "activation",
+    "channels",
     "choice",
     "clip",
     "conv",

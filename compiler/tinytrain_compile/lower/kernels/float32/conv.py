@@ -22,6 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     guard,
     kernel,
     map_shape,
+    peels,
     reduce_axes,
     tensor,
     tensors,
@@ -130,7 +131,7 @@ class Layer:
         tile, turn = _patch_tile(patch.width, out_c, context, attrs)
         if lanes:
             tile = _lane_tile(patch.width, out_c, context, apart=True)
-        form = PatchForm(shape, tile, gathers(attrs), attrs.split is not None, lanes=lanes, turn=turn)
+        form = PatchForm(shape, tile, gathers(attrs), peels(attrs.split), lanes=lanes, turn=turn)
         return patch_conv(patch, form, element, self.weight, self.finish, row_exists=row_exists)
 
     def in_groups(self, shape: MapShape, x: Elements, place: Place) -> tuple[te.Tensor, Schedule]:
@@ -154,7 +155,7 @@ def conv(node: Node, context: KernelContext) -> KernelSpec:
             lambda a, j: w(j, 0, 0, a),
             context,
             layer.bias,
-            layer.attrs.split is not None,
+            peels(layer.attrs.split),
             apart=(True, True),
         )
     x = tensor(node, "x")
@@ -234,7 +235,7 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     if c.groups == 1 and not gathers(c) and c.strides == (1, 1):
         dy = tensor(node, "dy", (n * height * width, out_c))
         extents = (n * height * width, in_c, out_c)
-        peel = c.split is not None
+        peel = peels(c.split)
         return matrix_product(
             [dy, *weights],
             extents,
@@ -256,7 +257,7 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         if lanes:
             tile = _lane_tile(patch.width, in_c, context, apart=False)
         apart = context.ragged and not copies  # most phases of a 1x1 convolution have no tap: they are stores of zeros
-        form = PatchForm(shape, tile, copies, c.split is not None, runs=False, apart=apart, lanes=lanes, turn=turn)
+        form = PatchForm(shape, tile, copies, peels(c.split), runs=False, apart=apart, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
         lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(context, c, in_c)

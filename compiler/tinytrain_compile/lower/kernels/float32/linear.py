@@ -16,6 +16,7 @@ from tinytrain_compile.lower.kernels.base import (
     Load,
     Schedule,
     kernel,
+    peels,
     reduce_axes,
     tensor,
     tensors,
@@ -130,7 +131,7 @@ def gemm(node: Node, context: KernelContext) -> KernelSpec:
         lambda a, j: w(j, a),
         context,
         b[0] if b else None,
-        attrs.split is not None,
+        peels(attrs.split),
         apart=(True, True),
     )
 
@@ -144,7 +145,7 @@ def gemm_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     w = whole_weight(weights, attrs.split, 0, 1)
     m, n = operand(node, "dy").shape
     extents = (m, result(node, "dx").shape[1], n)
-    peel = attrs.split is not None
+    peel = peels(attrs.split)
     return matrix_product(
         [dy, *weights],
         extents,

@@ -1,6 +1,7 @@
 """How the integer operators are computed; the same file names as in ops/int8/."""
 
 from tinytrain_compile.lower.kernels.int8 import (
+    channels,
     clip,
     conv,
     loss,
@@ -19,6 +20,7 @@ from tinytrain_compile.lower.kernels.int8.helium import conv as helium_conv
 from tinytrain_compile.lower.kernels.int8.helium import pointwise as helium_pointwise
 
 __all__ = [
+    "channels",
     "clip",
     "conv",
     "helium_conv",

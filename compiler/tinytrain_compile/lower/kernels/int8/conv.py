@@ -19,12 +19,13 @@ from tinytrain_compile.lower.kernels.base import (
     i32,
     kernel,
     map_shape,
+    peels,
     tensor,
     tensors,
     weight_parts,
     whole_weight,
 )
-from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
+from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.clip import with_squares
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
@@ -35,9 +36,10 @@ from tinytrain_compile.lower.kernels.int8.dense_gradient import (
 )
 from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.lines import line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
-from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end
+from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
@@ -45,6 +47,7 @@ from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QCo
 from tinytrain_compile.ops.int8.conv_form import (
     error_patch,
     error_product,
+    forward_lines,
     forward_product,
     is_dense,
     is_depthwise,
@@ -81,13 +84,15 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
         x = tensor(node, "x", (pixels, channels))
         extents, (weights, right) = (pixels, shape[3], channels), forward_weight(node)
         left = PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels)
-        out, schedule = packed_product(extents, left, right, finish, forward_product(node), context.style, stages)
+        tiles, end = forward_product(node), tile_end(node)
+        out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages, end=end)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     if is_dense(node):
-        return dense_kernel(node, [bias, multiplier, shift], finish, context.style, stages)
+        return dense_kernel(node, [bias, multiplier, shift], finish, context, stages)
     x = tensor(node, "x")
     if is_depthwise(node):
-        out, schedule = depthwise(node, x, whole, finish, context.style, stages)
+        pairs = context.isa.dsp and not context.style.small
+        out, schedule = depthwise(node, x, whole, finish, context.style, stages, pairs=pairs)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))
     return any_windows(node, context, (x, x), shape, (window, forward_patch(conv, image), None))
@@ -112,7 +117,7 @@ def any_windows(
 
     if conv.groups == 1:
         copies = gathers(conv)
-        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None)
+        form = PatchForm(shape, context.integer_tile, copies, peels(conv.split))
 
         def element(*index: Expr) -> Expr:
             return data[index].astype("int16") if copies else data[index]
@@ -130,7 +135,7 @@ def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
     if attrs.conv.split is not None:
         weights = weight_parts(node)
         whole = whole_weight(weights, attrs.conv.split, 0, 3)
-        return weights, PackedOperand(lambda j, a: whole(j, 0, 0, a), peel=True)
+        return weights, PackedOperand(lambda j, a: whole(j, 0, 0, a), peel=peels(attrs.conv.split))
     if is_prepared(node):
         return ready_weight(node)
     w = tensor(node, "w", (outputs, channels))
@@ -147,7 +152,7 @@ def dense_kernel(
     node: Node,
     operands: list[te.Tensor],
     finish: Finish,
-    style: CodeStyle,
+    context: KernelContext,
     stages: Sequence[te.Tensor],
     block: RowBlock | None = None,
 ) -> KernelSpec:
@@ -169,7 +174,12 @@ def dense_kernel(
     def weight(o: Expr, _p: Expr, _q: Expr, r: Expr, f: Expr) -> Expr:
         return w[o, r, f]
 
-    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, style, stages, ready=ready)
+    end = tile_end(node)
+    lines = forward_lines(node) if block is None and context.isa.dsp and not context.style.small else None
+    if lines is not None and end is not None:
+        out, schedule = line_conv(shape, pitches[0], element, lambda o, r, f: w[o, r, f], finish, lines, stages, end)
+        return KernelSpec([x, w, *operands], [out], schedule)
+    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, context.style, stages, ready=ready)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
@@ -213,7 +223,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     window = TapWindow(conv, attrs.input_hw)
     if conv.groups == 1:
         patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
-        form = PatchForm(shape, context.integer_tile, copies, conv.split is not None, runs=False)
+        form = PatchForm(shape, context.integer_tile, copies, peels(conv.split), runs=False)
         out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_depthwise(node):
         out, schedule = depthwise_gradient(node, g, whole, finish, context.style, stages)
@@ -228,7 +238,7 @@ def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transpo
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if attrs.conv.split is not None:
-        return PackedOperand(lambda j, a: whole(a, 0, 0, j), peel=True)
+        return PackedOperand(lambda j, a: whole(a, 0, 0, j), peel=peels(attrs.conv.split))
     if is_prepared(node):
         weights[:], right = ready_weight(node)
         return right

@@ -16,7 +16,7 @@ from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
-from tinytrain_compile.lower.kernels.int8.dsp.windows import has_windows, inside_image, row_conv
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Filling, has_windows, inside_image, row_conv
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
@@ -74,9 +74,9 @@ def row_gradient(
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
     run, (count, height, width, depth) = patch.columns.window * channels, result(node, "error").shape
-    return row_conv(
-        (count, height, width, depth), (1, channels), element, factor, run, finish, tiles, style, stages, channels
-    )
+    shape, split = (count, height, width, depth), geometry(node).split
+    filling = Filling(channels, split is not None and split.on_device)
+    return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, filling)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded
 from tinytrain_compile.lower.kernels.context import CodeStyle
+from tinytrain_compile.lower.kernels.int8.dsp.pairs_of_rows import depthwise_pairs, pairs_of_rows
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, Taps, depthwise_sums, output_shape, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_depthwise, backward_phases, forward_depthwise
@@ -29,8 +30,12 @@ def depthwise(
     stages: Stages,
     lanes: bool = False,
     block: RowBlock | None = None,
+    pairs: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Forward: the channel image is the image less its zero point, with a border of zeros."""
+    """Forward: the channel image is the image less its zero point, with a border of zeros.
+
+    pairs: two rows of it may be a word (of whole maps, on cores with products in pairs).
+    """
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
@@ -50,6 +55,9 @@ def depthwise(
     def tap(c: Expr, _p: Expr, _q: Expr, r: Expr, s: Expr) -> Expr:
         return guarded(s < conv.kernel[1], weight(c, r, s, 0).astype("int16"))
 
+    form = pairs_of_rows(node, tiles.strip) if pairs else None
+    if form is not None:
+        return depthwise_pairs(shape, pixel, weight, finish, form, stages)
     columns = conv.kernel[1] if lanes else 0
     return depthwise_sums(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
 

@@ -8,10 +8,12 @@ from tvm import te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.ends import ends_2x2
 from tinytrain_compile.lower.kernels.base import Elements, Finish, Index, address, call_int, i32, select, tensor
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product
+from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product, short_ends
 from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.names import result
 
 Factor = Callable[[Expr], list[Expr]]
 """channel -> its factor, as tt_rescaled and its kind take it"""
@@ -121,6 +123,13 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
         return call_int(end, acc, *factor(index[-1]), *limits, dtype="int8")
 
     return finish, stages
+
+
+def tile_end(node: Node) -> str | None:
+    """The intrinsic for `finish` of requantised_end of all sums of a 2x2 tile, if there is one."""
+    attrs = node.attrs
+    assert isinstance(attrs, QConvAttrs)
+    return ends_2x2(attrs.y_zero, result(node, "y").shape[3]) if short_ends(node) else None
 
 
 def error_end(operands: Sequence[te.Tensor], keep: Keep | None, kept: bool) -> tuple[Finish, list[te.Tensor]]:

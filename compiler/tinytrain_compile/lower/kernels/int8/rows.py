@@ -23,7 +23,7 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_error_product,
     vector_product,
 )
-from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operand, requantised_end
+from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operand, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.row_blocks import (
     NoRowsError,
     RowBlockSpec,
@@ -78,7 +78,7 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
             spec = KernelSpec([block.image, *weights, *operands], [out], schedule)
     elif is_dense(node):
         spec = vector_dense(node, block) if context.uses_vectors else None
-        spec = spec or dense_kernel(node, operands, finish, context.style, stages, block)
+        spec = spec or dense_kernel(node, operands, finish, context, stages, block)
     else:
         found = RowImage(operand(node, "x"))
         taps, shape = RowTaps(conv, (height, width), found), (1, count, across, outputs)
@@ -106,7 +106,8 @@ def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
         PackedOperand(lambda i, a: x[i, a], -attrs.x_zero, channels),
         forward_row_product(node)[0],
     )
-    out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages)
+    end = tile_end(node)
+    out, schedule = packed_product(extents, left, right, finish, tiles, context.style, stages, end=end)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 

@@ -1,4 +1,4 @@
-"""Low-rank copies of int8 activations: float32 sums of elements that are read as whole numbers."""
+"""Low-rank copies of int8 activations: float32 sums of elements that are read as whole numbers, or int32 sums."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from tinytrain_compile.lower.kernels.base import (
     kernel,
     reduce_axes,
     tensor,
+    tensors,
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.linear import product_schedule
 from tinytrain_compile.lower.kernels.float32.subspace import power_spec
-from tinytrain_compile.ops.int8.subspace import QModeAttrs
+from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_factors
+from tinytrain_compile.ops.int8.subspace import QAlongAttrs, QModeAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.subspace import mode_form
 
@@ -70,3 +72,27 @@ def _product(node: Node, context: KernelContext) -> KernelSpec:
     out = te.compute((outer, long, inner), lambda *i: finish(acc(*i)), "out")
     schedule = product_schedule((long, inner), context, vectors=False, long=1, first=1)
     return KernelSpec([x, u], [out], schedule)
+
+
+@kernel("QAlong")
+def along(node: Node, context: KernelContext) -> KernelSpec:
+    """Sums of an outer index at a time, in register tiles."""
+    attrs = node.attrs
+    assert isinstance(attrs, QAlongAttrs)
+    outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
+    rows = result(node, "y").shape[attrs.axis]
+    x, (matrix, multiplier, shift) = (
+        tensor(node, "x", (outer, length, inner)),
+        tensors(node, "matrix", "multiplier", "shift"),
+    )
+    data, (k,) = Centred(x, attrs.x_zero), reduce_axes(length)
+    factor, _ = kept_factors(multiplier, lambda row: i32(shift[row]), kept=False)
+    limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
+
+    def finish(g: Expr, i: Expr, j: Expr) -> Expr:
+        return call_int("tt_requantise8", acc[g, i, j], i32(0), *factor(i), *limits, dtype="int8")
+
+    acc = te.compute((outer, rows, inner), lambda g, i, j: total(i32(matrix[i, k]) * data[g, k, j], [k]), "acc")
+    out = te.compute((outer, rows, inner), finish, "out")
+    schedule = product_schedule((rows, inner), context, vectors=False, long=1, first=1)
+    return KernelSpec([x, matrix, multiplier, shift], [out], schedule)

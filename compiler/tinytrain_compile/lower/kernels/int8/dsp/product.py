@@ -29,6 +29,9 @@ from tinytrain_compile.lower.kernels.context import CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.tiles import COLUMN, DOT_TERMS, PackedTiles
 
+TILE_PITCH = 4094
+"""Channels of the output at most where a helper finishes the sums of a tile: as far as an instruction reaches."""
+
 
 @dataclass(frozen=True)
 class PackedOperand:
@@ -61,8 +64,12 @@ def packed_product(
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
     channel_axis: int = 1,
+    end: str | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n."""
+    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n.
+
+    end: the intrinsic that finishes all sums of a 2x2 tile, if there is one for `finish`.
+    """
     m, n, k = extents
     (ti, tj), steps = tiles.tile, tiles.depth // DOT_TERMS
     a = _stage(left, (m, k), ti, tiles, "left")
@@ -77,8 +84,10 @@ def packed_product(
     div, mod = tirx.indexdiv, tirx.indexmod
     out = te.compute((m, n), lambda i, j: finish(acc[div(i, ti), div(j, tj), mod(i, ti), mod(j, tj)], i, j), "out")
 
+    whole = end is not None and bool(tiles.ends) and not style.small and left_over(m, ti) == 0 and n <= TILE_PITCH
+
     def schedule(sch: s_tir.Schedule) -> None:
-        _loops(sch, tiles, tables, channel_axis, style.ragged_tiles and left_over(m, ti) > 0)
+        _loops(sch, tiles, tables, channel_axis, style.ragged_tiles and left_over(m, ti) > 0, whole)
         if tiles.direct:
             _direct_sums(sch, tiles, right)
         else:
@@ -86,6 +95,10 @@ def packed_product(
         if tiles.widens_right:
             _widen(sch, "right", right, tiles.depth == k)
         _widen(sch, "left", left, tiles.depth == k, left_over(m, ti) == 0)
+        if whole and end:
+            *_, column, row = sch.get_loops(sch.get_sblock("out"))
+            sch.reorder(row, column)
+            sch.tensorize(row, end)
 
     return out, schedule
 
@@ -108,11 +121,17 @@ def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles:
 
 
 def _loops(
-    sch: s_tir.Schedule, tiles: PackedTiles, tables: Sequence[te.Tensor], channel_axis: int, ragged: bool
+    sch: s_tir.Schedule,
+    tiles: PackedTiles,
+    tables: Sequence[te.Tensor],
+    channel_axis: int,
+    ragged: bool,
+    whole: bool,
 ) -> None:
     """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts.
 
-    ragged: the last tile of rows of the left operand is not whole, and is split off.
+    ragged: the last tile of rows of the left operand is not whole, and is split off. whole: one
+    helper finishes all sums of a tile.
     """
     out = sch.get_sblock("out")
     loops = list(sch.get_loops(out))
@@ -130,9 +149,10 @@ def _loops(
     if tiles.widens_right:
         sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
-    for loop in inner:
-        sch.unroll(loop)
-    keep_results(sch, inside, 3)
+    if not whole:
+        for loop in inner:
+            sch.unroll(loop)
+        keep_results(sch, inside, 3)
     if tiles.ends:
         for table in tables:
             _in_scratch(sch, str(table.op.name), strip)

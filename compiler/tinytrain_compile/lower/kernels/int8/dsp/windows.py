@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
@@ -214,6 +215,20 @@ def dense_rows(node: Node, block: RowBlock | None) -> tuple[te.Tensor, MapShape,
     return x, shape, tiles, read
 
 
+class Filling(NamedTuple):
+    """How the weights in scratch are filled.
+
+    tap: elements under one tap, if weights differ in more than the place by tap. chosen: where a channel under a tap
+    lies is looked up, so what belongs to one is filled in one turn.
+    """
+
+    tap: int = 0
+    chosen: bool = False
+
+
+PLAIN = Filling()
+
+
 def row_conv(
     shape: MapShape,
     pitches: tuple[int, int],
@@ -224,14 +239,14 @@ def row_conv(
     tiles: DenseTiles,
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
-    tap: int = 0,
+    filling: Filling = PLAIN,
     ready: te.Tensor | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]), for every phase.
 
     element(n, row, position in the row): int16, 0 outside of the image; pitches: rows and elements between output
     pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
-    phase column, r, f), or ready, as its stage has it. tap: elements of one, if weights differ in more than its place.
+    phase column, r, f), or ready, as its stage has it.
     """
     (n, height, width, channels), (down, right) = shape, tiles.phases
     rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
@@ -255,7 +270,7 @@ def row_conv(
 
     out = te.compute(cut, result, "out")
     apart = pitches[1] if has_windows(tiles, pitches[1], style) else 0
-    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, tap)
+    return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, filling)
 
 
 def _stage_of_weights(weight: Load, run: int, tiles: DenseTiles, count: int) -> te.Tensor:
@@ -284,7 +299,7 @@ def _schedule_rows(
     style: CodeStyle,
     tables: Sequence[te.Tensor],
     apart: int,
-    tap: int,
+    filling: Filling,
 ) -> None:
     """apart: elements between the windows of a tile's two pixels, if one call sums over them; or 0."""
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
@@ -317,10 +332,10 @@ def _schedule_rows(
     sch.tensorize(own[6] if apart else own[-1], sums)
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
     if not tiles.ready:
-        _widen_weights(sch, tiles, whole, tap)
+        _widen_weights(sch, tiles, whole, filling)
 
 
-def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, tap: int) -> None:
+def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling: Filling) -> None:
     """The loops that leave weights in scratch."""
     channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
     if tiles.in_turn:
@@ -329,8 +344,11 @@ def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, tap: int
         sch.fuse(channel, first)
     if not whole:
         sch.annotate(sch.get_loops(sch.get_sblock("weights"))[-1], HINT, 1)
-    elif tap:
-        sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, tap])
+    elif filling.tap:
+        _, read = sch.split(sch.get_loops(sch.get_sblock("weights"))[-1], [None, filling.tap])
+        if filling.chosen:
+            *_, place, row, taps, _ = sch.get_loops(sch.get_sblock("weights"))
+            sch.reorder(read, place, row, taps)
 
 
 def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: DenseTiles, style: CodeStyle) -> list[LoopRV]:

@@ -44,6 +44,7 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
     pixel_product,
     turned_rows,
 )
+from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient
 from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
@@ -128,6 +129,8 @@ def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None 
     """Depthwise: four pixels of a row of a channel at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
+    if block is None and (bands := band_depthwise(node)) is not None:
+        return bands
     if not _on_rows(forward_depthwise(node), attrs.conv, attrs.conv.strides[1]):
         return None
     weights = weight_parts(node)
@@ -248,6 +251,8 @@ def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBloc
     """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
+    if block is None and (bands := band_gradient(node)) is not None:
+        return bands
     if not _on_rows(backward_depthwise(node), attrs.conv, 1):
         return None
     weights = weight_parts(node)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tvm import s_tir, te
 from tvm.ir import Expr
+from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
@@ -25,6 +26,7 @@ from tinytrain_compile.lower.kernels.base import (
     left_over,
     pixel_rows,
     placeholder,
+    plain,
     reduce_axes,
     tensor,
     tensors,
@@ -32,10 +34,10 @@ from tinytrain_compile.lower.kernels.base import (
     vector_kernel,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.activation import packed
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
+from tinytrain_compile.lower.kernels.int8.helium.calls import called, first, written
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
-from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here, passes
+from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.conv import QWeightApplyAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
@@ -106,13 +108,17 @@ def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("QClipMask")
 def vector_clip_mask(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Eight elements are compared together."""
-    attrs = node.attrs
+    """Sixteen elements are compared together."""
+    attrs, count = node.attrs, operand(node, "y").elements
     assert isinstance(attrs, MaskAttrs)
-    limits = (i32(attrs.low), i32(attrs.high))
-    if is_ragged(operand(node, "y").elements, 8):
+    if is_ragged(count, 8):
         return None
-    return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed_x8", y, *limits, dtype="uint8"))
+    y = flat_tensor(node, "y")
+
+    def bits(mask: Buffer, given: Sequence[Buffer]) -> Stmt:
+        return called("tt_passed_bits8", first(mask), first(given[0]), i32(attrs.low), i32(attrs.high), i32(count))
+
+    return KernelSpec([y], [written([y], (result(node, "mask").size_bytes,), "uint8", bits)], plain)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,179 @@
+"""Depthwise convolutions and their data gradients on vectors: how a channel's image is cut, and the helper's call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import te, tirx
+from tvm.ir import Expr
+from tvm.tirx import Buffer, Stmt
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
+from tinytrain_compile.lower.kernels.base import KernelSpec, plain, tensors
+from tinytrain_compile.lower.kernels.int8.helium.calls import called, first, struct, written
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_depthwise,
+    backward_phases,
+    forward_depthwise,
+    geometry,
+)
+from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
+from tinytrain_compile.ops.names import operand, result
+
+BYTES = 16
+"""Products of an instruction."""
+LARGEST_OFFSET, LARGEST_AREA = 127, 254
+"""Bytes that a load reaches; taps of a kernel, whose places are bytes."""
+KEPT = {"": 0, "value": 1, "bits": 2}
+"""TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_mve_windows.h, by MaskAttrs.kind."""
+_ROW, _VECTOR, _SUM = 6, 2, 9
+"""Instructions of a row of a band and of eight pixels of it; of a vector of taps for four sums."""
+
+
+@dataclass(frozen=True)
+class Bands:
+    """tt_bands of tt_mve_windows.h: output rows of a strip and of a band, image rows and columns of one, vectors of
+    taps; phases: (rows, columns) of interleaved outputs."""
+
+    strip: int
+    band: int
+    deep: int
+    across: int
+    vectors: int
+    phases: tuple[int, int] = (1, 1)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the taps of a phase, the places of those of all, the bands, and what sums read behind these."""
+        taps = BYTES * self.vectors * (1 + math.prod(self.phases))
+        return taps + self.strip // self.band * self.across * self.deep + BYTES
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a phase's sums read: rows and columns of taps, how far windows are apart, rows and columns by which the last
+    phase is ahead of the first."""
+
+    taps: tuple[int, int]
+    strides: tuple[int, int]
+    lead: tuple[int, int] = (0, 0)
+
+
+def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, strips: Sequence[int]) -> Bands | None:
+    """The cheapest bands whose scratch is no more than the plan's; strips: those that may be taken. None: none is."""
+    phases = tiles.phases
+    width = out_hw[1] // phases[1]
+    across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
+    ways: list[tuple[float, Bands]] = []
+    for strip in strips:
+        for band in (rows for rows in range(1, strip + 1) if strip % rows == 0):
+            deep = (band - 1) * window.strides[0] + window.taps[0] + window.lead[0]
+            vectors = -(-((window.taps[1] - 1) * deep + window.taps[0]) // BYTES)
+            bands = Bands(strip, band, deep, across, vectors, phases)
+            step = window.strides[0] if band % LANES == 0 else window.strides[1] * deep
+            reach = BYTES * (vectors - 1) + (LANES - 1) * step
+            fits = max(deep, reach) <= LARGEST_OFFSET and bands.scratch_bytes <= tiles.scratch_bytes
+            if fits and (band % LANES == 0 or width % LANES == 0):
+                laid = deep * (_ROW + _VECTOR * -(-across // 8)) / (band * width * math.prod(phases))
+                ways.append((laid + _SUM * vectors / LANES, bands))
+    return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
+
+
+def band_depthwise(node: Node) -> KernelSpec | None:
+    """A depthwise QConv: a strip of its plan at a time; None where bands are not for it."""
+    attrs, (count, height, width, channels) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, QConvAttrs)
+    conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
+    tiles = forward_depthwise(node)
+    if not _takes(node):
+        return None
+    bands = cut_bands(tiles, (rows, columns), Window(conv.kernel, conv.strides), (tiles.strip,))
+    if bands is None:
+        return None
+    x, w, *ends = tensors(node, "x", "w", "bias", "multiplier", "shift")
+    image = (count, height, width, channels, *conv.pads[:2], attrs.x_zero)
+    end = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
+
+    def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
+        numbers = _shapes(image, conv.kernel, conv.strides, conv.kernel, (rows, columns), bands)
+        return called("tt_depthwise8", *map(first, (y, scratch, *given)), *numbers, struct("tt_end8_of", end))
+
+    inputs = [x, w, *ends]
+    return KernelSpec(inputs, [_in_bands(inputs, result(node, "y").shape, bands, body)], plain)
+
+
+def band_gradient(node: Node) -> KernelSpec | None:
+    """A depthwise QConvGradInput: all of its rows in one strip if they fit; None where bands are not for it."""
+    attrs, (count, height, width, channels) = node.attrs, operand(node, "g").shape
+    assert isinstance(attrs, QConvGradInputAttrs)
+    conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
+    tiles, phases = backward_depthwise(node), backward_phases(node)
+    if not _takes(node) or phases != conv.strides or (attrs.mask.kind == "bits" and channels % 8):
+        return None
+    window, high = _gradient_window(conv, phases), rows // phases[0]
+    if any(window.taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
+        return None
+    bands = cut_bands(tiles, (rows, columns), window, [s for s in range(1, high + 1) if high % s == 0])
+    if bands is None:
+        return None
+    names = ("peak", "p_out", "p_in", "g", "multiplier", "shift", "w", *attrs.mask.operands)
+    inputs, layer = tensors(node, *names), (count, height, width, channels, *conv.pads[:2], 0)
+    numbers = _shapes(layer, window.taps, (1, 1), conv.kernel, (high, columns // phases[1]), bands)
+    kept = struct("tt_keep_of", (KEPT[attrs.mask.kind], attrs.mask.low, attrs.mask.high))
+
+    def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
+        peak, p_out, p_in, g, multiplier, shift, w, *masks = given
+        places = map(first, (y, scratch, peak, g, w, multiplier, shift, masks[0] if masks else g))
+        return called("tt_depthwise8_error", *places, p_in[(0,)] - p_out[(0,)], *numbers, kept)
+
+    return KernelSpec(inputs, [_in_bands(inputs, (count, rows, columns, channels), bands, body), None], plain)
+
+
+def _gradient_window(conv: ConvAttrs, phases: tuple[int, int]) -> Window:
+    """What a phase of a data gradient reads of the incoming error."""
+    taps = (-(-conv.kernel[0] // phases[0]), -(-conv.kernel[1] // phases[1]))
+    lead = [(phases[axis] - 1 + conv.pads[axis] % phases[axis]) // phases[axis] for axis in (0, 1)]
+    return Window(taps, (1, 1), (lead[0], lead[1]))
+
+
+def _takes(node: Node) -> bool:
+    """Whether a channel's weights are in one place, and few."""
+    conv = geometry(node)
+    channels = result(node, "y" if node.op == "QConv" else "error").shape[3]
+    return conv.split is None and math.prod(conv.kernel) <= LARGEST_AREA and channels < LARGEST_PITCH
+
+
+def _shapes(
+    image: Sequence[int],
+    taps: tuple[int, int],
+    strides: tuple[int, int],
+    kernel: tuple[int, int],
+    out_hw: tuple[int, int],
+    bands: Bands,
+) -> tuple[Expr, Expr, Expr]:
+    cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases)
+    return (
+        struct("tt_image_of", image),
+        struct("tt_taps_of", (*taps, *strides, *kernel)),
+        struct("tt_bands_of", (*out_hw, *cut)),
+    )
+
+
+def _in_bands(
+    inputs: Sequence[te.Tensor],
+    shape: Sequence[int],
+    bands: Bands,
+    body: Callable[[Buffer, Buffer, Sequence[Buffer]], Stmt],
+) -> te.Tensor:
+    """An int8 output that one call writes; body: (output, scratch, inputs) -> it."""
+    scratch = tirx.decl_buffer((bands.scratch_bytes,), "int8", "bands")
+
+    def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
+        return tirx.stmt_seq(tirx.AllocBuffer(scratch), body(y, scratch, given))
+
+    return written(inputs, shape, "int8", make)

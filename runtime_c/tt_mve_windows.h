@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/* Depthwise convolutions and their data gradients on vectors (Helium). Where there are none, plain C gives the same bits.
+ *
+ * The image of one channel lies in scratch in bands of a few output rows, column by column and with its border, so that
+ * all that a pixel's taps read is one run: of a 3x3 window in a band of six rows, elements 0, 1, 2, 6, 7, 8, 12, 13 and 14.
+ * The taps lie in the same way with zeros between, and a sum is one or a few instructions of 16 products each. What a sum
+ * reads behind a band are numbers of the scratch, times zero.
+ */
+#ifndef TT_MVE_WINDOWS_H
+#define TT_MVE_WINDOWS_H
+
+#include "tt_mve.h"
+
+/* An image that taps read: how many, their size, the border in front of it, and what the border is filled with. */
+typedef struct tt_image {
+    int32_t count, height, width, channels, top, left, border;
+} tt_image;
+
+/* Taps of a phase, how far windows are apart, and of a layer's kernel that lies in memory. */
+typedef struct tt_taps {
+    int32_t rows, columns, down, right, kernel_rows, kernel_columns;
+} tt_taps;
+
+/* How the output is cut. height, width: of each of the interleaved phases; strip: output rows whose bands lie in scratch
+ * together; band: output rows in one; deep, across: image rows and columns in one; vectors: of taps, 16 each. */
+typedef struct tt_bands {
+    int32_t height, width, strip, band, deep, across, vectors, phase_rows, phase_columns;
+} tt_bands;
+
+static inline TT_ALWAYS tt_image tt_image_of(int32_t count, int32_t height, int32_t width, int32_t channels, int32_t top,
+    int32_t left, int32_t border)
+{
+    return (tt_image){count, height, width, channels, top, left, border};
+}
+
+static inline TT_ALWAYS tt_taps tt_taps_of(
+    int32_t rows, int32_t columns, int32_t down, int32_t right, int32_t kernel_rows, int32_t kernel_columns)
+{
+    return (tt_taps){rows, columns, down, right, kernel_rows, kernel_columns};
+}
+
+static inline TT_ALWAYS tt_bands tt_bands_of(int32_t height, int32_t width, int32_t strip, int32_t band, int32_t deep,
+    int32_t across, int32_t vectors, int32_t phase_rows, int32_t phase_columns)
+{
+    return (tt_bands){height, width, strip, band, deep, across, vectors, phase_rows, phase_columns};
+}
+
+/* Scratch: the taps of a phase, the places where they are found in a channel's weights, and the bands of a strip. */
+#define TT_NO_TAP 255
+static inline TT_ALWAYS int32_t tt_phases_of(tt_bands cut)
+{
+    return cut.phase_rows * cut.phase_columns;
+}
+
+/* ---- what lies in scratch ---------------------------------------------------------------------------------------- */
+
+/* to[i * to_pitch] = from[i * from_pitch] for i < n, n > 0; pitches < 2^12. */
+static inline TT_ALWAYS void tt_spread8(int8_t *to, int32_t to_pitch, const int8_t *from, int32_t from_pitch, int32_t n)
+{
+#if TT_HAS_MVE
+    if (n == 4) {
+        const uint32x4_t lanes = vidupq_n_u32(0u, 1);
+        const uint32x4_t four = vldrbq_gather_offset_u32((const uint8_t *)from, vmulq_n_u32(lanes, (uint32_t)from_pitch));
+        vstrbq_scatter_offset_u32((uint8_t *)to, vmulq_n_u32(lanes, (uint32_t)to_pitch), four);
+        return;
+    }
+    const uint16x8_t lanes = vidupq_n_u16(0u, 1);
+    const uint16x8_t from_places = vmulq_n_u16(lanes, (uint16_t)from_pitch);
+    const uint16x8_t to_places = vmulq_n_u16(lanes, (uint16_t)to_pitch);
+    if (n == 8) {
+        vstrbq_scatter_offset_u16(
+            (uint8_t *)to, to_places, vldrbq_gather_offset_u16((const uint8_t *)from, from_places));
+        return;
+    }
+    __asm__ volatile("dlstp.16 lr, %[n]\n"
+                     "1:\n\t"
+                     "vldrb.u16 q0, [%[from], %q[from_places]]\n\t"
+                     "add %[from], %[from_step]\n\t"
+                     "vstrb.16 q0, [%[to], %q[to_places]]\n\t"
+                     "add %[to], %[to_step]\n\t"
+                     "letp lr, 1b"
+        : [to] "+r"(to), [from] "+r"(from)
+        : [n] "r"(n), [from_step] "r"(8 * from_pitch), [to_step] "r"(8 * to_pitch),
+        [from_places] "w"(from_places), [to_places] "w"(to_places)
+        : "lr", "q0", "memory");
+#else
+    for (int32_t i = 0; i < n; i++) {
+        to[i * to_pitch] = from[i * from_pitch];
+    }
+#endif
+}
+
+/* to[i] = w[places[i]], or 0 where there is no place. Returns the sum of them. */
+static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, const int8_t *w, int32_t vectors)
+{
+    int32_t sum = 0;
+#pragma GCC unroll 8
+    for (int32_t i = 0; i < 16 * vectors; i += 16) {
+#if TT_HAS_MVE
+        __asm__ volatile("vldrb.8 q0, [%[places], %[i]]\n\t"
+                         "vcmp.i8 ne, q0, %[none]\n\t"
+                         "vpst\n\t"
+                         "vldrbt.u8 q1, [%[w], q0]\n\t"
+                         "vstrb.8 q1, [%[to], %[i]]\n\t"
+                         "vaddva.s8 %[sum], q1"
+            : [sum] "+Te"(sum)
+            : [places] "r"(places), [w] "r"(w), [to] "r"(to), [i] "i"(i), [none] "r"(TT_NO_TAP)
+            : "q0", "q1", "memory", "cc");
+#else
+        for (int32_t j = i; j < i + 16; j++) {
+            to[j] = (int8_t)(places[j] == TT_NO_TAP ? 0 : w[places[j]]);
+            sum += to[j];
+        }
+#endif
+    }
+    return sum;
+}
+
+/* The bands of a strip, whose first output row (of a phase) is `first`: those of their rows that the image has, and the
+ * others where the strips differ in them. Border columns lie there from the start. */
+static inline TT_ALWAYS void tt_lay_bands8(
+    int8_t *bands, const int8_t *x, int32_t first, tt_image image, int32_t down, tt_bands cut)
+{
+    const int32_t room = cut.across - image.left, n = room < image.width ? room : image.width;
+    for (int32_t at = first; at < first + cut.strip; at += cut.band, bands += cut.across * cut.deep) {
+        const int32_t start = at * down - image.top; /* the image row that the band begins with */
+        const int32_t low = tt_clamp(-start, 0, cut.deep), high = tt_clamp(image.height - start, low, cut.deep);
+        int8_t *to = bands + image.left * cut.deep;
+        if (cut.strip < cut.height) {
+            const int8_t border = (int8_t)image.border;
+            for (int32_t r = 0; r < low; r++) {
+                tt_spread8(to + r, cut.deep, &border, 0, n);
+            }
+            for (int32_t r = high; r < cut.deep; r++) {
+                tt_spread8(to + r, cut.deep, &border, 0, n);
+            }
+        }
+        const int8_t *from = x + (start + low) * image.width * image.channels;
+        for (int32_t r = low; r < high; r++, from += image.width * image.channels) {
+            tt_spread8(to + r, cut.deep, from, image.channels, n);
+        }
+    }
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+#if TT_HAS_MVE
+#define TT_WINDOW_DOT(with, sum, q) "vldrb.8 " q ", [%[at], %[at" #sum "]]\n\t" with " %[s" #sum "], q0, " q "\n\t"
+#define TT_WINDOW_DOTS(with) \
+    "vldrb.8 q0, [%[taps], %[at_taps]]\n\t" TT_WINDOW_DOT(with, 0, "q1") TT_WINDOW_DOT(with, 1, "q2") \
+        TT_WINDOW_DOT(with, 2, "q1") TT_WINDOW_DOT(with, 3, "q2")
+#define TT_WINDOW_AT(v, step) \
+    [at_taps] "i"(v), [at0] "i"(v), [at1] "i"((v) + (step)), [at2] "i"((v) + 2 * (step)), [at3] "i"((v) + 3 * (step))
+#endif
+
+/* Sums of four windows, `step` behind each other; vectors and step are constants with which no offset is above 127. */
+static inline TT_ALWAYS tt_i32x4 tt_windows_x4(const int8_t *at, const int8_t *taps, int32_t step, int32_t vectors)
+{
+#if TT_HAS_MVE
+    int32_t sum_0, sum_1, sum_2, sum_3;
+    __asm__ volatile(TT_WINDOW_DOTS("vmladav.s8")
+        : TT_SUMS_OF(sum_, "=&Te")
+        : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(0, step)
+        : "q0", "q1", "q2", "memory");
+#pragma GCC unroll 8
+    for (int32_t v = 16; v < 16 * vectors; v += 16) {
+        __asm__ volatile(TT_WINDOW_DOTS("vmladava.s8")
+            : TT_SUMS_OF(sum_, "+Te")
+            : [at] "r"(at), [taps] "r"(taps), TT_WINDOW_AT(v, step)
+            : "q0", "q1", "q2", "memory");
+    }
+#else
+    int32_t sum_0 = 0, sum_1 = 0, sum_2 = 0, sum_3 = 0;
+    for (int32_t v = 0; v < 16 * vectors; v++) {
+        sum_0 += at[v] * taps[v];
+        sum_1 += at[step + v] * taps[v];
+        sum_2 += at[2 * step + v] * taps[v];
+        sum_3 += at[3 * step + v] * taps[v];
+    }
+#endif
+    return tt_lanes(sum_0, sum_1, sum_2, sum_3);
+}
+
+/* Where four lanes go: to pixels of a row, or of as many rows of a band where these are whole vectors. */
+typedef struct tt_four {
+    int32_t rows, columns; /* of output pixels */
+    int32_t step, on; /* elements of a band to the next lane, to the next four */
+    int32_t pixels; /* from lane to lane of a map with `width` pixels in a row */
+} tt_four;
+
+static inline TT_ALWAYS tt_four tt_four_of(tt_bands cut, int32_t down, int32_t right)
+{
+    if (cut.band % 4 == 0) {
+        return (tt_four){4, 1, down, right * cut.deep, cut.phase_rows * cut.width * cut.phase_columns};
+    }
+    return (tt_four){1, 4, right * cut.deep, 4 * right * cut.deep, cut.phase_columns};
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* What becomes of a sum: shifts_down, above: see QConvAttrs. */
+typedef struct tt_end8 {
+    int32_t zero, low, high;
+    bool shifts_down, above;
+} tt_end8;
+
+static inline TT_ALWAYS tt_end8 tt_end8_of(int32_t zero, int32_t low, int32_t high, int32_t shifts_down, int32_t above)
+{
+    return (tt_end8){zero, low, high, shifts_down != 0, above != 0};
+}
+
+static inline TT_ALWAYS tt_i32x4 tt_ended8_x4(
+    tt_i32x4 sums, tt_i32x4 bias, tt_i32x4 multiplier, tt_i32x4 shift, tt_end8 end)
+{
+    if (end.shifts_down) {
+        return end.above ? tt_requantise8_down_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
+                         : tt_requantise8_down_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
+    }
+    return end.above ? tt_requantise8_above_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high)
+                     : tt_requantise8_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
+}
+
+/* A depthwise QConv. scratch: see above. */
+static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
+    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, tt_bands cut,
+    tt_end8 end)
+{
+    const int32_t lanes = 16 * cut.vectors, area = window.rows * window.columns;
+    const tt_four four = tt_four_of(cut, window.down, window.right);
+    int8_t *const taps = scratch, *const bands = scratch + 2 * lanes;
+    uint8_t *const places = (uint8_t *)scratch + lanes;
+    memset(places, TT_NO_TAP, (size_t)lanes);
+    for (int32_t i = 0; i < area; i++) {
+        places[i % window.columns * cut.deep + i / window.columns] = (uint8_t)i;
+    }
+    memset(bands, image.border, (size_t)(cut.strip / cut.band * cut.across * cut.deep + 16));
+    for (int32_t c = 0; c < image.count * image.channels; c++) {
+        const int32_t channel = image.count == 1 ? c : c % image.channels, n = image.count == 1 ? 0 : c / image.channels;
+        const int8_t *const own = x + n * image.height * image.width * image.channels + channel;
+        int8_t *const out = y + n * cut.height * cut.width * image.channels + channel;
+        const int32_t sum = tt_lay_taps8(taps, places, w + channel * area, cut.vectors);
+        const tt_i32x4 correction = tt_all(-image.border * sum), its_bias = tt_all(bias[channel]);
+        const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel], -31, 31));
+        for (int32_t first = 0; first < cut.height; first += cut.strip) {
+            tt_lay_bands8(bands, own, first, image, window.down, cut);
+            for (int32_t row = 0; row < cut.strip; row += four.rows) {
+                const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band * window.down;
+                int8_t *to = out + (first + row) * cut.width * image.channels;
+                for (int32_t column = 0; column < cut.width; column += four.columns) {
+                    tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
+                    sums = image.border == 0 ? sums : sums + correction;
+                    tt_scatter8_x4(to, four.pixels * image.channels, tt_ended8_x4(sums, its_bias, factor, by, end));
+                    at += four.on;
+                    to += four.columns * image.channels;
+                }
+            }
+        }
+    }
+}
+
+/* ---- data gradients ---------------------------------------------------------------------------------------------- */
+
+/* How the last operand tells which errors are kept: see MaskAttrs. */
+#define TT_ALL_KEPT 0
+#define TT_KEPT_BY_VALUE 1
+#define TT_KEPT_BY_BITS 2
+typedef struct tt_keep {
+    int32_t kind, low, high;
+} tt_keep;
+
+static inline TT_ALWAYS tt_keep tt_keep_of(int32_t kind, int32_t low, int32_t high)
+{
+    return (tt_keep){kind, low, high};
+}
+
+/* -1 where the errors from element `at` on, `step` apart, are kept; bits: of whole bytes of channels. */
+static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_t step, tt_keep keep)
+{
+    if (keep.kind == TT_KEPT_BY_VALUE) {
+#if TT_HAS_MVE
+        const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step);
+        return tt_passes_x4(vldrbq_gather_offset_s32((const int8_t *)mask + at, places), keep.low, keep.high);
+#else
+        const int8_t *const from = (const int8_t *)mask + at;
+        return tt_passes_x4(tt_lanes(from[0], from[step], from[2 * step], from[3 * step]), keep.low, keep.high);
+#endif
+    }
+#if TT_HAS_MVE
+    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step / 8u);
+    const uint32x4_t bytes = vldrbq_gather_offset_u32((const uint8_t *)mask + at / 8, places);
+    return vshrq_n_s32(vshlq_r_s32(vreinterpretq_s32_u32(bytes), 31 - at % 8), 31);
+#else
+    const uint8_t *const from = (const uint8_t *)mask + at / 8;
+    const int32_t bit = at % 8, by = step / 8;
+    return tt_lanes(-(from[0] >> bit & 1), -(from[by] >> bit & 1), -(from[2 * by] >> bit & 1), -(from[3 * by] >> bit & 1));
+#endif
+}
+
+/* Where the tap of every place of every phase is in a channel's weights: taps run backwards. */
+static inline TT_ALWAYS void tt_place_backwards(uint8_t *places, tt_image layer, tt_taps window, tt_bands cut)
+{
+    memset(places, TT_NO_TAP, (size_t)(16 * cut.vectors * tt_phases_of(cut)));
+    for (int32_t phase = 0; phase < tt_phases_of(cut); phase++, places += 16 * cut.vectors) {
+        const int32_t p = (phase / cut.phase_columns + layer.top) % cut.phase_rows;
+        const int32_t q = (phase % cut.phase_columns + layer.left) % cut.phase_columns;
+        for (int32_t r = 0; r < window.rows; r++) {
+            for (int32_t s = 0; s < window.columns; s++) {
+                const int32_t row = (window.rows - 1 - r) * cut.phase_rows + p;
+                const int32_t column = (window.columns - 1 - s) * cut.phase_columns + q;
+                if (row < window.kernel_rows && column < window.kernel_columns) {
+                    places[s * cut.deep + r] = (uint8_t)(row * window.kernel_columns + column);
+                }
+            }
+        }
+    }
+}
+
+/* A depthwise QConvGradInput. layer: the incoming error and the padding of the layer; exponent: of the incoming error
+ * less that of what comes out; mask: see tt_keep. */
+static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
+    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_image layer,
+    tt_taps window, tt_bands cut, tt_keep keep)
+{
+    int32_t largest = *peak;
+    const int32_t lanes = 16 * cut.vectors, kernel = window.kernel_rows * window.kernel_columns;
+    const int32_t width = cut.width * cut.phase_columns, pixel = layer.channels;
+    const tt_four four = tt_four_of(cut, 1, 1);
+    int8_t *const taps = scratch, *const bands = scratch + lanes * (1 + tt_phases_of(cut));
+    uint8_t *const places = (uint8_t *)scratch + lanes;
+    tt_image image = layer;
+    image.top = window.rows - 1 - layer.top / cut.phase_rows;
+    image.left = window.columns - 1 - layer.left / cut.phase_columns;
+    tt_place_backwards(places, layer, window, cut);
+    memset(bands, 0, (size_t)(cut.strip / cut.band * cut.across * cut.deep + 16));
+    for (int32_t c = 0; c < layer.count * pixel; c++) {
+        const int32_t channel = layer.count == 1 ? c : c % pixel, n = layer.count == 1 ? 0 : c / pixel;
+        const int8_t *const own = g + n * layer.height * layer.width * pixel + channel;
+        const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel] + exponent, -31, 31));
+        for (int32_t first = 0; first < cut.height; first += cut.strip) {
+            tt_lay_bands8(bands, own, first, image, 1, cut);
+            for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
+                const int32_t p = phase / cut.phase_columns, q = phase % cut.phase_columns;
+                const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
+                const int32_t ahead = down + (q + layer.left % cut.phase_columns) / cut.phase_columns * cut.deep;
+                (void)tt_lay_taps8(taps, places + phase * lanes, w + channel * kernel, cut.vectors);
+                for (int32_t row = 0; row < cut.strip; row += four.rows) {
+                    const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band + ahead;
+                    const int32_t line = (n * cut.height + first + row) * cut.phase_rows + p;
+                    int32_t place = (line * width + q) * pixel + channel;
+                    for (int32_t column = 0; column < cut.width; column += four.columns) {
+                        const tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
+                        tt_i32x4 error = tt_requantise_x4(sums, factor, by);
+                        if (keep.kind != TT_ALL_KEPT) {
+                            error &= tt_kept_x4(mask, place, four.pixels * pixel, keep);
+                        }
+                        tt_scatter8_x4(y + place, four.pixels * pixel, tt_error_x4(error, &largest));
+                        at += four.on;
+                        place += four.columns * cut.phase_columns * pixel;
+                    }
+                }
+            }
+        }
+    }
+    *peak = largest;
+}
+
+#endif

@@ -1,0 +1,149 @@
+"""The search of streams: what it leaves out may be left out, and how much work it takes.
+
+The oracle of the cuts tries every stream of every run, as the search did before it had bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pytest
+
+from testing.chains import random_chain
+from testing.places import SHARED
+from tests.e2e.marks import needs_shared
+from tests.plan.test_views import random_pieces
+from tests.quantize.nets import int8_train
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.fallbacks import Means, plan_with_fallbacks
+from tinytrain_compile.driver.memories import core_model
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import imported, stored
+from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.buffers import load_of
+from tinytrain_compile.plan import PlanOptions, plan_graph, planner
+from tinytrain_compile.plan.planned import least_arena
+from tinytrain_compile.plan.planner import sure_load
+from tinytrain_compile.plan.stream_model import StreamModel
+from tinytrain_compile.plan.stream_rewrite import inner_nodes, with_streams, with_sums_beside
+from tinytrain_compile.plan.stream_search import LONGEST, Cut, Cutter, proposed, runs_of
+from tinytrain_compile.target import load_target
+
+QUICK = PlanOptions(effort="quick")
+CHAINS = range(8)
+
+
+@cache
+def chain(seed: int) -> Graph:
+    """A training graph of int8 layers that can be streams; every third trains more than biases."""
+    return int8_train(random_chain(seed), "last:3" if seed % 3 else "bias").graph
+
+
+def runs(graph: Graph) -> Iterator[Sequence[Node]]:
+    for run in runs_of(graph):
+        yield graph.nodes[run.start : run.stop]
+
+
+def tried_all(model: StreamModel, run: Sequence[Node], loads: Sequence[int], floor: int) -> Cut:
+    """The best cut by trying all, in order; the first of equals."""
+    best = [Cut(floor, 0, ())]
+    for end in range(1, len(run) + 1):
+        before = best[end - 1]
+        found = Cut(max(before.load, loads[end - 1]), before.layers, before.streams)
+        for start in range(max(0, end - LONGEST), end - 1):
+            stream = model.stream(run[start:end]) if max(loads[start:end]) > floor else None
+            if stream is not None:
+                before, load = best[start], model.load(stream, run[start:end])
+                cut = Cut(max(before.load, load), before.layers + end - start, (*before.streams, stream))
+                found = min(found, cut, key=lambda cut: cut.price)
+        best.append(found)
+    return best[-1]
+
+
+@pytest.mark.parametrize("seed", CHAINS)
+def test_bounds_of_streams_leave_nothing_better_out(seed: int) -> None:
+    """The cut is the one that trying all streams gives, and takes fewer; no stream needs less than its bound."""
+    graph = with_sums_beside(chain(seed))
+    plan = plan_graph(chain(seed), QUICK).plan
+    loads = dict(zip((node.name for node in plan.order), load_of(plan.buffers, len(plan.order)), strict=True))
+    model = StreamModel(graph, plan, QUICK)
+    for run in runs(graph):
+        alone = [loads[node.name] for node in run]
+        for floor in {0, *alone[::3], *alone[1::5]}:
+            cutter = Cutter(model, lambda node: loads[node.name])
+            assert cutter.best(run, floor) == tried_all(model, run, alone, floor)
+        for start in range(len(run)):
+            for end in range(start + 2, min(start + LONGEST, len(run)) + 1):
+                stream = model.stream(run[start:end])
+                assert stream is None or model.least(run[start:end]) <= model.load(stream, run[start:end])
+
+
+@pytest.mark.parametrize("seed", CHAINS)
+def test_what_a_node_needs_by_itself_no_plan_is_below(seed: int) -> None:
+    """A stream that a bound keeps is one that a plan keeps."""
+    graph = chain(seed)
+    streams = proposed(
+        with_sums_beside(graph), plan_graph(graph, QUICK).plan, QUICK, list(runs_of(with_sums_beside(graph)))
+    )
+    for stream in streams:
+        fewer = with_streams(graph, [other for other in streams if other != stream])
+        assert sure_load(graph, QUICK, {node.name for node in inner_nodes(stream)}) <= least_arena(fewer, QUICK)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_arena_that_nobody_judges_is_that_of_the_plan(seed: int) -> None:
+    """With a limit it is exact up to that, and larger where the arena is."""
+    graph = random_pieces(seed) if seed % 2 else chain(seed % len(CHAINS))
+    exact = plan_graph(graph, QUICK).plan.arena_bytes
+    assert least_arena(graph, QUICK) == exact
+    for most in (exact, exact + 8, exact - 8, exact // 2):
+        found = least_arena(graph, QUICK, most)
+        assert found == exact if exact <= most else found > most
+
+
+def counted_work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Plans that are judged, graphs whose orders are placed, streams that are looked at and built."""
+    counts = dict[str, int](judged=0, placed=0, looked=0, built=0)
+
+    def counting(where: object, name: str, what: str) -> None:
+        original = getattr(where, name)
+
+        def counted(*given: object) -> object:
+            counts[what] += 1
+            return original(*given)
+
+        monkeypatch.setattr(where, name, counted)
+
+    counting(planner, "validate_plan", "judged")
+    counting(planner, "choose", "placed")
+    counting(StreamModel, "least", "looked")
+    counting(StreamModel, "stream", "built")
+    return counts
+
+
+def test_a_graph_is_placed_and_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With streams and without, where a quick plan is the best there is: bounds, prices and the plan are of one."""
+    graph, counts = int8_train(random_chain(5), "last:3").graph, counted_work(monkeypatch)
+    means = Means(core_model(load_target("cortex-m7")), (), "off", None, None, "min")
+    planned, _ = plan_with_fallbacks(graph, PlanOptions(), means)
+    assert planned.plan.streams is not None
+    assert (counts["judged"], counts["placed"]) == (2, 2)
+    assert 0 < counts["built"] < counts["looked"]
+
+
+@needs_shared
+def test_the_work_of_a_plan_of_a_real_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MobileNetV2: no plan but those with all streams and with none, and a tenth of the streams is built."""
+    options = CompileOptions(
+        SHARED / "models/mbv2-w0.35-qdq.onnx",
+        classes=10,
+        quant="int8",
+        update=str(SHARED / "schemes/mbv2-w0.35-49kb.toml"),
+    )
+    model, counts = stored(imported(options), options), counted_work(monkeypatch)
+    found = Planner(model, options, load_target("cortex-m7"), Externals()).exact(options.update)
+    assert found.plan.streams is not None and found.plan.arena_bytes == 100_960
+    assert (counts["judged"], counts["placed"]) == (2, 2)
+    assert 10 * counts["built"] <= counts["looked"] <= 300
