@@ -144,7 +144,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling, smaller)
-        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
+        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used, parts=made.parts)
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)

@@ -17,7 +17,7 @@ from tinytrain_compile.plan.prepared import choose_prepared, prepared_as_locked,
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, happened, select
-from tinytrain_compile.plan.slices import sliced
+from tinytrain_compile.plan.slices import SlicedPlan, sliced, step_pieces
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
@@ -41,6 +41,7 @@ __all__ = [
     "RematOptions",
     "Row",
     "Selection",
+    "SlicedPlan",
     "arena_bound",
     "build_model",
     "choose_prepared",
@@ -62,6 +63,7 @@ __all__ = [
     "sliced",
     "spread",
     "step_cost",
+    "step_pieces",
     "streamed",
     "streamed_again",
     "streaming",

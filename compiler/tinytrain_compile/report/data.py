@@ -22,7 +22,7 @@ from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
 from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
-from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json
+from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json, slices_json
 from tinytrain_compile.report.words import grouped
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
@@ -55,6 +55,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "memory": _memory(summary, analysis),
         "runtime": runtime_json(summary),
         "features": features_json(summary),
+        "slices": slices_json(summary),
         "inference_only": inference_json(summary.train),
         "plans": [_plan_row(plan) for plan in (*summary.smaller, summary.plan)] if summary.smaller else [],
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
