@@ -28,7 +28,7 @@ from tinytrain_compile.verify import FlashSizes
 
 
 def layer(name: str, size: int, depthwise: bool = False) -> Node:
-    attrs = ConvAttrs((1, 1), (1, 1), (0,) * 4, groups=8 if depthwise else 1)
+    attrs = ConvAttrs((1, 1), (1, 1), (0, 0, 0, 0), groups=8 if depthwise else 1)
     node = quantised.qconv(np.random.default_rng(1), ((1, size, size, 8), 8, attrs), 0).node()
     return replace(node, name=name)
 
@@ -72,7 +72,7 @@ def test_calls_first_then_what_saves_most_per_instruction_then_back_what_gains_m
 
 
 def gradient(name: str, size: int, channels: int) -> Node:
-    shape = ((1, size, size, channels), channels, ConvAttrs((1, 1), (1, 1), (0,) * 4))
+    shape = ((1, size, size, channels), channels, ConvAttrs((1, 1), (1, 1), (0, 0, 0, 0)))
     node = quantised.qconv_grad_input(np.random.default_rng(1), shape, 0, NO_CLAMP).node()
     given = {**operands(node), "w": replace(operand(node, "w"), name=f"w_{name}")}
     return replace(node, name=name, inputs=tuple(given.values()))
