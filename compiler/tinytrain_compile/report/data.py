@@ -11,6 +11,7 @@ from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
+from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_json
@@ -108,9 +109,17 @@ def plan_json(summary: Summary) -> dict[str, Any]:
         ],
         "load_bytes": list(analysis.load),
         **_streams_of(summary.plan),
+        **_prepared_of(summary),
         **_second_runs(summary),
         **_page_moves(summary),
     }
+
+
+def _prepared_of(summary: Summary) -> dict[str, Any]:
+    """Nodes whose weights lie in flash as they are multiplied: --lock needs them; nothing if there are none."""
+    graph = summary.train.before_remat or summary.train.graph
+    found = [node.name for node in graph.nodes if is_prepared(node)]
+    return {"prepared": found} if found else {}
 
 
 def _streams_of(plan: MemoryPlan) -> dict[str, Any]:
