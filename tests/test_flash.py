@@ -28,7 +28,7 @@ from tinytrain_compile.verify import FlashSizes
 
 
 def layer(name: str, size: int, depthwise: bool = False) -> Node:
-    attrs = ConvAttrs((1, 1), (1, 1), (0,) * 4, groups=8 if depthwise else 1)
+    attrs = ConvAttrs((1, 1), (1, 1), (0, 0, 0, 0), groups=8 if depthwise else 1)
     node = quantised.qconv(np.random.default_rng(1), ((1, size, size, 8), 8, attrs), 0).node()
     return replace(node, name=name)
 
@@ -72,7 +72,7 @@ def test_calls_first_then_what_saves_most_per_instruction_then_back_what_gains_m
 
 
 def gradient(name: str, size: int, channels: int) -> Node:
-    shape = ((1, size, size, channels), channels, ConvAttrs((1, 1), (1, 1), (0,) * 4))
+    shape = ((1, size, size, channels), channels, ConvAttrs((1, 1), (1, 1), (0, 0, 0, 0)))
     node = quantised.qconv_grad_input(np.random.default_rng(1), shape, 0, NO_CLAMP).node()
     given = {**operands(node), "w": replace(operand(node, "w"), name=f"w_{name}")}
     return replace(node, name=name, inputs=tuple(given.values()))
@@ -143,14 +143,47 @@ def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Pat
 @needs_qemu
 @pytest.mark.qemu
 def test_room_that_is_left_holds_a_second_copy_of_frozen_weights(cnn: tuple[str, ...], tmp_path: Path) -> None:
-    outcome = compiled(cnn, tmp_path / "out", "--flash-budget", "1MB").check_success()
+    compiled(cnn, tmp_path / "speed").check_success()
+    own = flash(tmp_path / "speed")
+    budget = own["code_bytes"] + own["const_bytes"] + 60  # the weight is 36 B, prepared it is 96
+    outcome = compiled(cnn, tmp_path / "out", "--flash-budget", str(budget)).check_success()
     found = flash(tmp_path / "out")
-    assert found["code"] == "speed"
+    assert (found["code"], found["prepared_weights"]) == ("speed", [])
     assert found["turned_weights"] == [{"layer": "point/Conv", "size_bytes": 36}]
     assert "1 frozen weight stored twice (36 B): point/Conv" in outcome.out
     weights = (tmp_path / "out" / "net_weights.c").read_text()
     assert "transposed[36]" in weights
     assert "stored twice" in (tmp_path / "out" / "report.html").read_text()
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    """What is trained does not change, nor does the arena grow; a lock gives the same code again, or says why not."""
+    compiled(cnn, tmp_path / "speed", "--verify", "none").check_success()
+    asked = ("--flash-budget", "1MB", "--verify", "qemu")
+    outcome = compiled(cnn, tmp_path / "out", *asked).check_success()
+    found, out = flash(tmp_path / "out"), tmp_path / "out"
+    assert found["turned_weights"] == []
+    point, last = {"layer": "point/Conv", "size_bytes": 96}, {"layer": "last/Conv", "size_bytes": 1296}
+    assert found["prepared_weights"] == [point, last, point], "two 1x1, of one of them the data gradient, and a 3x3"
+    assert "3 frozen weights in flash as multiplied (1,488 B)" in outcome.out
+    weights = (out / "net_weights.c").read_text()
+    assert len(re.findall(r"_Alignas\(8\) const int16_t \w+prepared(?:_back)?\[48\]", weights)) == 2
+    assert "point_w[36]" not in weights, "nobody reads the int8 weight any more"
+    arenas = [
+        json.loads((tmp_path / name / "report.json").read_text())["memory"]["arena_bytes"] for name in ("out", "speed")
+    ]
+    assert arenas[0] <= arenas[1]
+
+    compiled(cnn, tmp_path / "again", *asked, "--lock", str(out / "plan.json")).check_success()
+    old, new = tree(out), tree(tmp_path / "again")
+    assert [name for name in old if name.endswith((".c", ".h")) and old[name] != new[name]] == []
+    plan = json.loads((out / "plan.json").read_text())
+    first = next(node["name"] for node in plan["order"] if node["origin"] == "stem/Conv")
+    (tmp_path / "wrong.json").write_text(json.dumps({**plan, "prepared": [first]}))
+    error = compiled(cnn, tmp_path / "none", "--lock", str(tmp_path / "wrong.json")).check_error("E0106", 2).err
+    assert f"{first!r}" in error
 
 
 def test_what_cannot_be_measured_is_an_error(cnn: tuple[str, ...], tmp_path: Path) -> None:

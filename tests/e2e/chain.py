@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelCache, KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
+from tinytrain_compile.ir.slices import StepPieces
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
@@ -104,8 +105,8 @@ def project(
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
     plan, kernels = with_one(train, plan, kernels, one, target, prefix)
-    costs = {node.name: [100 + place] for place, node in enumerate(plan.order)} if slices else None
-    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features, costs)
+    pieces = StepPieces({node.name: (100 + at,) for at, node in enumerate(plan.order)}) if slices else None
+    return emitted(train, plan, kernels, core.alignment_bytes, prefix, core.features.fma, parts, features, pieces)
 
 
 def with_one(
@@ -144,13 +145,13 @@ def emitted(
     fma: bool = True,
     parts: RuntimeParts = NO_PARTS,
     features: bool = False,
-    slices: Mapping[str, Sequence[int]] | None = None,
+    pieces: StepPieces | None = None,
 ) -> Project:
     """The project of a plan, right or not."""
     small = all(kernel.small for kernel in kernels.kernels)
     headers = runtime_headers()
     emit = EmitOptions(
-        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, slices=slices, features=features
+        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, pieces=pieces, features=features
     )
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 

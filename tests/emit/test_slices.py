@@ -6,13 +6,16 @@ import ctypes
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import tinytrain_compile as tt
 from testing import models
 from testing.places import ROOT
 from tests.e2e import chain
+from tests.e2e.broken import write
 from tests.emit.device import OK, Device
 from tests.emit.test_generated_c import STRICT, build, needs_gcc
 from tests.quantize import nets
@@ -181,3 +184,13 @@ def test_the_c_of_the_page_compiles(tmp_path: Path) -> None:
     text = re.sub(r"\bM_", "NET_", re.sub(r"\bm_", "net_", block))
     write_files(tmp_path, {**PROJECTS["float32"]().bundle.files, "page.c": text})
     build(["gcc", *STRICT, "-O2", "-c", "page.c"], tmp_path)
+
+
+def test_the_report_names_the_longest_part(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"update": "all", "verify": "none", "name": "net"}
+    made = tt.compile(write(models.mlp(), tmp_path, "m.onnx"), slices="on", **options)
+    header, said = str(made.files["net_train.h"]), made.report["slices"]
+    numbers = {name: int(found) for name, found in re.findall(r"NET_(STEP_CYCLES|SLICE_LONGEST) (\d+)u", header)}
+    assert (numbers["STEP_CYCLES"], numbers["SLICE_LONGEST"]) == (said["step_cycles"], said["longest"]["cycles"])
+    assert 1 < said["longest"]["parts_of_node"] < said["parts"]
+    assert tt.compile(write(models.mlp(), tmp_path, "m.onnx"), **options).report["slices"] is None

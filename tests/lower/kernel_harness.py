@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,8 @@ class Built:
     library: ctypes.CDLL
     numbers: tuple[int, ...] = ()
     """What a shared kernel is called with."""
+    turns: int = 0
+    """How many it takes the first and the last of; 0: none."""
 
 
 def build(
@@ -58,16 +61,19 @@ def build(
     float_vectors: bool = False,
     float_pairs: bool = True,
     change: Callable[[str], str] = lambda source: source,
+    in_turns: bool = False,
 ) -> list[Built]:
     """Lower and compile a kernel per case, for a core with an FPU (and fused multiply-add) or without.
 
     small: small kernels, which share functions as those of a project do. change: applied to the kernels' C text.
+    in_turns: kernels that can be called for some turns of their longest loop.
     """
     nodes = [case.node() for case in cases]
     pairs = float_pairs and fpu and fuse_multiply_add and not float_vectors
     isa = InstructionSet(fpu, float_vectors=float_vectors, float_pairs=pairs)
     context = KernelContext(isa, SIZE if small else SPEED)
-    kernels = [lower_node(node, f"k{i}", context, fuse_multiply_add) for i, node in enumerate(nodes)]
+    kernels = [lower_node(node, f"k{i}", context, fuse_multiply_add, in_turns) for i, node in enumerate(nodes)]
+    turns = [kernel.turns for kernel in kernels]
     known = share_kernels(KernelSet(tuple(kernels), {kernel.name: kernel.name for kernel in kernels}), "k")
     functions = {kernel.name: kernel for kernel in known.kernels}
     numbers = [known.tables[known.numbers[k.name]] if k.name in known.numbers else () for k in kernels]
@@ -91,8 +97,8 @@ def build(
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr + text
     library = ctypes.CDLL(str(folder / "kernels.so"))
-    rows = zip(cases, nodes, kernels, numbers, strict=True)
-    return [Built(case, node, kernel, library, row) for case, node, kernel, row in rows]
+    rows = zip(cases, nodes, kernels, numbers, turns, strict=True)
+    return [Built(case, node, kernel, library, row, count) for case, node, kernel, row, count in rows]
 
 
 class Memory:
@@ -132,11 +138,15 @@ def _overlapped(node: Node, overlap: Overlap, above: int) -> tuple[Memory, Memor
 
 
 def run(
-    built: Built, inplace: tuple[int, int] | None = None, over: tuple[Overlap, int] | None = None
+    built: Built,
+    inplace: tuple[int, int] | None = None,
+    over: tuple[Overlap, int] | None = None,
+    bounds: Sequence[int] = (),
 ) -> tuple[np.ndarray, ...]:
     """Outputs of the compiled kernel.
 
     inplace: (output, input) that share memory. over: a pair of which the input begins so many bytes above the output.
+    bounds: of a kernel in turns, where each of its calls begins, and the last ends (default: one call).
     """
     node, definition = built.node, op_def(built.node.op)
     inputs = [Memory(value.size_bytes) for value in node.inputs]
@@ -152,11 +162,11 @@ def run(
     arguments = [m.address() for m in inputs]
     arguments += [m.address() for i, m in enumerate(outputs) if i not in dict(alias_of(node))]
     scratch = Memory(max(definition.scratch(node), 4))
-    if definition.scratch(node):
-        arguments.append(scratch.address())
+    behind = [scratch.address()] if definition.scratch(node) else []
     if built.numbers:
-        arguments.append(ctypes.cast((ctypes.c_int32 * len(built.numbers))(*built.numbers), ctypes.c_void_p))
-    getattr(built.library, built.kernel.name)(*arguments)
+        behind.append(ctypes.cast((ctypes.c_int32 * len(built.numbers))(*built.numbers), ctypes.c_void_p))
+    for piece in pairwise(bounds or (0, built.turns)) if built.turns else [()]:
+        getattr(built.library, built.kernel.name)(*arguments, *map(ctypes.c_int32, piece), *behind)
     for memory in (*inputs, *outputs, scratch):
         memory.check()
     _check_inputs_kept(built, inputs, {*alias.values(), *([over[0].source] if over else [])})

@@ -78,8 +78,16 @@ def test_what_nobody_measured_is_null() -> None:
     report = report_json(two_layers_summary())
     assert report["memory"]["stack_bytes"] is None
     assert report["memory"]["stack_measured_bytes"] is None
-    made = {"infer_one_bytes": None, "budget_bytes": None, "code": "speed", "small_nodes": [], "turned_weights": []}
-    assert report["flash"] == {"code_bytes": None, "const_bytes": None, **made}
+    assert report["flash"] == {
+        "code_bytes": None,
+        "const_bytes": None,
+        "infer_one_bytes": None,
+        "budget_bytes": None,
+        "code": "speed",
+        "small_nodes": [],
+        "turned_weights": [],
+        "prepared_weights": [],
+    }
     assert report["work"]["train_step_instructions"] is None
     assert report["verify"] == {
         "mode": "none",

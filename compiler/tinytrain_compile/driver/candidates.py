@@ -31,6 +31,7 @@ from tinytrain_compile.plan import (
     may_stream,
     plan_from_lock,
     plan_graph,
+    prepared_as_locked,
     spread,
     step_cost,
     with_lines,
@@ -325,7 +326,7 @@ class Planner:
             what = f"has {lock.micro_batch} samples in a step, not --micro-batch {self.options.micro_batch}"
             raise CompileError("E0106", lock.file, what, "leave --micro-batch out, or compile without --lock")
         try:
-            train = self.train(update, lock.micro_batch)
+            train = prepared_as_locked(self.train(update, lock.micro_batch), lock)
         except SamplesMixError as problem:
             what = f"has {lock.micro_batch} samples in a step, which does not fit these options ({problem})"
             raise CompileError(

@@ -15,11 +15,12 @@ from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet, Tiles
+from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
-from tinytrain_compile.plan import sliced
+from tinytrain_compile.plan import sliced, step_pieces
 from tinytrain_compile.report import batch_text
 from tinytrain_compile.target import Target
 
@@ -38,6 +39,11 @@ class Generated:
     bundle: SourceBundle
     choice: CodeChoice
 
+    @property
+    def parts(self) -> tuple[StepPart, ...]:
+        """Of a step that can be computed in slices."""
+        return self.bundle.parts
+
 
 class Generator:
     """Lowers and emits one planned training step in several ways."""
@@ -51,9 +57,8 @@ class Generator:
         tiles: Mapping[str, Tiles] | None = None,
         smaller: Sequence[Candidate] = (),
     ) -> None:
-        slices = sliced(candidate.plan, core_model(target)) if options.slices == "on" else None
-        self._slices = None if slices is None else slices.cycles
-        self._candidate = candidate if slices is None else replace(candidate, plan=slices.plan)
+        self._sliced = sliced(candidate.plan, core_model(target)) if options.slices == "on" else None
+        self._candidate = candidate if self._sliced is None else replace(candidate, plan=self._sliced.plan)
         self._options, self._target, self._report = options, target, report
         self._tiles = _tiles_of_whole_nodes(tiles or dict[str, Tiles](), self._candidate.plan.order)
         self._smaller = in_one_image(candidate, smaller)
@@ -84,7 +89,8 @@ class Generator:
         context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
         tiles = dict[str, Tiles]() if small else self._tiles
-        lowering = LowerOptions(self._prefix, context, fused, names, tiles)
+        long = frozenset[str]() if self._sliced is None else frozenset(self._sliced.long)
+        lowering = LowerOptions(self._prefix, context, fused, names, tiles, in_turns=long)
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
     def shared(self, kernels: KernelSet) -> KernelSet:
@@ -112,7 +118,7 @@ class Generator:
             board=None if self._target.board is None else self._target,
             parts=options.runtime,
             features=options.features == "on",
-            slices=self._slices,
+            pieces=None if self._sliced is None else step_pieces(self._sliced, kernels.turns, core_model(self._target)),
             smaller=self._smaller,
         )
         return emit_project(train, self._candidate.plan, kernels, emit)

@@ -317,7 +317,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
         default=None,
         metadata=option(
             "code",
-            "Most that code and constants take: small code where needed; copies of frozen weights in what is left.",
+            "Most that code and constants take: small code where needed; the rest holds frozen weights as multiplied.",
             "--flash-budget",
             metavar="SIZE",
             read=parse_size,

@@ -26,6 +26,7 @@ from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
 from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_largest
+from tinytrain_compile.driver.prepared import with_prepared_weights
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
@@ -119,7 +120,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
-    candidate = _choose(planner, progress)
+    candidate = with_prepared_weights(planner, _choose(planner, progress), _lowering(progress))
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     _check_step(candidate, options)
@@ -143,7 +144,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling, smaller)
-        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used)
+        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used, parts=made.parts)
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
@@ -324,10 +325,14 @@ def _generate(
     tiling: Tiling,
     smaller: Sequence[Candidate],
 ) -> Generated:
+    return generate(candidate, options, target, _lowering(progress), tiling.used.nodes, smaller)
+
+
+def _lowering(progress: Progress) -> Callable[[int, int], None]:
     def report(done: int, count: int) -> None:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
-    return generate(candidate, options, target, report, tiling.used.nodes, smaller)
+    return report
 
 
 def _verify(

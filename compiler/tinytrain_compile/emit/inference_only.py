@@ -28,7 +28,7 @@ def inference_data(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer) ->
         "label_array": False,
         "features_asked": False,
         "feature_bytes": 0,
-        "slices": None,
+        "slices": (),
         "dropout": "",
     }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import jinja2
 
 from tinytrain_compile.emit.c_text import fitted
+from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import Interface
 
 Model = dict[str, object]
@@ -32,6 +34,11 @@ def with_plans(models: Sequence[Model], prefix: str) -> None:
 def numbered(smaller: Sequence[Interface]) -> tuple[Interface, ...]:
     """Interfaces of smaller plans that know how the header names their arenas."""
     return tuple(replace(each, arena_macro=f"PLAN_{k}_BYTES") for k, each in enumerate(smaller))
+
+
+def step_parts(model: Model) -> tuple[StepPart, ...]:
+    """Of a step that can be computed in slices."""
+    return cast("tuple[StepPart, ...]", model["slices"])
 
 
 def sequence_names(models: Sequence[Model], prefix: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -20,7 +20,7 @@ from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts import part_files
-from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, with_plans
+from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, step_parts, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
 from tinytrain_compile.emit.shapes import shape_data
@@ -31,6 +31,7 @@ from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
+from tinytrain_compile.ir.slices import StepPieces
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -71,8 +72,8 @@ class EmitOptions:
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    slices: Mapping[str, Sequence[int]] | None = None
-    """Modelled cycles of every node's pieces, for a step that can be computed in slices; None: only whole."""
+    pieces: StepPieces | None = None
+    """Of a step that can be computed in slices; None: only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
     smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
@@ -138,7 +139,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         files |= board_files(templates, model, options.board, interface, plan)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
-    return SourceBundle(files, interface, tuple(small), tuple(external), numbered(interfaces[:-1]))
+    return SourceBundle(files, interface, tuple(small), tuple(external), numbered(interfaces[:-1]), step_parts(model))
 
 
 def _planned(
@@ -147,7 +148,7 @@ def _planned(
     """Of one plan: what a caller needs to know, and what the templates do."""
     interface = _interface(train, plan, options)
     watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.slices is not None)
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.pieces)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
     model.update(arena_bytes=interface.arena_bytes, accumulates=interface.accumulates)
@@ -330,7 +331,7 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     return {
         **features,
         "features_asked": options.features,
-        "slices": None if options.slices is None else [options.slices[part.first][part.piece] for part in train_parts],
+        "slices": sequencer.step_parts(train_parts),
         **_inference(train, plan, sequencer, infer),
         "begin_parts": sequencer.parts("begin", step[: max(until - 1, 0)]),
         "row_parts": sequencer.parts("take_row", step[max(until - 1, 0) : until]),

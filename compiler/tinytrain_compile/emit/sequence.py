@@ -9,6 +9,7 @@ from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.choice import scoring_nodes
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.slices import StepPart, StepPieces
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import alias_of, op_def
@@ -48,7 +49,8 @@ class Part:
 class Sequencer:
     """Turns nodes into calls; collects the offsets and tables that the calls use.
 
-    small: no call stands there twice. apart: every call is a function of its own, after which a step may pause.
+    small: no call stands there twice. pieces: every call is a function of its own, or several, after which a step may
+    pause; None: it may not.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Sequencer:
         tables: Names,
         watches: Sequence[Watch] = (),
         small: bool = False,
-        apart: bool = False,
+        pieces: StepPieces | None = None,
     ) -> None:
         self._watches = watches
         self._small = small
-        self._most = 1 if apart else CALLS_PER_FUNCTION
+        self._most = CALLS_PER_FUNCTION if pieces is None else 1
+        self._pieces = StepPieces({}) if pieces is None else pieces
+        self._turns = kernels.turns
         self._train = train
         self._plan = plan
         self._kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels.kernels}
@@ -137,11 +141,16 @@ class Sequencer:
             runs[-1].append(node)
         result: list[Part] = []
         for run in runs:
-            for piece in range(_piece_count(run[0])):
+            for piece in range(self._piece_count(run[0])):
                 part = self._part(f"{stem}_{len(result) + 1}", run, piece)
                 same = [other for other in known if other.lines == part.lines]
                 result.append(same[0] if same else part)
         return result
+
+    def step_parts(self, parts: Iterable[Part]) -> tuple[StepPart, ...]:
+        """What the parts of a step take that can be computed in slices; nothing of one that is computed whole."""
+        known = ((part.first, self._pieces.cycles.get(part.first, ()), part.piece) for part in parts)
+        return tuple(StepPart(node, cycles[piece]) for node, cycles, piece in known if cycles)
 
     def pending(self, nodes: Sequence[Node]) -> list[str]:
         """Waits for what page moves of these nodes bring in and none of them reads: where nothing else runs."""
@@ -182,13 +191,14 @@ class Sequencer:
         if op_def(node.op).page:
             return self._page(node)
         waits, errors = self._waits(node), [] if self._train.exponents_known else errors_of(node)
-        calls = _calls_of_piece(node, piece)
-        call = [*waits, *self._kernel_call(node, more=calls)]
+        call = self._kernel_call(node, piece)
         if not errors or piece > 0:
-            return call
+            return [*waits, *call]
         if isinstance(node.attrs, StreamAttrs):
-            return [*waits, *self._first_times(node, errors), *self._kernel_call(node, more=calls)]
-        return self._first_time(errors[0][1], call)
+            return [*waits, *self._first_times(node, errors), *call]
+        if node.name in self._pieces.turns:
+            return [*waits, *self._first_time(errors[0][1], self._kernel_call(node)), *call]
+        return self._first_time(errors[0][1], [*waits, *call], twice=True)
 
     def _first_times(self, node: Node, errors: Sequence[tuple[int, ErrorOperands]]) -> list[str]:
         """The first step after m_init finds the exponents of a stream's errors, one after the other: for each of them
@@ -197,7 +207,7 @@ class Sequencer:
         for index, error in errors:
             probe, found = self._exponent_calls(error)
             peak = self._operand(error.peak)
-            until = self._kernel_call(node, UNTIL, [*_calls_of_piece(node), str(index + 1)])
+            until = self._kernel_call(node, ending=UNTIL, more=[str(index + 1)])
             cleared = [f"*{peak} = 0;" for peak in peaks]
             lines += [*probe, *until, *found, *cleared]
             peaks.append(peak)
@@ -209,10 +219,11 @@ class Sequencer:
         probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(error.probe)])
         return probe, wrap_call("tt_first_exponent", [own, peak, "true" if error.float_peak else "false"])
 
-    def _first_time(self, error: ErrorOperands, call: list[str]) -> list[str]:
-        """The first step after m_init finds the error's exponent with one that cannot overflow, then computes anew."""
+    def _first_time(self, error: ErrorOperands, call: list[str], twice: bool = False) -> list[str]:
+        """The first step after m_init finds the error's exponent: it computes the error with one that cannot overflow.
+        twice: then anew, as every step does."""
         probe, update_exponent = self._exponent_calls(error)
-        if self._small:
+        if self._small and twice:
             return [
                 "for (int32_t again = first ? 1 : 0; again >= 0; --again) {",
                 *_under("if (again > 0) {", probe),
@@ -220,7 +231,8 @@ class Sequencer:
                 *_under("if (again > 0) {", update_exponent),
                 "}",
             ]
-        return ["if (first) {", *(f"    {line}" for line in (*probe, *call, *update_exponent)), "}", *call]
+        found = ["if (first) {", *(f"    {line}" for line in (*probe, *call, *update_exponent)), "}"]
+        return [*found, *call] if twice else found
 
     def _page(self, node: Node) -> list[str]:
         """A page move; what comes in is waited for by its first reader."""
@@ -246,21 +258,38 @@ class Sequencer:
             names.append(value.name)
         return names
 
-    def _kernel_call(self, node: Node, ending: str = "", more: Sequence[str] = ()) -> list[str]:
-        """The call of a node's kernel, or of one whose name ends in this and that takes more."""
+    def _kernel_call(
+        self, node: Node, piece: int | None = None, ending: str = "", more: Sequence[str] = ()
+    ) -> list[str]:
+        """The call of a node's kernel, or of one whose name ends in this and that takes more. piece: of it alone."""
         kernel = self._kernels[self._calls[node.name]]
         aliased = {out for out, _ in alias_of(node)}
         arguments = [self._operand(value) for value in node.inputs]
         if node.name in self._transposed:
             arguments[position(node, "w")] = self._tables.of(transposed_name(node))
         arguments += [self._operand(value) for i, value in enumerate(node.outputs) if i not in aliased]
+        arguments += self._turns_of_piece(node, piece)
         if kernel.scratch_dtype:
             offset = self._scratch[node.name]
             label = self._label(f"{node.name}.scratch", offset)
             arguments.append(_typed(_ACCESS[kernel.scratch_dtype], self._plan.place(offset)[0], label))
         if node.name in self._numbers:
             arguments.append(self._numbers[node.name])
-        return wrap_call(f"{kernel.name}{ending}", [*arguments, *more])
+        return wrap_call(f"{kernel.name}{ending}", [*arguments, *_calls_of_piece(node, piece), *more])
+
+    def _piece_count(self, node: Node) -> int:
+        if isinstance(node.attrs, StreamAttrs):
+            return len(pieces_of(node.attrs))
+        return len(self._pieces.turns.get(node.name, (0, 0))) - 1
+
+    def _turns_of_piece(self, node: Node, piece: int | None) -> list[str]:
+        """What a kernel takes that may compute some of its turns: those of a piece, or all."""
+        if node.name not in self._turns:
+            return []
+        bounds = (0, self._turns[node.name])
+        if piece is not None and node.name in self._pieces.turns:
+            bounds = self._pieces.turns[node.name][piece : piece + 2]
+        return list(map(str, bounds))
 
     def _base(self, value: Value) -> Value:
         """What a view shows: views of constants and of labels have no place in the arena."""
@@ -280,11 +309,7 @@ class Sequencer:
         return self.typed(_ACCESS[value.dtype], value.name)
 
 
-def _piece_count(node: Node) -> int:
-    return len(pieces_of(node.attrs)) if isinstance(node.attrs, StreamAttrs) else 1
-
-
-def _calls_of_piece(node: Node, piece: int | None = None) -> list[str]:
+def _calls_of_piece(node: Node, piece: int | None) -> list[str]:
     """What the function of a stream that may pause takes more: the calls of a piece, or of all pieces."""
     attrs = node.attrs
     if not isinstance(attrs, StreamAttrs) or not attrs.pauses:

@@ -9,7 +9,10 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array
 
-C_TYPES = {"float32": "float", "int32": "int32_t", "int8": "int8_t", "uint8": "uint8_t"}
+C_TYPES = {"float32": "float", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t"}
+
+_ALIGNED = {"int16_t": "_Alignas(8) "}
+"""Tables of pairs of weights are read by several words at a time (tt_dot4)."""
 
 
 def array_text(data: Array) -> str:
@@ -40,7 +43,7 @@ def float_text(value: float) -> str:
 def table(name: str, data: Array) -> str:
     """Definition of one constant table."""
     ctype = C_TYPES[str(data.dtype)]
-    return f"const {ctype} {name}[{data.size}] = {{\n{array_text(data)}\n}};\n"
+    return f"{_ALIGNED.get(ctype, '')}const {ctype} {name}[{data.size}] = {{\n{array_text(data)}\n}};\n"
 
 
 def declaration(name: str, data: Array) -> str:

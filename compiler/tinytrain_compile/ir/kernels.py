@@ -12,7 +12,8 @@ class Kernel:
     """One C function. Parameters, in order: inputs, outputs that are no input's alias, scratch if it takes any.
 
     parts: functions that it calls (those of a stream's layers), which its source begins with. Their names, and whatever
-    else it defines, begin with its own.
+    else it defines, begin with its own. turns: of its longest loop, if a call may compute some of them: it takes the
+    first and the one behind the last in front of its scratch; 0: one call computes all.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Kernel:
     small: bool = False
     """Made for small code: compiled with -Os, and may take a table of numbers as its last parameter."""
     parts: tuple[Kernel, ...] = ()
+    turns: int = 0
 
     @property
     def body(self) -> str:
@@ -47,6 +49,7 @@ class KernelSet:
 
     numbers: node -> the table that its call passes to a shared kernel; tables: by C name.
     transposed: nodes that read a copy of their frozen 1x1 weight, with its channel axes swapped.
+    turns: of nodes whose kernel may be called for some of its turns, how many there are. It depends on the node.
     """
 
     kernels: tuple[Kernel, ...]
@@ -54,6 +57,7 @@ class KernelSet:
     numbers: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     transposed: frozenset[str] = frozenset()
+    turns: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def functions(self) -> tuple[Kernel, ...]:
@@ -72,19 +76,24 @@ class KernelSet:
 
     def only(self, nodes: Container[str]) -> KernelSet:
         """The calls of these nodes, and all kernels."""
-        return replace(self, calls={node: kernel for node, kernel in self.calls.items() if node in nodes})
+        calls, turns = ({node: of for node, of in all_.items() if node in nodes} for all_ in (self.calls, self.turns))
+        return replace(self, calls=calls, turns=turns)
 
     def updated(self, other: KernelSet) -> KernelSet:
         """These calls, or those of `other` for nodes that it has; kernels that nobody calls are left out."""
         calls = {**self.calls, **{node: kernel for node, kernel in other.calls.items() if node in self.calls}}
         used = set(calls.values())
         kernels = {kernel.name: kernel for kernel in (*self.kernels, *other.kernels) if kernel.name in used}
-        return KernelSet(tuple(kernels.values()), calls, transposed=self.transposed | other.transposed)
+        turns = {node: count for node, count in self.turns.items() if node not in other.calls}
+        turns |= {node: count for node, count in other.turns.items() if node in calls}
+        transposed = self.transposed | other.transposed
+        return KernelSet(tuple(kernels.values()), calls, transposed=transposed, turns=turns)
 
     def joined(self, other: KernelSet) -> KernelSet:
         """The calls and kernels of both."""
         calls, transposed = {**self.calls, **other.calls}, self.transposed | other.transposed
-        return KernelSet((*self.kernels, *other.kernels), calls, transposed=transposed)
+        turns = {**self.turns, **other.turns}
+        return KernelSet((*self.kernels, *other.kernels), calls, transposed=transposed, turns=turns)
 
 
 class KernelCache:

@@ -12,6 +12,7 @@ from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.choice import ChannelChoice
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
+from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -344,6 +345,7 @@ class SourceBundle:
 
     external: C files of the user (--kernels), which the compiler's warnings do not judge.
     smaller: what a caller needs to know of smaller plans, by size, where there are several.
+    parts: of a step that can be computed in slices.
     """
 
     files: Mapping[str, str]
@@ -351,6 +353,7 @@ class SourceBundle:
     small: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
     smaller: tuple[Interface, ...] = ()
+    parts: tuple[StepPart, ...] = ()
 
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------

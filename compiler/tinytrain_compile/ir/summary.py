@@ -10,6 +10,7 @@ from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
+from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.target.model import Board
 
@@ -164,7 +165,7 @@ class Summary:
     options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
     --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
     runtime: parts of the loop around the step; replay: what a reservoir of samples takes, if there is one.
-    features: where the step is cut, if that is asked for and anything is frozen.
+    features: where the step is cut, if that is asked for and anything is frozen. parts: of a step in slices.
     """
 
     model: str
@@ -201,6 +202,7 @@ class Summary:
     features: FeatureCut | None = None
     smaller: tuple[MemoryPlan, ...] = ()  # of --plans, by size
     features_asked: bool = False
+    parts: tuple[StepPart, ...] = ()
 
     @property
     def all_notes(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
-DType = Literal["float32", "int32", "int8", "uint8", "bits"]
+DType = Literal["float32", "int32", "int16", "int8", "uint8", "bits"]
 """Element types. "bits" is one bit per element, packed little-endian into bytes (a mask)."""
 
 Layout = Literal["", "NHWC"]
@@ -18,7 +18,7 @@ Layout = Literal["", "NHWC"]
 Phase = Literal["step", "apply"]
 """When a node runs: in every micro-batch, or only when accumulated gradients are applied."""
 
-ELEMENT_BYTES: Mapping[str, int] = {"float32": 4, "int32": 4, "int8": 1, "uint8": 1}
+ELEMENT_BYTES: Mapping[str, int] = {"float32": 4, "int32": 4, "int16": 2, "int8": 1, "uint8": 1}
 
 Array = NDArray[Any]
 

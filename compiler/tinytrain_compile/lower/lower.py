@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from tvm.tirx import PrimFunc
+
 from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet, Tiles
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel, external_names
@@ -21,6 +23,7 @@ from tinytrain_compile.lower.kernels import (
 )
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.driver import stream_kernel
+from tinytrain_compile.lower.turns import cut_open
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
 
@@ -31,6 +34,7 @@ class LowerOptions:
 
     fuse_multiply_add: False gives separate multiplications and additions, byte-equal to the exact numpy references.
     transposed: nodes whose weight is stored once more, see OperandLayout.
+    in_turns: nodes that several calls compute, where their kernel has a loop for it.
     """
 
     prefix: str
@@ -39,6 +43,7 @@ class LowerOptions:
     transposed: frozenset[str] = frozenset()
     tiles: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
     """Of nodes for which a search found better ones than the rule."""
+    in_turns: frozenset[str] = frozenset()
 
 
 class ScratchError(ValueError):
@@ -61,44 +66,55 @@ def lower_nodes(
     """
     cache = KernelCache() if cache is None else cache
     todo = [node for node in nodes if not (op_def(node.op).view or op_def(node.op).page)]
-    names: dict[object, str] = {}
+    names: dict[object, tuple[str, int]] = {}  # and how many turns the node has of that kernel
     kernels: dict[str, Kernel] = {}  # by C text without the name: different shapes may give the same loops
-    calls: dict[str, str] = {}
+    calls, turns = dict[str, str](), dict[str, int]()
     first: dict[str, Node] = {}  # that calls a kernel
     taken: set[str] = set()
+    in_turns = {_key(node) for node in todo if node.name in options.in_turns}  # and those that have the same kernel
     for index, node in enumerate(todo):
         progress(index, len(todo))
         layout, tiles = OperandLayout(node.name in options.transposed), options.tiles.get(node.name)
         context = replace(options.context, layout=layout)
         key = (_key(node), context, tiles)
+        how = _How(context, options.fuse_multiply_add, tiles, _key(node) in in_turns)
         if key not in names:
             ending = "_transposed" if context.layout.transposed else ""
             ending += "" if node.external is None else "_external"
             ending += "_small" if context.style.small else ""
             name = _kernel_name(node, options.prefix, taken, ending)
-            kernel = _lowered_once(node, name, context, options.fuse_multiply_add, tiles, cache)
-            names[key] = kernels.setdefault(kernel.body, kernel).name
-        calls[node.name] = names[key]
-        first.setdefault(names[key], node)
+            kernel = _lowered_once(node, name, how, cache)
+            names[key] = kernels.setdefault(kernel.body, kernel).name, kernel.turns
+        calls[node.name], count = names[key]
+        turns |= {node.name: count} if count else {}
+        first.setdefault(calls[node.name], node)
     progress(len(todo), len(todo))
-    return name_kernels(KernelSet(tuple(kernels.values()), calls, transposed=options.transposed), first)
+    return name_kernels(KernelSet(tuple(kernels.values()), calls, transposed=options.transposed, turns=turns), first)
 
 
-def _lowered_once(
-    node: Node, name: str, context: KernelContext, fused: bool, tiles: Tiles | None, cache: KernelCache
-) -> Kernel:
+@dataclass(frozen=True)
+class _How:
+    """In which way a node is lowered, see LowerOptions."""
+
+    context: KernelContext
+    fused: bool
+    tiles: Tiles | None
+    in_turns: bool
+
+
+def _lowered_once(node: Node, name: str, how: _How, cache: KernelCache) -> Kernel:
     """`_lowered`, or the kernel that it gave for such a node before, under this name."""
     rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
-    key = (repr(_key(node)), context, fused, tiles, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
-    return cache.get(key, lambda: _lowered(node, name, context, fused, tiles)).named(name)
+    key = (repr(_key(node)), how, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
+    return cache.get(key, lambda: _lowered(node, name, how)).named(name)
 
 
-def _lowered(node: Node, name: str, context: KernelContext, fused: bool, tiles: Tiles | None) -> Kernel:
+def _lowered(node: Node, name: str, how: _How) -> Kernel:
     """The kernel with the tiles that were found for it, or by the rule if this version has no room for them."""
-    if tiles is not None:
+    if how.tiles is not None:
         with suppress(ScratchError):
-            return lower_node(node, name, context.tuned(tiles), fused)
-    return lower_node(node, name, context, fused)
+            return lower_node(node, name, how.context.tuned(how.tiles), how.fused, how.in_turns)
+    return lower_node(node, name, how.context, how.fused, how.in_turns)
 
 
 def _key(node: Node) -> object:
@@ -122,8 +138,13 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
     return name
 
 
-def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add: bool = True) -> Kernel:
-    """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any."""
+def lower_node(
+    node: Node, name: str, context: KernelContext, fuse_multiply_add: bool = True, in_turns: bool = False
+) -> Kernel:
+    """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any.
+
+    in_turns: a call may compute some turns of its longest loop, if it has one.
+    """
     if node.external is not None:
         return external_kernel(node, name, describe(node, external_names(node)))
     if node.op == "Stream":
@@ -131,26 +152,40 @@ def lower_node(node: Node, name: str, context: KernelContext, fuse_multiply_add:
     definition = op_def(node.op)
     spec = kernel_spec(node, context)
     lowered, computed, loops = lower_spec(spec)
-    count = len(node.inputs)
-    sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
-    pairs = [(i, count + out) for out, i in definition.inplace if i < count and sizes[i] == sizes[count + out]]
-    pairs += [(item.source, count + item.output) for item in definition.overlaps(node)]
-    shared = {index for pair in pairs for index in pair}
-    repeated = {i for i, first in enumerate(same_operands(node)) if first != i}
-    shared |= repeated | {same_operands(node)[i] for i in repeated}
+    count, shared = len(node.inputs), _shared(node)
     labels = parameter_names(node, spec.inputs)
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in alias_of(node) if out in computed}
-    printer = printer_of(context)(lowered, parameters, same, fuse_multiply_add, context.style.unroll_moves, loops)
+
+    def printed(function: PrimFunc) -> Printer:
+        return printer_of(context)(function, parameters, same, fuse_multiply_add, context.style.unroll_moves, loops)
+
+    printer, turns = printed(lowered), 0
+    cut = cut_open(lowered.body, printer.scratch.names) if in_turns else None
+    counts, comment = (), describe(node, labels)
+    if cut is not None:
+        printer, turns, counts = printed(lowered.with_body(cut.body)), cut.count, (cut.begin, cut.end)
+        comment = comment.replace(" */", " A call computes turns [begin, end) of the longest loop. */")
     _check_side_effects(node, len(spec.outputs), computed, printer)
-    source, declaration = printer.print(name)
+    source, declaration = printer.print(name, counts=counts)
     if printer.scratch.size_bytes > definition.scratch(node):
         raise ScratchError(
             f"kernel of {node.op} ({node.name}) needs {printer.scratch.size_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )
-    return Kernel(name, describe(node, labels) + source, declaration, printer.scratch.dtype, context.style.small)
+    scratch = printer.scratch.dtype
+    return Kernel(name, comment + source, declaration, scratch, context.style.small, turns=turns)
+
+
+def _shared(node: Node) -> set[int]:
+    """Operands and results whose bytes may be those of another one: numbers among all inputs and outputs."""
+    count, definition = len(node.inputs), op_def(node.op)
+    sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
+    pairs = [(i, count + out) for out, i in definition.inplace if i < count and sizes[i] == sizes[count + out]]
+    pairs += [(item.source, count + item.output) for item in definition.overlaps(node)]
+    repeated = {i for i, first in enumerate(same_operands(node)) if first != i}
+    return {index for pair in pairs for index in pair} | repeated | {same_operands(node)[i] for i in repeated}
 
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:

@@ -55,7 +55,7 @@ def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
     shared = {node: names[kernel] for node, kernel in kernels.calls.items() if kernel in names}
     calls = {node: shared[node][0] if node in shared else kernel for node, kernel in kernels.calls.items()}
     numbers = {node: table for node, (_, table) in shared.items() if table}
-    return KernelSet(tuple(functions), calls, numbers, tables, kernels.transposed)
+    return KernelSet(tuple(functions), calls, numbers, tables, kernels.transposed, kernels.turns)
 
 
 def _parsed(kernel: Kernel) -> _Parsed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeGuard, cast
 
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
@@ -59,8 +59,18 @@ def declared(node: tirx.DeclBuffer) -> Buffer:
 
 
 def elements(buffer: Buffer) -> int:
-    """How many elements a buffer has."""
-    return math.prod(int(dim) for dim in buffer.shape)
+    """How many elements a buffer has; of one whose size depends on the number of rows of a call, at most."""
+    return math.prod(_most(dim) for dim in buffer.shape)
+
+
+def _most(extent: Expr | int) -> int:
+    """The largest that an extent can be, as min(count * 32, 8); TypeError where there is no such number."""
+    if isinstance(extent, int | tirx.IntImm):
+        return int(extent)
+    bound = sym.Analyzer().const_int_bound(extent).max_value
+    if bound >= 1 << 31:
+        raise TypeError(f"a buffer of {extent} elements")
+    return bound
 
 
 def children(node: Tir) -> list[Tir]:

@@ -13,10 +13,11 @@ from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph, streaming
 from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
+from tinytrain_compile.plan.prepared import choose_prepared, prepared_as_locked, with_prepared
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
 from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, happened, select
-from tinytrain_compile.plan.slices import sliced
+from tinytrain_compile.plan.slices import SlicedPlan, sliced, step_pieces
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
@@ -40,8 +41,10 @@ __all__ = [
     "RematOptions",
     "Row",
     "Selection",
+    "SlicedPlan",
     "arena_bound",
     "build_model",
+    "choose_prepared",
     "happened",
     "live_buffers_at",
     "load_per_step",
@@ -53,12 +56,14 @@ __all__ = [
     "plan_graph",
     "plan_memory",
     "plan_with_remat",
+    "prepared_as_locked",
     "read_lock",
     "select",
     "share_of",
     "sliced",
     "spread",
     "step_cost",
+    "step_pieces",
     "streamed",
     "streamed_again",
     "streaming",
@@ -67,6 +72,7 @@ __all__ = [
     "validate_remat",
     "validate_streams",
     "with_lines",
+    "with_prepared",
     "with_streams",
     "without_lines",
     "without_streams",

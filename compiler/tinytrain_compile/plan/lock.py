@@ -61,6 +61,8 @@ class Lock:
     micro_batch: int = 1
     streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Name of each stream -> names of the nodes that it computes row by row."""
+    prepared: frozenset[str] = frozenset()
+    """Nodes whose weights lie in flash as they are multiplied."""
 
 
 def read_lock(path: Path) -> Lock:
@@ -77,9 +79,9 @@ def read_lock(path: Path) -> Lock:
         del bases[ARENA]
         micro = max(_number(content.get("micro_batch", 1)), 1)
         streams = {_text(s["name"]): tuple(map(_text, s["nodes"])) for s in content.get("streams", ())}
-        return Lock(
-            path.name, _text(content["update"]), order, buffers, names, again, bases, moves, views, micro, streams
-        )
+        ready = frozenset(map(_text, content.get("prepared", ())))
+        update = _text(content["update"])
+        return Lock(path.name, update, order, buffers, names, again, bases, moves, views, micro, streams, ready)
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem

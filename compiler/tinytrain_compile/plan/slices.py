@@ -1,20 +1,21 @@
-"""Where a step may pause (docs/adr/0037-slices.md): streams between their calls, and long nodes between their rows.
+"""Where a step may pause (docs/adr/0037-slices.md): between nodes, in streams between their calls, and in long nodes
+between turns of their kernels.
 
-Nothing moves: a node is cut only where its kernel of rows needs no more scratch than the plan has for it, and where
-what its result covers of its operand is read by then.
+Nothing moves, and every piece reads and writes what the whole would at that time: so nothing depends on the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.slices import StepPieces
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ops.base import op_def, row_form, scratch_bytes
+from tinytrain_compile.ops.base import op_def, row_form
 from tinytrain_compile.ops.stream import StreamAttrs, pieces_of
 from tinytrain_compile.plan.price import CoreModel, node_ps
-from tinytrain_compile.plan.stream_build import build_stream
 
 PARTS_OF_A_STEP = 50
 """A part of a step is cut where it is longer than the step divided by this."""
@@ -30,10 +31,10 @@ _PS_PER_US = 1_000_000
 
 @dataclass(frozen=True)
 class SlicedPlan:
-    """plan: with streams that may pause. cycles: of every node, those of its pieces, in order; each at least 1."""
+    """plan: with streams that may pause. long: nodes that are none, and how many pieces of each are to be."""
 
     plan: MemoryPlan
-    cycles: dict[str, tuple[int, ...]]
+    long: Mapping[str, int]
 
 
 def sliced(plan: MemoryPlan, core: CoreModel, parts: int = PARTS_OF_A_STEP) -> SlicedPlan:
@@ -41,58 +42,36 @@ def sliced(plan: MemoryPlan, core: CoreModel, parts: int = PARTS_OF_A_STEP) -> S
 
     parts: pieces are to be no longer than the step divided by this.
     """
-    limit = sum(_ps(node, core) for node in plan.order) // parts
-    order = tuple(_cut(plan, node, core, limit) for node in plan.order)
-    cycles = {node.name: tuple(_cycles(node, core)) for node in order}
-    return SlicedPlan(replace(plan, order=order), cycles)
+    limit = max(1, sum(_ps(node, core) for node in plan.order) // parts)
+    long = [node for node in plan.order if node.phase == "step" and _ps(node, core) > limit]
+    streams = {node.name: _paused(node, core, limit) for node in long if isinstance(node.attrs, StreamAttrs)}
+    order = tuple(streams.get(node.name, node) for node in plan.order)
+    others = {node.name: -(-_ps(node, core) // limit) for node in long if node.name not in streams}
+    return SlicedPlan(replace(plan, order=order), others)
 
 
-def _cut(plan: MemoryPlan, node: Node, core: CoreModel, limit: int) -> Node:
-    """The node as a stream that pauses often enough, if it is too long and can be one."""
-    if node.phase != "step" or _ps(node, core) <= limit:
-        return node
-    stream = node if isinstance(node.attrs, StreamAttrs) else _by_rows(plan, node)
-    if stream is None:
-        return node
+def step_pieces(sliced_plan: SlicedPlan, turns: Mapping[str, int], core: CoreModel) -> StepPieces:
+    """The pieces of every node. turns: of the kernels of long nodes, as far as these can be cut there."""
+    cut = {
+        name: tuple(turns[name] * piece // count for piece in range(count + 1))
+        for name, wanted in sliced_plan.long.items()
+        if (count := min(wanted, turns.get(name, 0)))
+    }
+    cycles = {node.name: tuple(_cycles(node, core, cut.get(node.name))) for node in sliced_plan.plan.order}
+    return StepPieces(cycles, cut)
+
+
+def _paused(stream: Node, core: CoreModel, limit: int) -> Node:
     attrs = stream.attrs
     assert isinstance(attrs, StreamAttrs)
     return replace(stream, attrs=replace(attrs, pauses=_pauses(attrs, core, limit)))
-
-
-def _by_rows(plan: MemoryPlan, node: Node) -> Node | None:
-    """A node as a stream of itself alone, where the plan's places allow that."""
-    form = row_form(node)
-    if form is None or form.sum is not None:
-        return None
-    inputs = tuple(dict.fromkeys(node.inputs))
-    attrs = build_stream([node], inputs, node.outputs)
-    if attrs is None or attrs.scratch_bytes > scratch_bytes(node):
-        return None
-    stream = replace(node, op="Stream", inputs=inputs, attrs=attrs)
-    return stream if _covers_only_what_was_read(plan, stream, attrs) else None
-
-
-def _covers_only_what_was_read(plan: MemoryPlan, stream: Node, attrs: StreamAttrs) -> bool:
-    """Whether each result, where the plan has it, lies beside every operand, or as far below it as rows allow."""
-    distances = {(cover.output, cover.source): cover.distance for cover in attrs.covers}
-    aliases = dict(attrs.overwrites)
-    for out, result in enumerate(stream.outputs):
-        low = plan.offsets.get(result.name)
-        for source, value in enumerate(stream.inputs):
-            at = plan.offsets.get(value.name)
-            if low is None or at is None or aliases.get(out) == source:
-                continue
-            beside = low + result.size_bytes <= at or at + value.size_bytes <= low
-            if not beside and at - low < distances.get((out, source), result.size_bytes):
-                return False
-    return True
 
 
 def _pauses(attrs: StreamAttrs, core: CoreModel, limit: int) -> tuple[int, ...]:
     """Numbers of the calls before which it may pause: pieces are equally long, and as few as keep to the limit."""
     costs = call_ps(attrs, core)
     whole, spent = sum(costs), 0
-    pieces = -(-whole // max(1, limit))
+    pieces = -(-whole // limit)
     found: list[int] = []
     for call, cost in enumerate(costs):
         if call and (spent + cost // 2) * pieces > whole * (len(found) + 1):
@@ -108,13 +87,15 @@ def call_ps(attrs: StreamAttrs, core: CoreModel) -> list[int]:
     return [times[call.node] * call.rows // heights[call.node] for call in attrs.calls]
 
 
-def _cycles(node: Node, core: CoreModel) -> Iterator[int]:
-    """Of the pieces of a node, of which most have one."""
-    attrs = node.attrs
-    times = [_ps(node, core)]
+def _cycles(node: Node, core: CoreModel, turns: tuple[int, ...] | None) -> Iterator[int]:
+    """Of the pieces of a node, of which most have one. turns: where its pieces begin and end, see StepPieces."""
+    attrs, whole = node.attrs, _ps(node, core)
+    times = [whole]
     if isinstance(attrs, StreamAttrs):
         costs = call_ps(attrs, core)
         times = [sum(costs[first:end]) for first, end in pieces_of(attrs)]
+    elif turns is not None:
+        times = [whole * (end - begin) // turns[-1] for begin, end in pairwise(turns)]
     yield from (max(1, time * core.clock_mhz // _PS_PER_US) for time in times)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from tinytrain_compile.ir.kernels import Copied
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_bytes
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.report.words import bytes_text, grouped, plural, printable
 
 
@@ -21,11 +25,21 @@ def code_pieces(summary: Summary) -> list[str]:
         pieces.append(f"small code for {of}")
     if choice.budget_bytes is not None:
         pieces.append(f"budget {bytes_text(choice.budget_bytes)}")
+    if ready := prepared_weights(summary):
+        size = sum(weight.size_bytes for weight in ready)
+        pieces.append(f"{plural(len(ready), 'frozen weight')} in flash as multiplied ({grouped(size)} B)")
     if choice.copies:
         size = sum(copy.size_bytes for copy in choice.copies)
         names = ", ".join(printable(copy.layer) for copy in choice.copies)
         pieces.append(f"{plural(len(choice.copies), 'frozen weight')} stored twice ({grouped(size)} B): {names}")
     return pieces
+
+
+def prepared_weights(summary: Summary) -> list[Copied]:
+    """Frozen weights that lie in flash as kernels multiply them: layer and bytes; each reader has its own."""
+    graph = summary.train.before_remat or summary.train.graph
+    found = {operand(node, "w").name: node for node in graph.nodes if is_prepared(node)}
+    return [Copied(node.origin or node.name, prepared_bytes(node)) for node in found.values()]
 
 
 def one_sample_bytes(summary: Summary) -> int | None:
@@ -64,12 +78,18 @@ def tiles_json(summary: Summary) -> dict[str, Any]:
 
 
 def code_json(summary: Summary) -> dict[str, Any]:
-    """Keys of `flash`: which code the nodes have (speed, size or mixed), the limit, and what lies there twice."""
+    """Keys of `flash`: which code the nodes have (speed, size or mixed), the limit, which weights lie there twice, or
+    widened."""
     choice = summary.code
     return {
         "infer_one_bytes": one_sample_bytes(summary),
         "budget_bytes": choice.budget_bytes,
         "code": choice.variant,
         "small_nodes": list(choice.small_nodes),
-        "turned_weights": [{"layer": copy.layer, "size_bytes": copy.size_bytes} for copy in choice.copies],
+        "turned_weights": _weights(choice.copies),
+        "prepared_weights": _weights(prepared_weights(summary)),
     }
+
+
+def _weights(weights: Iterable[Copied]) -> list[dict[str, Any]]:
+    return [{"layer": weight.layer, "size_bytes": weight.size_bytes} for weight in weights]

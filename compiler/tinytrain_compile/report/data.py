@@ -11,6 +11,7 @@ from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
+from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_json
@@ -21,7 +22,7 @@ from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
 from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
-from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json
+from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json, slices_json
 from tinytrain_compile.report.words import grouped
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
@@ -54,6 +55,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "memory": _memory(summary, analysis),
         "runtime": runtime_json(summary),
         "features": features_json(summary),
+        "slices": slices_json(summary),
         "inference_only": inference_json(summary.train),
         "plans": [_plan_row(plan) for plan in (*summary.smaller, summary.plan)] if summary.smaller else [],
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
@@ -107,9 +109,17 @@ def plan_json(summary: Summary) -> dict[str, Any]:
         ],
         "load_bytes": list(analysis.load),
         **_streams_of(summary.plan),
+        **_prepared_of(summary),
         **_second_runs(summary),
         **_page_moves(summary),
     }
+
+
+def _prepared_of(summary: Summary) -> dict[str, Any]:
+    """Nodes whose weights lie in flash as they are multiplied: --lock needs them; nothing if there are none."""
+    graph = summary.train.before_remat or summary.train.graph
+    found = [node.name for node in graph.nodes if is_prepared(node)]
+    return {"prepared": found} if found else {}
 
 
 def _streams_of(plan: MemoryPlan) -> dict[str, Any]:

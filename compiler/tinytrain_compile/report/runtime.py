@@ -1,4 +1,4 @@
-"""The loop around the step: its parts (--runtime), what RAM they take, and where the step is cut (--features)."""
+"""The loop around the step: its parts (--runtime), what RAM they take; where the step is cut (--features, --slices)."""
 
 from __future__ import annotations
 
@@ -70,6 +70,35 @@ def features_json(summary: Summary) -> dict[str, Any] | None:
         "frozen_macs": 0 if cut is None else frozen_macs(summary, cut),
         "features_instructions": taken,
         "train_features_instructions": given,
+    }
+
+
+def slice_pieces(summary: Summary) -> list[str]:
+    """The parts of a step between which it may pause, and the longest one, which no budget makes shorter."""
+    found = slices_json(summary)
+    if found is None:
+        return []
+    longest, whole = found["longest"], found["step_cycles"]
+    cycles = f"{grouped(longest['cycles'])} of {grouped(whole)} cycles by the model"
+    return [plural(found["parts"], "part"), f"longest {share(longest['cycles'], whole)}: {cycles}, {longest['layer']}"]
+
+
+def slices_json(summary: Summary) -> dict[str, Any] | None:
+    """parts: how many; step_cycles: of all by the target's figures; longest: the node of the longest one, the layer of
+    the file that it belongs to, its cycles, and in how many parts that node is. None without --slices on."""
+    if not summary.parts:
+        return None
+    longest = max(summary.parts, key=lambda part: part.cycles)
+    node = next(node for node in summary.plan.order if node.name == longest.node)
+    return {
+        "parts": len(summary.parts),
+        "step_cycles": sum(part.cycles for part in summary.parts),
+        "longest": {
+            "node": node.name,
+            "layer": node.origin or node.name,
+            "cycles": longest.cycles,
+            "parts_of_node": sum(part.node == node.name for part in summary.parts),
+        },
     }
 
 

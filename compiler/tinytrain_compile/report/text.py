@@ -22,7 +22,7 @@ from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.formats import float_regions
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, row, sentence, wrapped
 from tinytrain_compile.report.low_rank import low_rank_pieces
-from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces
+from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
     bytes_text,
@@ -61,6 +61,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         *_arena_rows(summary, analysis, width),
         row("features", feature_pieces(summary), width, most=2),
         row("runtime", runtime_pieces(summary), width, most=2),
+        row("slices", slice_pieces(summary), width, most=2),
         row("stack", _stack(summary), width, most=1),
         row("flash", [*_flash(summary), *code_pieces(summary)], width),
         row("tiles", tile_pieces(summary), width, most=2, rank=8),

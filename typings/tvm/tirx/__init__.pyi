@@ -18,6 +18,7 @@ def decl_buffer(shape: Sequence[Expr | int], dtype: str, name: str, *, scope: st
 class PrimFunc:
     params: Sequence[Buffer]
     body: Stmt
+    def with_body(self, new_body: Stmt) -> PrimFunc: ...
 
 class IterVar(Expr):
     # No Expr in TVM, but an operand of its operators as one.
@@ -30,6 +31,7 @@ class IterVar(Expr):
 
 class IntImm(Expr):
     value: int
+    def __init__(self, dtype: str, value: int) -> None: ...
 
 class FloatImm(Expr):
     value: float

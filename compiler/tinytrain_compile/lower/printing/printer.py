@@ -228,6 +228,8 @@ class Printer:
         low = self._expr(node.min)
         extent = self._expr(node.extent)
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
+        if isinstance(node.extent, tirx.Sub) and node.extent.b.same_as(node.min):
+            high = self._expr(node.extent.a).text
         if isinstance(node.min, tirx.IntImm) and isinstance(node.extent, tirx.IntImm):
             high = str(int(node.min.value) + int(node.extent.value))
         var = self._name(node.loop_var, self._loops.of(node.loop_var))

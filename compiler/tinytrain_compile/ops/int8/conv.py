@@ -22,7 +22,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
     dense_turn,
     error_patch,
-    error_product,
+    error_product_scratch,
     forward_dense,
     forward_depthwise,
     forward_product,
@@ -31,12 +31,13 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
     is_rank_one,
+    stored_dtypes,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, row_sum_attrs, rows_of_sum
-from tinytrain_compile.ops.int8.tiles import error_tiles, packed_tiles
-from tinytrain_compile.ops.linear import WEIGHT, present_parts, weight_dtypes
+from tinytrain_compile.ops.int8.tiles import packed_tiles
+from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
 
@@ -136,7 +137,7 @@ def channel_sum_bound(g: Value) -> int:
 def _qconv_infer(inputs: tuple[Value, ...], attrs: QConvAttrs) -> tuple[TensorType, ...]:
     o = named("QConv", inputs, attrs)
     data, end = o.several("x", *WEIGHT), o.several("bias", "multiplier", "shift")
-    expect_dtypes("QConv", (*data, *end), ("int8", *weight_dtypes(attrs.conv.split), "int32", "int32", "int8"))
+    expect_dtypes("QConv", (*data, *end), ("int8", *stored_dtypes(o["w"], attrs.conv.split), "int32", "int32", "int8"))
     (kind,) = op_def("Conv").infer(_as_float((*data, o["bias"])), attrs.conv)
     if any(v.shape != (kind.shape[3],) for v in end[1:]):
         raise ValueError("multiplier and shift are one per output channel")
@@ -220,7 +221,7 @@ def _grad_present(attrs: QConvGradInputAttrs) -> tuple[str, ...]:
 def _grad_infer(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> tuple[TensorType, ...]:
     o = named("QConvGradInput", inputs, attrs)
     data = o.several("g", *WEIGHT)
-    expect_dtypes("QConvGradInput", data, ("int8", *weight_dtypes(attrs.conv.split)))
+    expect_dtypes("QConvGradInput", data, ("int8", *stored_dtypes(o["w"], attrs.conv.split)))
     (out,) = op_def("ConvGradInput").infer(_as_float(data), _plain(attrs))
     if any(v.shape != (out.shape[3],) for v in o.several("multiplier", "shift")):
         raise ValueError("QConvGradInput: multiplier and shift are one per input channel")
@@ -239,9 +240,7 @@ def _grad(arrays: tuple[Array, ...], attrs: QConvGradInputAttrs) -> tuple[Array,
 def _grad_scratch(node: Node) -> int:
     conv = geometry(node)
     if is_product(conv):
-        *pixels, channels = result(node, "error").shape
-        lanes = error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3])  # they read no columns
-        return max(error_product(node).scratch_bytes, lanes.scratch_bytes)
+        return error_product_scratch(node)
     if is_depthwise(node):
         return backward_depthwise(node).scratch_bytes
     rows, (_, height, width, _) = backward_dense(node), result(node, "error").shape

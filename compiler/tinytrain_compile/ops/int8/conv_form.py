@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
 from tinytrain_compile.ops.int8.line_tiles import LineTiles, line_tiles
@@ -22,7 +24,9 @@ from tinytrain_compile.ops.int8.tiles import (
     light_row_tiles,
     packed_row_tiles,
     packed_tiles,
+    ready_tiles,
 )
+from tinytrain_compile.ops.linear import weight_dtypes
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
 
@@ -42,10 +46,22 @@ def is_product(conv: ConvAttrs) -> bool:
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
 
 
+def is_ready(node: Node) -> bool:
+    """Whether the weight of a product lies in flash as its kernel multiplies it (prepared.py)."""
+    return operand(node, "w").dtype == "int16"
+
+
+def stored_dtypes(w: Value, split: Split | None) -> tuple[str, ...]:
+    """Of the operands that hold a weight, of which w is the first: int16 of one that lies prepared."""
+    return ("int16",) if split is None and w.dtype == "int16" else weight_dtypes(split)
+
+
 def forward_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
     *image, channels = operand(node, "x").shape
     pixels = math.prod(image)
+    if is_ready(node):
+        return ready_tiles(pixels, channels)
     tiles = packed_tiles(pixels, result(node, "y").shape[3], channels, geometry(node).split is None)
     return tiles.with_ends(FORWARD_ENDS, 1, pixels)
 
@@ -54,8 +70,18 @@ def error_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConvGradInput: pixels by input channels."""
     *image, channels = result(node, "error").shape
     pixels = math.prod(image)
+    if is_ready(node):
+        return ready_tiles(pixels, operand(node, "g").shape[3])
     lies = geometry(node).split is None
     return error_tiles(pixels, channels, operand(node, "g").shape[3], lies).with_ends(ERROR_ENDS, 1, pixels)
+
+
+def error_product_scratch(node: Node) -> int:
+    """Bytes of scratch of a 1x1 QConvGradInput, on any core: vectors read no columns of int8, nor prepared weights."""
+    tiles, (*pixels, channels) = error_product(node), result(node, "error").shape
+    if tiles.ready:
+        return tiles.scratch_bytes
+    return max(tiles.scratch_bytes, error_tiles(math.prod(pixels), channels, operand(node, "g").shape[3]).scratch_bytes)
 
 
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
@@ -65,6 +91,8 @@ def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
     map's kernel has in scratch.
     """
     (_, height, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
+    if is_ready(node):
+        return ready_tiles(width, channels, by_rows=True), False
     kept = packed_row_tiles(width, outputs, channels).with_ends(FORWARD_ENDS, 1, height * width)
     if outputs <= height * width or kept.scratch_bytes <= SCRATCH_BYTES[0]:
         return kept, True
@@ -74,6 +102,8 @@ def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
 def error_row_product(node: Node) -> PackedTiles:
     """Tiles of some rows of a 1x1 QConvGradInput: all widened weights stay from call to call."""
     _, height, width, channels = result(node, "error").shape
+    if is_ready(node):
+        return ready_tiles(width, operand(node, "g").shape[3], by_rows=True)
     tiles = packed_row_tiles(width, channels, operand(node, "g").shape[3])
     return tiles.with_ends(ERROR_ENDS, 1, height * width)
 
@@ -89,7 +119,7 @@ def is_depthwise(node: Node) -> bool:
 def transposed_copy(node: Node) -> Value | None:
     """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
     flat = node.op == "QConvGradInput" and is_product(geometry(node)) and geometry(node).split is None
-    return operand(node, "w") if flat else None
+    return operand(node, "w") if flat and not is_ready(node) else None
 
 
 def forward_depthwise(node: Node) -> DepthwiseTiles:
@@ -125,7 +155,9 @@ def is_dense(node: Node) -> bool:
 def forward_dense(node: Node) -> DenseTiles:
     """Tiles of a dense QConv wider than 1x1, or with a stride."""
     conv = geometry(node)
-    return dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
+    outputs = result(node, "y").shape[3]
+    tiles = dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
+    return replace(tiles, channels=outputs, weights_first=True, ready=True) if is_ready(node) else tiles
 
 
 def short_ends(node: Node) -> bool:
@@ -138,7 +170,7 @@ def forward_lines(node: Node) -> LineTiles | None:
     """Tiles of a dense QConv of few channels, for cores with products in pairs."""
     conv, (_, _, width, outputs) = geometry(node), result(node, "y").shape
     channels, tiles = operand(node, "x").shape[3], forward_dense(node)
-    if not short_ends(node):
+    if not short_ends(node) or tiles.ready:
         return None
     apart, run = conv.strides[1] * channels * tiles.taps, conv.kernel[1] * channels
     return line_tiles(width, outputs, apart, run, FORWARD_ENDS, tiles)

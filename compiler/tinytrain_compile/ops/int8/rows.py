@@ -63,6 +63,8 @@ def convolution_rows(node: Node) -> RowForm | None:
     maps = (position(node, "x"),)
     if is_product(conv):
         tiles, stays = forward_row_product(node)
+        if tiles.ready:
+            return RowForm(maps, scratch_bytes=_aligned(tiles.scratch_bytes))
         strip = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
         size = strip + (0 if tiles.direct else _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis]))
         kept = strip if stays else _aligned(_SUM * outputs)  # vectors keep a sum of every channel's weights
@@ -77,7 +79,7 @@ def convolution_rows(node: Node) -> RowForm | None:
         copied = _aligned(_WIDE * patch.elements(TILE_WIDTH)) if gathers(conv) else 0
         return window_rows(conv.kernel, conv.strides, conv.dilations, conv.pads, copied)
     dense = forward_dense(node)
-    kept = _aligned(_WIDE * outputs * dense.taps * dense.run)
+    kept = 0 if dense.ready else _aligned(_WIDE * outputs * dense.taps * dense.run)
     rows = _aligned(_WIDE * dense.taps * (dense.pitch + _PADDING))
     return RowForm(maps, reach, step, pad, kept, kept + rows, True)
 
@@ -90,6 +92,8 @@ def error_rows(node: Node) -> RowForm | None:
         return None
     if is_product(conv):
         tiles = error_row_product(node)
+        if tiles.ready:
+            return RowForm(maps, scratch_bytes=_aligned(tiles.scratch_bytes))
         kept = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
         return RowForm(maps, kept_bytes=kept, scratch_bytes=kept + _aligned(_WIDE * tiles.depth * tiles.tile[0]))
     phases = backward_phases(node)

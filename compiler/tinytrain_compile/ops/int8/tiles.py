@@ -17,6 +17,10 @@ DIRECT_ROWS = 4
 instructions for every four rows if they are read as they lie, else one for every two rows, and 3.75 once."""
 COLUMN = (DIRECT_ROWS, 1)
 """Tile of that."""
+READY_COLUMNS = 2
+"""Rows of a weight in flash that lie together where they lie as they are multiplied."""
+READY_ROW_BYTES = 512
+"""What the other operand may take in scratch by rows, unless less cannot be; of whole maps SCRATCH_BYTES[0]."""
 COLUMNS = 4
 """Columns of the weight that a pixel's data gradient reads at a time."""
 _WIDE, _WORD, _SUMS, _ON = 2, 4, 4, 8
@@ -29,8 +33,8 @@ class PackedTiles:
     """tile: rows of (left, right) per register tile. strip: rows of operand strip_axis that lie widened at a time.
 
     depth: products in a sum, filled up with zeros to whole DOT_TERMS. direct: the right operand is read as it lies, as
-    int8; then the strip is one of the left. ends: words that the end of a sum reads of a row of the strip, which lie
-    behind the operands where the strip is one of channels.
+    int8; then the strip is one of the left. ready: so it is where the right operand lies widened already. ends: words
+    that the end of a sum reads of a row of the strip, which lie behind the operands where the strip is one of channels.
     """
 
     tile: tuple[int, int]
@@ -39,11 +43,17 @@ class PackedTiles:
     depth: int
     direct: bool = False
     ends: int = 0
+    ready: bool = False
+
+    @property
+    def widens_right(self) -> bool:
+        """Whether the right operand is widened in scratch."""
+        return not (self.direct or self.ready)
 
     @property
     def scratch_bytes(self) -> int:
         """Of the strip, of one tile of the other operand, and of what belongs to the rows of the strip."""
-        operands = _WIDE * self.depth * (self.strip + (0 if self.direct else self.tile[1 - self.strip_axis]))
+        operands = _WIDE * self.depth * (self.strip + (self.tile[1 - self.strip_axis] if self.widens_right else 0))
         return operands + (-(-operands // _ON) * _ON - operands + self.ends_bytes if self.ends else 0)
 
     @property
@@ -94,6 +104,19 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCR
         strip = max(fitting, default=rows[0])
         ways.append((own + other * (own // strip), PackedTiles(tile, axis, strip, depth)))
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1]
+
+
+def ready_tiles(m: int, k: int, by_rows: bool = False) -> PackedTiles:
+    """Tiles of (m, k) by (n, k), n even, whose right operand lies widened: as much of the left as few bytes hold.
+
+    by_rows: m are the pixels of a row of a map, a whole number of which is computed at a time.
+    """
+    tall = 1 if m == 1 or (by_rows and m % 2) else 2  # as in product_tile: of a last odd row one is computed in vain
+    whole, depth = -(-m // tall) * tall, -(-k // DOT_TERMS) * DOT_TERMS
+    most = READY_ROW_BYTES if by_rows else SCRATCH_BYTES[0]
+    rows = [r for r in range(tall, whole + 1, tall) if whole % r == 0]
+    strip = max((r for r in rows if _WIDE * depth * r <= most), default=rows[0])
+    return PackedTiles((tall, READY_COLUMNS), 0, strip, depth, ready=True)
 
 
 def _whole_terms(k: int) -> bool:
@@ -193,6 +216,8 @@ def depthwise_tiles(
 
 ROW_BYTES = 6144
 """What widened rows of the image, and widened weights, may take each, unless less cannot be."""
+WINDOW = 514
+"""Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
 LEAST_ROW_BYTES = 3072
 """What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
 
@@ -203,7 +228,8 @@ class DenseTiles:
 
     weights_first: weights are widened once, and rows anew for every part of the channels (or the other way round).
     terms: products per helper call. run: elements under one row of taps, filled up to whole terms; pitch: of a row.
-    phases: how many interleaved images the output is, each with weights of its own.
+    phases: how many interleaved images the output is, each with weights of its own. ready: weights of all channels lie
+    widened.
     """
 
     strip: int
@@ -217,11 +243,17 @@ class DenseTiles:
     taps: int
     weights_first: bool
     phases: tuple[int, int] = (1, 1)
+    ready: bool = False
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether windows of a tile's two channels lie row by row, because one would end too far behind the other."""
+        return self.taps * self.run > WINDOW
 
     @property
     def scratch_bytes(self) -> int:
         """Of the strip of rows and of the weights, each on 8 bytes."""
-        weights = math.prod(self.phases) * self.channels * self.taps * self.run
+        weights = 0 if self.ready else math.prod(self.phases) * self.channels * self.taps * self.run
         sizes = (self.strip_rows * self.pitch, weights)
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 

@@ -53,6 +53,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
 )
+from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_shape
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
 
@@ -135,8 +136,16 @@ def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
         weights = weight_parts(node)
         whole = whole_weight(weights, attrs.conv.split, 0, 3)
         return weights, PackedOperand(lambda j, a: whole(j, 0, 0, a), peel=peels(attrs.conv.split))
+    if is_prepared(node):
+        return ready_weight(node)
     w = tensor(node, "w", (outputs, channels))
     return [w], PackedOperand(lambda j, a: w[j, a], pitch=channels)
+
+
+def ready_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
+    """A 1x1 weight that lies in flash as it is multiplied: the table, and how it is read."""
+    table = tensor(node, "w", prepared_shape(node))
+    return [table], PackedOperand(lambda j, a: table[j, a], ready=table)
 
 
 def dense_kernel(
@@ -152,7 +161,8 @@ def dense_kernel(
     assert isinstance(attrs, QConvAttrs)
     conv, channels = attrs.conv, operand(node, "x").shape[3]
     run = conv.kernel[1] * channels
-    w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run))
+    ready = tensor(node, "w", prepared_shape(node)) if is_prepared(node) else None
+    w = tensor(node, "w", (result(node, "y").shape[3], conv.kernel[0], run)) if ready is None else ready
     x, shape, tiles, read = dense_rows(node, block)
 
     def element(*place: Expr) -> Expr:
@@ -169,7 +179,7 @@ def dense_kernel(
     if lines is not None and end is not None:
         out, schedule = line_conv(shape, pitches[0], element, lambda o, r, f: w[o, r, f], finish, lines, stages, end)
         return KernelSpec([x, w, *operands], [out], schedule)
-    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, context.style, stages)
+    out, schedule = row_conv(shape, pitches, element, weight, run, finish, tiles, context.style, stages, ready=ready)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
@@ -229,6 +239,9 @@ def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transpo
     assert isinstance(attrs, QConvGradInputAttrs)
     if attrs.conv.split is not None:
         return PackedOperand(lambda j, a: whole(a, 0, 0, j), peel=peels(attrs.conv.split))
+    if is_prepared(node):
+        weights[:], right = ready_weight(node)
+        return right
     out_c, _, _, in_c = operand(node, "w").shape
     if transposed:
         rows = weights[0] = tensor(node, "w", (in_c, out_c))

@@ -38,7 +38,8 @@ class PackedOperand:
     """One operand: element (row, k) as an int8 expression, and what is added to make it int16.
 
     pitch: elements from a row to the next, whose elements are neighbours in memory; columns: or the other way round (a
-    matrix (k, row)); 0: neither. peel: its load has conditions to be split off.
+    matrix (k, row)); 0: neither. peel: its load has conditions to be split off. ready: of a right operand that lies
+    widened, the table in the form of its stage.
     """
 
     load: Load
@@ -46,6 +47,7 @@ class PackedOperand:
     pitch: int = 0
     columns: bool = False
     peel: bool = False
+    ready: te.Tensor | None = None
 
     def element(self, row: Expr, k: Expr) -> Expr:
         """The widened element."""
@@ -71,7 +73,7 @@ def packed_product(
     m, n, k = extents
     (ti, tj), steps = tiles.tile, tiles.depth // DOT_TERMS
     a = _stage(left, (m, k), ti, tiles, "left")
-    b = None if tiles.direct else _stage(right, (n, k), tj, tiles, "right")
+    b = right.ready if tiles.ready else None if tiles.direct else _stage(right, (n, k), tj, tiles, "right")
     step, odd, half = axes = reduce_axes(steps, 2, 2)
 
     def term(i: Expr, j: Expr, p: Expr, q: Expr) -> Expr:
@@ -90,6 +92,7 @@ def packed_product(
             _direct_sums(sch, tiles, right)
         else:
             _sums(sch, tiles, style.pair_steps)
+        if tiles.widens_right:
             _widen(sch, "right", right, tiles.depth == k)
         _widen(sch, "left", left, tiles.depth == k, left_over(m, ti) == 0)
         if whole and end:
@@ -143,7 +146,7 @@ def _loops(
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, inside, preserve_unit_loops=True)
     names = ("left", "right")
-    if not tiles.direct:
+    if tiles.widens_right:
         sch.compute_at(sch.get_sblock(names[moved]), outer, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock(names[kept]), strip, preserve_unit_loops=True)
     if not whole:

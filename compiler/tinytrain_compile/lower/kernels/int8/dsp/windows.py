@@ -28,11 +28,8 @@ from tinytrain_compile.lower.kernels.context import SPEED, CodeStyle
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import forward_dense
-from tinytrain_compile.ops.int8.tiles import DenseTiles, DepthwiseTiles
+from tinytrain_compile.ops.int8.tiles import WINDOW, DenseTiles, DepthwiseTiles
 from tinytrain_compile.ops.names import operand
-
-WINDOW = 514
-"""Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
 
 Read = Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]
 """(n, row with the border, position in it) -> (whether it is inside of the image, int8 expression)"""
@@ -243,32 +240,24 @@ def row_conv(
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
     filling: Filling = PLAIN,
+    ready: te.Tensor | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]), for every phase.
 
     element(n, row, position in the row): int16, 0 outside of the image; pitches: rows and elements between output
     pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
-    phase column, r, f).
+    phase column, r, f), or ready, as its stage has it.
     """
     (n, height, width, channels), (down, right) = shape, tiles.phases
     rows = te.compute((n, tiles.rows, tiles.pitch), element, "rows")
-    (across, deep), in_turn = tiles.tile, _in_turn(tiles)
+    across, deep = tiles.tile
 
-    def placed(window: Index, row: Index) -> tuple[Index, Index]:
-        return (row, window) if in_turn else (window, row)
-
-    def filled(p: Expr, q: Expr, o: Expr, first: Expr, second: Expr, f: Expr) -> Expr:
-        window, row = placed(first, second)
-        value = weight(o * deep + window, p, q, row, f).astype("int16")
-        return value if run == tiles.run else guarded(f < run, value)
-
-    blocks = (down, right, channels // deep, *placed(deep, tiles.taps), tiles.run)
-    weights = te.compute(blocks, filled, "weights")
+    weights = _stage_of_weights(weight, run, tiles, channels // deep) if ready is None else ready
     r, f = reduce_axes(tiles.taps, tiles.run)
 
     def term(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, o: Expr, i: Expr, j: Expr) -> Expr:
-        position = (x * across + i) * pitches[1] + f
-        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *placed(j, r), f)]), [r, f])
+        position, window = (x * across + i) * pitches[1] + f, (r, j) if tiles.in_turn else (j, r)
+        return total(i32(rows[b, y * pitches[0] + r, position]) * i32(weights[(p, q, o, *window, f)]), [r, f])
 
     high = height // down if down > 1 else height  # may be a variable
     cut = (n, high, down, width // right, right, channels)  # the same elements in the same order
@@ -284,9 +273,17 @@ def row_conv(
     return out, lambda sch: _schedule_rows(sch, tiles, run == tiles.run, style, tables, apart, filling)
 
 
-def _in_turn(tiles: DenseTiles) -> bool:
-    """Whether the windows of a tile's two channels lie row by row, because one would end too far behind the other."""
-    return tiles.taps * tiles.run > WINDOW
+def _stage_of_weights(weight: Load, run: int, tiles: DenseTiles, count: int) -> te.Tensor:
+    """Widened weights of `count` tiles of channels, see row_conv: their windows, one behind the other or in turn."""
+    deep = tiles.tile[1]
+
+    def filled(p: Expr, q: Expr, o: Expr, first: Expr, second: Expr, f: Expr) -> Expr:
+        window, row = (second, first) if tiles.in_turn else (first, second)
+        value = weight(o * deep + window, p, q, row, f).astype("int16")
+        return value if run == tiles.run else guarded(f < run, value)
+
+    window = (tiles.taps, deep) if tiles.in_turn else (deep, tiles.taps)
+    return te.compute((*tiles.phases, count, *window, tiles.run), filled, "weights")
 
 
 def has_windows(tiles: DenseTiles, apart: int, style: CodeStyle) -> bool:
@@ -317,12 +314,13 @@ def _schedule_rows(
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, phase_column, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
+    if not tiles.ready:
+        sch.compute_at(sch.get_sblock("weights"), part, preserve_unit_loops=True)
     own = sch.get_loops(acc)[8:]
     if apart:
         sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
         start = sch.decompose_reduction(acc, own[6])
-        sums = dsp.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, _in_turn(tiles))
+        sums = dsp.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, tiles.in_turn)
     else:
         own = _row_turns(sch, own, tiles, style)
         start = sch.decompose_reduction(acc, own[0])
@@ -333,8 +331,14 @@ def _schedule_rows(
     keep_tables(sch, tables, pair, 4)
     sch.tensorize(own[6] if apart else own[-1], sums)
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
+    if not tiles.ready:
+        _widen_weights(sch, tiles, whole, filling)
+
+
+def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling: Filling) -> None:
+    """The loops that leave weights in scratch."""
     channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
-    if _in_turn(tiles):
+    if tiles.in_turn:
         sch.reorder(second, first)
     else:
         sch.fuse(channel, first)

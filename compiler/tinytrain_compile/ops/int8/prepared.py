@@ -1,0 +1,129 @@
+"""Frozen weights that lie in flash as kernels multiply them, so that no step has to widen them.
+
+In a graph such a weight is another constant in the place of the int8 one: the same numbers in the same shape, of int16.
+How these lie in flash is said here, as the kernel's stage of widened weights has them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Node, Value
+from tinytrain_compile.ops.int8.conv_form import (
+    error_product,
+    forward_dense,
+    forward_lines,
+    forward_product,
+    geometry,
+    is_dense,
+    is_product,
+)
+from tinytrain_compile.ops.int8.tiles import DOT_TERMS, READY_COLUMNS
+from tinytrain_compile.ops.names import operand, operands, result
+
+_ENDINGS = {"QConv": "prepared", "QConvGradInput": "prepared_back"}
+_WIDEN_TENTHS, _GATHER_TENTHS, _TAP_TENTHS = 11, 16, 40
+"""Of an instruction, that tt_widen_two, tt_gather_two and a loop over taps take for a weight on a core with DSP
+instructions."""
+
+
+def is_prepared(node: Node) -> bool:
+    """Whether a node reads a weight that lies prepared."""
+    return node.op in _ENDINGS and operand(node, "w").dtype == "int16"
+
+
+def prepared_weight(node: Node) -> Value | None:
+    """What could stand in the place of a node's int8 weight; None: it has none that its kernel would widen.
+
+    Of a dense convolution; and of a 1x1 product, or the data gradient of one, with an even number of rows of weights
+    (output channels, of a data gradient input channels), and more pixels than kernels read weights for as they lie.
+    """
+    if node.op not in _ENDINGS or node.external is not None or node.phase != "step":
+        return None
+    if geometry(node).split is not None or operand(node, "w").dtype != "int8":
+        return None
+    if not (_is_widened_product(node) or _is_row_conv(node)):
+        return None
+    weight = operand(node, "w")
+    return replace(weight, name=f"{weight.name}.{_ENDINGS[node.op]}", dtype="int16")
+
+
+def _is_row_conv(node: Node) -> bool:
+    return node.op == "QConv" and not is_product(geometry(node)) and is_dense(node)
+
+
+def _is_widened_product(node: Node) -> bool:
+    if not is_product(geometry(node)) or _rows(node) % READY_COLUMNS or math.prod(node.outputs[0].shape[:3]) == 1:
+        return False
+    return not (forward_product(node) if node.op == "QConv" else error_product(node)).direct
+
+
+def with_prepared_weight(node: Node) -> Node:
+    """The node with its weight prepared; ValueError if it has none that can be."""
+    weight, before = prepared_weight(node), operands(node).get("w")
+    if weight is None:
+        raise ValueError(f"{node.name}: no weight to prepare")
+    return replace(node, inputs=tuple(weight if value == before else value for value in node.inputs))
+
+
+def prepared_shape(node: Node) -> tuple[int, ...]:
+    """Of the table in flash.
+
+    Of a product (pair of rows, block, row of the pair, odd, half), as `tt_widen4` leaves them; of a dense convolution
+    (1, 1, tile of channels, channel, row of taps, element), channel and row of taps exchanged where `in_turn`.
+    """
+    if not is_product(geometry(node)):
+        tiles = forward_dense(node)
+        deep = tiles.tile[1]
+        window = (tiles.taps, deep) if tiles.in_turn else (deep, tiles.taps)
+        return 1, 1, _rows(node) // deep, *window, tiles.run
+    steps = -(-operand(node, "x" if node.op == "QConv" else "g").shape[3] // DOT_TERMS)
+    return _rows(node) // READY_COLUMNS, steps, READY_COLUMNS, 2, 2
+
+
+def prepared_bytes(node: Node) -> int:
+    """Of that table."""
+    return 2 * math.prod(prepared_shape(node))
+
+
+def lying(node: Node, weight: Array) -> Array:
+    """The table of a weight (out, row of taps, column, in) for this node; what is not whole is filled up with zeros."""
+    shape = prepared_shape(node)
+    if not is_product(geometry(node)):
+        return _lying_windows(node, weight, shape)
+    pairs, steps, columns, odd, half = shape
+    rows = weight[:, 0, 0, :] if node.op == "QConv" else weight[:, 0, 0, :].T
+    padded = np.zeros((pairs * columns, steps * DOT_TERMS), np.int16)
+    padded[:, : rows.shape[1]] = rows
+    return np.ascontiguousarray(padded.reshape(pairs, columns, steps, half, odd).transpose(0, 2, 1, 4, 3))
+
+
+def _lying_windows(node: Node, weight: Array, shape: tuple[int, ...]) -> Array:
+    tiles, (outputs, taps, *run) = forward_dense(node), weight.shape
+    padded = np.zeros((outputs, taps, tiles.run), np.int16)
+    padded[:, :, : math.prod(run)] = weight.reshape(outputs, taps, -1)
+    windows = padded.reshape(-1, tiles.tile[1], taps, tiles.run)
+    turned = windows.swapaxes(1, 2) if tiles.in_turn else windows
+    return np.ascontiguousarray(turned.reshape(shape))
+
+
+def widened_tenths(node: Node) -> int:
+    """Of an instruction, about how many the kernel of a whole map takes to widen a weight that is not prepared."""
+    elements, height = operand(node, "w").elements, node.outputs[0].shape[1]
+    if _is_row_conv(node):
+        if forward_lines(node):
+            return 0  # whose kernel takes its own order, and fewer instructions
+        tiles = forward_dense(node)
+        return elements * _TAP_TENTHS * (1 if tiles.weights_first else height // tiles.strip)
+    forward = node.op == "QConv"
+    tiles = forward_product(node) if forward else error_product(node)
+    times = -(-math.prod(node.outputs[0].shape[:3]) // tiles.strip) if tiles.strip_axis == 0 else 1
+    return times * elements * (_WIDEN_TENTHS if forward else _GATHER_TENTHS)
+
+
+def _rows(node: Node) -> int:
+    """Rows of the matrix that pixels are multiplied with: channels of the result."""
+    return result(node, "y" if node.op == "QConv" else "error").shape[3]
