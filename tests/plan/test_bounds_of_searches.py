@@ -1,5 +1,4 @@
 """Every search ends: its questions are counted, whatever the answers to them are."""
-# pyright: basic, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

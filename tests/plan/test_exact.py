@@ -1,5 +1,4 @@
 """Proven orders: the search against brute force and CP-SAT, bounds below the optimum, planted faults that must show."""
-# pyright: basic
 
 from __future__ import annotations
 
