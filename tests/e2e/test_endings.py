@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,11 +80,17 @@ class Late:
     """A job with an interrupt that does not wake the main thread, as if it came just before that waits: PATIENCE_S."""
 
     def __init__(self) -> None:
-        self.over = threading.Event()
+        self.begun, self.over = threading.Event(), threading.Event()
         self.in_time = False
 
+    def waited_for(self, wait: Callable[[], object]) -> None:
+        """The interrupt comes while this runs, and not before."""
+        self.begun.set()
+        wait()
+
     def __call__(self) -> None:
-        self.over.wait(0.2)  # until the other thread waits
+        assert self.begun.wait(60)
+        self.over.wait(0.2)  # the other thread is about to wait
         signal.raise_signal(signal.SIGINT)  # it is this thread's system call that it ends
         self.in_time = self.over.wait(20)
 
@@ -94,7 +100,7 @@ def test_an_interrupt_just_before_a_wait_for_a_job() -> None:
     with temporary.workers(1) as pool:
         job = pool.submit(late)
         with pytest.raises(KeyboardInterrupt):
-            temporary.result_of(job)
+            late.waited_for(lambda: temporary.result_of(job))
         late.over.set()
     assert late.in_time
 
@@ -104,7 +110,7 @@ def test_an_interrupt_just_before_a_wait_for_a_program(tmp_path: Path) -> None:
     thread = threading.Thread(target=late)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        tools.run_program(["sleep", "99"], tmp_path, 30, "sleep")
+        late.waited_for(lambda: tools.run_program(["sleep", "99"], tmp_path, 30, "sleep"))
     late.over.set()
     thread.join()
     assert late.in_time
