@@ -155,7 +155,7 @@ def test_better_copies_are_tried_exact_first_then_by_error() -> None:
     [
         ("--activations auto --arena 40KB", "measures ranks on samples"),
         ("--activations auto --data own.npz --arena 40KB --micro-batch auto", "for as many samples as a step takes"),
-        ("--activations auto --data own.npz --arena 40KB --pareto", "is not weighed by"),
+        ("--activations auto --data own.npz --arena 40KB --pareto", "weighs no low-rank copies"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(place: Path, flags: str, says: str) -> None:

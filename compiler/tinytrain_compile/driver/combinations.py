@@ -40,6 +40,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
         "is about --activations",
         "add that",
     ),
+    ("pareto", lambda o: o.activations == "auto", "weighs no low-rank copies", "leave --activations auto out"),
     ("activations", _chooses_layers, "is not weighed by --update auto", "use --activations auto, or name an --update"),
     (
         "activations",

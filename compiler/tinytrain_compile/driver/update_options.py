@@ -99,7 +99,7 @@ class UpdateOptions:
         metadata=option(
             "training",
             "What layers keep of their inputs for gradients: all, or a low-rank copy in subspaces that follow (asi) or"
-            " are fixed (subspace, float32), or what gains most in --arena (docs/activations.md; needs --data).",
+            " are fixed (subspace), or what gains most in --arena (docs/activations.md; needs --data).",
             "--activations",
         ),
     )
