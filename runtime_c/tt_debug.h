@@ -18,7 +18,8 @@
 #define TT_POISON(place, size) __asan_poison_memory_region((place), (size))
 #define TT_UNPOISON(place, size) __asan_unpoison_memory_region((place), (size))
 
-const char *__asan_default_options(void);
+/* Weak: every call sequence of a project with several plans brings it along. */
+__attribute__((weak)) const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
     return "detect_leaks=0"; /* the check program ends without giving back what it took */

@@ -99,6 +99,17 @@ def test_lines_of_templates_fit_whatever_the_model_is_called() -> None:
     )
 
 
+def test_sentences_of_a_comment_flow_on_in_its_next_line() -> None:
+    words = " ".join(["word"] * 30)
+    text = f"/**\n * @par Some\n * {words}\n * and more.\n *   kept\n * @return {words}\n * {words}\n */\nint x;\n"
+    lines = fitted(text).split("\n")
+    assert lines[2:5] == [f" * {' '.join(['word'] * 23)}", f" * {' '.join(['word'] * 7)} and more.", " *   kept"]
+    assert lines[5] == f" * @return {' '.join(['word'] * 22)}"
+    assert lines[-3:] == [" */", "int x;", ""]
+    assert max(map(len, lines)) <= WIDTH
+    assert " ".join(fitted(text).replace("*", "").split()) == " ".join(text.replace("*", "").split())
+
+
 # ---- whole projects -------------------------------------------------------------------------------------------------
 
 PROJECTS: dict[str, Callable[[], chain.Project]] = {

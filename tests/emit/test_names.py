@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinytrain_compile.emit import c_identifier
-from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.names import Names, comment_lines, comment_text
 from tinytrain_compile.emit.sequence import wrap_call
 from tinytrain_compile.emit.weights import array_text, declaration, table
 
@@ -61,6 +61,19 @@ def test_any_text_is_a_harmless_comment(text: str) -> None:
     assert safe.isprintable()
     assert "*/" not in f"{safe} */"[:-2]
     assert "/*" not in safe
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=400))
+def test_any_sentence_is_a_harmless_comment(text: str) -> None:
+    for line in comment_lines(text):
+        assert len(line) <= 115 and line.isascii() and line.isprintable()
+        assert "*/" not in line and "/*" not in line
+
+
+def test_sentences_are_not_cut() -> None:
+    words = " ".join(f"word{i}" for i in range(50))
+    assert " ".join(" ".join(comment_lines(words)).split()) == words
 
 
 def test_names_are_unique_and_stable() -> None:

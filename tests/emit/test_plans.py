@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,15 @@ from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
+from tinytrain_compile.driver import code
+from tinytrain_compile.driver.candidates import Candidate
+from tinytrain_compile.driver.plans import in_one_image
+from tinytrain_compile.emit.watch import Watch
+from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.files.samples import in_slots, random_samples
+from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import compile_project, find_tools, flash_sizes, link_project
+from tinytrain_compile.verify import compile_project, find_tools, flash_sizes, link_project, run_steps
 from tinytrain_compile.verify.build import Mode, write_files
 from tinytrain_compile.verify.run import run_image
 
@@ -41,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def made(name: str, folder: Path) -> tuple[tt.Compiled, int]:
+def made(name: str, folder: Path, verify: str = "host") -> tuple[tt.Compiled, int]:
     """A project with two plans, and the arena of its model without a limit."""
     options, chain = dict(CASES[name]), "rows" in name
     path = write(random_chain(4) if chain else models.resnet8(4, 16), folder, f"{len(name)}.onnx")
@@ -51,7 +57,7 @@ def made(name: str, folder: Path) -> tuple[tt.Compiled, int]:
     whole = tt.compile(path, verify="none", stream="off", remat="off", report="json", **options)
     large, transient = (whole.report["memory"][key] for key in ("arena_bytes", "transient_bytes"))
     small = large * 7 // 8 if chain else large - transient // 8
-    return tt.compile(path, plans=f"{small},{large}", verify="host", name="m", **options), large
+    return tt.compile(path, plans=f"{small},{large}", verify=verify, name="m", **options), large
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,8 @@ def test_plans_give_the_same_state(name: str, folder: Path) -> None:
     plans = compiled.report["plans"]
     assert [plan["arena_bytes"] for plan in plans] == sorted(plan["arena_bytes"] for plan in plans)
     assert plans[1]["arena_bytes"] <= large and compiled.report["memory"]["arena_bytes"] == plans[1]["arena_bytes"]
-    assert plans[0]["second_runs"] + plans[0]["streams"] > plans[1]["second_runs"] + plans[1]["streams"]
+    means = [plan["second_runs"] + len(plan["streams"]) for plan in plans]
+    assert means[0] > means[1]
     train = compiled.project.summary.train
     samples = in_slots(compiled.project.bundle.interface, random_samples(train, UPDATES * train.batch, 3))
     with compiled.twin(0) as small, compiled.twin() as largest, compiled.twin(0) as moved:
@@ -120,6 +127,48 @@ def test_what_is_shared_is_there_once(folder: Path) -> None:
     assert len(kernels) > 30
     assert both.const_bytes < one.const_bytes * 1.05
     assert both.code_bytes < one.code_bytes * 1.5
+
+
+def test_the_report_names_the_streams_of_each_plan(folder: Path) -> None:
+    """In report.json and in a note; each as a build with that --arena alone has it."""
+    compiled, _ = made("int8, rows", folder)
+    path, options = folder / f"{len('int8, rows')}.onnx", dict(CASES["int8, rows"], calib=folder / "calib.npz")
+    plans = compiled.report["plans"]
+    alone = tt.compile(path, arena=plans[0]["arena_bytes"], verify="none", report="json", name="m", **options)
+    streams = [stream["origin"] for stream in alone.report["plan"]["streams"]["streams"]]
+    assert streams and plans[0]["streams"] == streams
+    assert plans[1]["streams"] == []
+    note = next(note for note in compiled.report["notes"] if "plans in one image" in note)
+    small, large = (f"{plan['arena_bytes']:,} B" for plan in plans)
+    assert f"{small} (row by row: {', '.join(streams)}), {large};" in note
+
+
+def test_the_watch_sees_every_plan(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debug builds: one image with the tables of all plans, and no report under any of them."""
+    monkeypatch.setattr(
+        code, "EmitOptions", partial(code.EmitOptions, debug_header=read_text("runtime_c", "tt_debug.h"))
+    )
+    compiled, _ = made.__wrapped__("int8, rows", folder, verify="none")
+    bundle, train = compiled.project.bundle, compiled.project.summary.train
+    samples = random_samples(train, 2, 0)
+    for interface in (*bundle.smaller, bundle.interface):
+        of_one = replace(bundle, interface=interface)
+        done = run_steps(
+            of_one, load_target("cortex-m7"), samples, 2, None, 1, tmp_path / interface.arena_macro, "debug"
+        )
+        assert done.status == "ok" and len(done.states) == 2
+
+
+def test_scratch_follows_a_node_that_gets_another_name(folder: Path) -> None:
+    """The tables of the watch, which finds scratch by a node's name, are those of the plan as it was."""
+    summary = made("int8, rows", folder)[0].project.summary
+    plan, train = summary.smaller[0], summary.train
+    others = tuple(replace(node, origin=f"another {node.origin}") for node in plan.order)
+    largest = Candidate(UpdatePlan({}), train, replace(plan, order=others), summary.choice)
+    ((_, renamed),) = in_one_image(largest, [replace(largest, plan=plan)])
+    assert all(node.name.endswith("@plan0") for node in renamed.order)
+    assert any(buffer.kind == "scratch" for buffer in plan.buffers)
+    assert Watch(renamed).tables() == Watch(plan).tables()
 
 
 @pytest.mark.parametrize("standard", ["c11", "gnu11", "c17"])

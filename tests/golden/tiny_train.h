@@ -22,9 +22,8 @@
  * Calls on different instances are independent. Calls on one instance must not overlap: not from two threads without a
  * lock, not from an interrupt that may come during another call. Any call may be interrupted by code that leaves the
  * instance alone and keeps the FPU's registers, as Cortex-M does by itself. A step that is never finished (reset,
-  * killed thread)
- * leaves parameters of which some are updated: go on from a checkpoint. Calls take time in proportion to the model, and
- * run on the caller's stack; none waits for anything but the callbacks of tiny_save and tiny_load.
+ * killed thread) leaves parameters of which some are updated: go on from a checkpoint. Calls take time in proportion to
+ * the model, and run on the caller's stack; none waits for anything but the callbacks of tiny_save and tiny_load.
  *
  * @par Compilers
  * Results are the same bytes on the board and on a host, with GCC and Clang, and these change nothing: -O0 to -O3 and
@@ -154,9 +153,9 @@ static inline tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
 
 /**
  * The input slot inside the arena: fill it before every call that infers or trains; each of them may destroy its
-  * content.
- * Numbers must be finite. NaN or infinity that reaches the loss is reported (TINY_ERR_NAN) and trains nothing, but a
- * ReLU, a clip or a pooling may hide it from the loss and not from a weight's gradient: check data that may hold any.
+ * content. Numbers must be finite. NaN or infinity that reaches the loss is reported (TINY_ERR_NAN) and trains nothing,
+ * but a ReLU, a clip or a pooling may hide it from the loss and not from a weight's gradient: check data that may hold
+ * any.
  * @return NULL where the handle is not what tiny_init gave.
  */
 tiny_input_t *tiny_input(tiny_t *m);

@@ -12,10 +12,14 @@ from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.stream import StreamAttrs
 
 FLAG = "--plans"
+MOST_NAMES = 3
+"""Streams of a plan that a line of the terminal names."""
 
 
 def with_largest(options: CompileOptions) -> CompileOptions:
@@ -44,7 +48,13 @@ def plans_note(smaller: Sequence[Candidate], largest: Candidate) -> tuple[str, .
 
 
 def _price(plan: MemoryPlan) -> str:
-    return "" if plan.remat is None else f" ({len(plan.remat.runs)} second runs)"
+    """What a plan computes row by row and twice, in brackets; "" if nothing is. report.json has all names."""
+    streams = [node.origin for node in plan.order if isinstance(node.attrs, StreamAttrs)]
+    more = [] if len(streams) <= MOST_NAMES else [f"{len(streams) - MOST_NAMES} more"]
+    rows = [f"row by row: {', '.join([*streams[:MOST_NAMES], *more])}"] if streams else []
+    twice = [] if plan.remat is None else [f"{len(plan.remat.runs)} second runs"]
+    said = "; ".join([*rows, *twice])
+    return f" ({said})" if said else ""
 
 
 def _fitting(planner: Planner, size: int) -> Candidate:
@@ -71,5 +81,9 @@ def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
     def named(node: Node) -> Node:
         return replace(node, name=names.get(node.name, node.name))
 
+    def placed(buffer: Buffer) -> Buffer:
+        return replace(buffer, name=names.get(buffer.name, buffer.name)) if buffer.kind == "scratch" else buffer
+
     scratch = {names.get(name, name): offset for name, offset in plan.scratch_offsets.items()}
-    return replace(plan, order=tuple(map(named, plan.order)), scratch_offsets=scratch)
+    order, buffers = tuple(map(named, plan.order)), tuple(map(placed, plan.buffers))
+    return replace(plan, order=order, buffers=buffers, scratch_offsets=scratch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +18,10 @@ _SIGNS = re.compile(r"(?<=[\w)\]] )([-+]) -(\d+(?:\.\d+f)?)(?![\w.])")
 _BREAKS = re.compile(r", |; |(?<=\w)\((?=[^)])| (?:&&|\|\||[-+*/%?:=<>&|^]|[<>=!]=|<<|>>) ")
 _KINDS = (", ;", "=", "?", ":", "||", "&&", "| ^ &", "== != < > <= >=", "<< >>", "+ -", "* / %", "(")
 """What a line may end with, the loosest first."""
+_PROSE = re.compile(r" *\* (?=[^\s@])")
+"""A line of a comment that goes on with the sentences of the one before."""
+_OPEN = re.compile(r" *(/\*\*?|\*) (?!@)(?!.*\*/)")
+"""A line of sentences of a comment that does not end there."""
 _LARGEST = 2**31
 """2147483648 is no int: such a number keeps its sign."""
 
@@ -29,7 +33,7 @@ def readable(source: str) -> str:
 
 def fitted(text: str) -> str:
     """A file that a template gave: lines that a model's name makes too long are broken; one empty line at a time."""
-    lines = (part for line in text.split("\n") for part in _fitted(line))
+    lines = (part for line in _flowing(text.split("\n")) for part in _fitted(line))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
 
 
@@ -39,9 +43,10 @@ def prototype(declaration: str) -> str:
 
 
 def comment(text: str) -> str:
-    """A comment, in lines: the second and later ones begin with a star."""
-    pad = " " * (len(text) - len(text.lstrip()))
-    rest = f"{pad} * "
+    """A comment, or a line of one, in lines: the second and later ones begin with a star, below the first one's."""
+    begin = text.lstrip()
+    pad = " " * (len(text) - len(begin))
+    rest = f"{pad}* " if begin.startswith("*") else f"{pad} * "
     return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False))
 
 
@@ -134,6 +139,24 @@ def _forced(line: str, start: int, open_at: list[_Bracket], places: list[_Place]
 
 def _at(indent: int, text: str) -> str:
     return " " * indent + text.strip()
+
+
+def _flowing(lines: Iterable[str]) -> Iterator[str]:
+    """What is too long for a line of a comment goes on in the next one, where that is of the same paragraph."""
+    rest = ""
+    for line in lines:
+        if rest and _PROSE.match(line):
+            line, rest = f"{rest} {_PROSE.sub('', line, count=1)}", ""
+        elif rest:
+            yield rest
+            rest = ""
+        if len(line) > WIDTH and _OPEN.match(line):
+            *full, rest = comment(line).split("\n")
+            yield from full
+        else:
+            yield line
+    if rest:
+        yield rest
 
 
 def _fitted(line: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 _RESERVED_WORDS = """
 auto break case char const continue default do double else enum extern float for goto if inline int long register
@@ -55,5 +56,14 @@ class Names:
 
 def comment_text(text: str) -> str:
     """A user's name as it may stand inside a C comment: one printable ASCII line that cannot end the comment."""
+    return _harmless(text)[:100]
+
+
+def comment_lines(text: str) -> list[str]:
+    """The same of a whole sentence, which is not cut: in lines of up to 115 characters, broken between words."""
+    return textwrap.wrap(_harmless(text), 115, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _harmless(text: str) -> str:
     cleaned = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
-    return cleaned.replace("*/", "*?").replace("/*", "?*")[:100]
+    return cleaned.replace("*/", "*?").replace("/*", "?*")

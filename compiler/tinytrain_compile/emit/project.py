@@ -18,7 +18,7 @@ from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
 from tinytrain_compile.emit.labels import label_ctype
-from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.names import Names, comment_lines, comment_text
 from tinytrain_compile.emit.parts import part_files
 from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, step_parts, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
@@ -259,8 +259,8 @@ def _template_data(
         "p": prefix,
         "P": prefix.upper(),
         "title": comment_text(graph.name),
-        "settings": [comment_text(line) for line in options.settings],
-        "notes": [comment_text(note) for note in graph.notes],
+        "settings": [part for line in options.settings for part in comment_lines(line)],
+        "notes": [part for note in graph.notes for part in comment_lines(note)],
         "i": interface,
         **_identity(train, options),
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),

@@ -174,13 +174,13 @@ def batch_text(train: TrainGraph) -> str:
     return f"batch {train.batch}{how}"
 
 
-def _plan_row(plan: MemoryPlan) -> dict[str, int]:
-    """One of several plans: its arena, and what it does for it."""
+def _plan_row(plan: MemoryPlan) -> dict[str, Any]:
+    """One of several plans: its arena, and what it does for it. streams: the layers that each computes row by row."""
     remat = plan.remat
     return {
         "arena_bytes": plan.arena_bytes,
         "nodes": len(plan.order),
-        "streams": sum(isinstance(node.attrs, StreamAttrs) for node in plan.order),
+        "streams": [node.origin for node in plan.order if isinstance(node.attrs, StreamAttrs)],
         "second_runs": 0 if remat is None else len(remat.runs),
         "extra_macs": 0 if remat is None else remat.extra_macs,
     }
