@@ -39,6 +39,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "float32": ("conv3", "classifier", {"quant": "fp32"}),
     "float32, momentum, batch": ("conv3", "classifier", {"quant": "fp32", "optimizer": "momentum", "batch": 4}),
     "int8, below it too": ("conv3", "conv2", INT8),
+    "int8, batch": ("conv3", "classifier", {**INT8, "batch": 4}),
     "int8, fractions, dense": ("classifier", "conv3", {**INT8, "head": "int8", "weight_store": "q8.8"}),
 }
 SCORED_SAMPLES, STEPS = 12, 3

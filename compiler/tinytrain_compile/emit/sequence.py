@@ -163,9 +163,11 @@ class Sequencer:
         for node in nodes:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
             lines += [f"/* {said} */" for said in self._views_of(node)]
+            scores = node.name in self._scoring
+            lines += self._waits(node) if scores else []  # other calls read what comes as well, and all steps make them
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
             call = watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
-            lines += self._if_scoring(call) if node.name in self._scoring else call
+            lines += self._if_scoring(call) if scores else call
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.exponents_known and piece == 0 and any(errors_of(node) for node in nodes)
         return Part(name, nodes[0].name, tuple(lines), reads_label, finds, any(map(takes_lines, nodes)), piece)

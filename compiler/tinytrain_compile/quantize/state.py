@@ -73,9 +73,11 @@ class Rewriter:
         setattr(owner, role, own)
         return table, own, largest
 
-    def of_chosen(self, tables: Iterable[Value], place: Value, count: int, like: Node) -> tuple[Value, ...]:
-        """Of tables for all channels, what belongs to those that the device chose."""
-        return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like)[0] for table in tables)
+    def of_chosen(
+        self, tables: Iterable[Value], place: Value, count: int, like: Node, phase: Phase
+    ) -> tuple[Value, ...]:
+        """Of tables for all channels, what belongs to those that the device chose, for readers of this phase."""
+        return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like, phase)[0] for table in tables)
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
         """The same tables where no exponent is added to the shifts; whether all are in -31..-1 and no factor is 0.

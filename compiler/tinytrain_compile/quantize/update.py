@@ -142,7 +142,8 @@ class Updates:
         role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
         multiplier, shift, _ = self._r.factors(node.name, 1.0 / square, layer.tables, role)
         if role == "weight" and split is not None and split.on_device:
-            multiplier, shift = self._r.of_chosen((multiplier, shift), layer.parts[-1], len(split.channels), node)
+            place, count = layer.parts[-1], len(split.channels)
+            multiplier, shift = self._r.of_chosen((multiplier, shift), place, count, node, self._phase)
         return (multiplier, shift, self.rate, exponent)
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:

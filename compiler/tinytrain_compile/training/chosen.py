@@ -1,4 +1,4 @@
-"""Weights of which the device chooses the channels that are trained (ADR 43): scores, and the state of the choice."""
+"""Weights of which the device chooses the channels that are trained (ADR 44): scores, and the state of the choice."""
 
 from __future__ import annotations
 
