@@ -44,7 +44,7 @@ EXACT_BY_CONSTRUCTION = (
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "Accumulate"),
     *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate", "SetState"),
     *("RowSquares", "SquareTotal", "ClipFactor"),
-    "KeepSubspace",
+    *("KeepSubspace", "TakeChannels", "AddScores"),
 )
 """Float ops whose reference already does what the kernel does."""
 
@@ -180,7 +180,7 @@ FUSING = (
     *("HardSigmoid", "HardSwish", "HardSwishGrad", "SiluGrad", "MishGrad", "Gelu", "GeluGrad"),
     *("SgdUpdate", "MomentumUpdate", "AdamUpdate", "AdamTick", "AveragePoolGrad"),
     *("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate"),
-    "RowSquares",
+    *("RowSquares", "ScoreChannels"),
     *("SubspacePower", "Orthonormalize"),
 )
 """Ops whose kernels contain a multiply-add."""
