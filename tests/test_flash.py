@@ -184,6 +184,8 @@ def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tm
     (tmp_path / "wrong.json").write_text(json.dumps({**plan, "prepared": [first]}))
     error = compiled(cnn, tmp_path / "none", "--lock", str(tmp_path / "wrong.json")).check_error("E0106", 2).err
     assert f"{first!r}" in error
+    vectors = compiled(cnn, tmp_path / "none", "--lock", str(out / "plan.json"), "--target", "cortex-m55")
+    assert "cannot lie in flash as it is multiplied" in vectors.check_error("E0106", 2).err
 
 
 def test_what_cannot_be_measured_is_an_error(cnn: tuple[str, ...], tmp_path: Path) -> None:

@@ -326,7 +326,7 @@ class Planner:
             what = f"has {lock.micro_batch} samples in a step, not --micro-batch {self.options.micro_batch}"
             raise CompileError("E0106", lock.file, what, "leave --micro-batch out, or compile without --lock")
         try:
-            train = prepared_as_locked(self.train(update, lock.micro_batch), lock)
+            train = prepared_as_locked(self.train(update, lock.micro_batch), lock, self.target.features.mve_int)
         except SamplesMixError as problem:
             what = f"has {lock.micro_batch} samples in a step, which does not fit these options ({problem})"
             raise CompileError(

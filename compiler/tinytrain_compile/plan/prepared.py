@@ -59,9 +59,13 @@ def _read(graph: Graph) -> set[str]:
     return {value.name for node in graph.nodes for value in node.inputs}
 
 
-def prepared_as_locked(train: TrainGraph, lock: Lock) -> TrainGraph:
-    """The graph with the prepared weights of a lock. CompileError E0106 for a node that has none to prepare."""
-    able = {node.name for node in train.graph.nodes if _is_able(node, _frozen(train.graph))}
+def prepared_as_locked(train: TrainGraph, lock: Lock, vectors: bool) -> TrainGraph:
+    """The graph with the prepared weights of a lock. CompileError E0106 for a node that has none to prepare.
+
+    vectors: whether kernels are of integer vectors, which read int8 weights.
+    """
+    frozen = _frozen(train.graph)
+    able = {node.name for node in train.graph.nodes if not vectors and _is_able(node, frozen)}
     if strange := sorted(lock.prepared - able):
         what = f"the weight of {strange[0]!r} cannot lie in flash as it is multiplied"
         raise CompileError("E0106", lock.file, what, WAY_OUT)
