@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import tinytrain_compile
 from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
@@ -76,6 +77,12 @@ def test_a_signal_leaves_nothing(name: str, mlp: str, tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+@pytest.fixture
+def interrupts() -> None:
+    """Ctrl-C as Python understands it, whatever solvers of other tests in this process have made of the signal."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Late:
     """A job with an interrupt that does not wake the main thread, as if it came just before that waits: PATIENCE_S."""
 
@@ -95,6 +102,7 @@ class Late:
         self.in_time = self.over.wait(20)
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_just_before_a_wait_for_a_job() -> None:
     late = Late()
     with temporary.workers(1) as pool:
@@ -105,6 +113,7 @@ def test_an_interrupt_just_before_a_wait_for_a_job() -> None:
     assert late.in_time
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_just_before_a_wait_for_a_program(tmp_path: Path) -> None:
     late = Late()
     thread = threading.Thread(target=late)
@@ -114,6 +123,28 @@ def test_an_interrupt_just_before_a_wait_for_a_program(tmp_path: Path) -> None:
     late.over.set()
     thread.join()
     assert late.in_time
+
+
+def test_an_interrupt_is_understood_after_a_search() -> None:
+    """OR-Tools would leave the signal its default, which ends the process without cleaning up."""
+    code = """
+import signal
+from ortools.sat.python import cp_model
+from tinytrain_compile.plan.solver import new_solver
+new_solver(0, 1.0).solve(cp_model.CpModel())
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("understood")
+"""
+    command = [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)" + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "understood\n")
+
+
+def test_every_search_has_such_a_solver() -> None:
+    sources = Path(tinytrain_compile.__file__ or "").parent.rglob("*.py")
+    assert [path.name for path in sources if "CpSolver()" in path.read_text(encoding="utf-8")] == ["solver.py"]
 
 
 @pytest.fixture

@@ -217,6 +217,8 @@ def _solve(
     # Imported here: loading ortools takes most of a second, which plans in one memory do not have.
     from ortools.sat.python import cp_model
 
+    from tinytrain_compile.plan.solver import new_solver
+
     model = cp_model.CpModel()
     taken = [[model.new_bool_var(f"b{i}c{k}") for k in range(len(item.choices))] for i, item in enumerate(items)]
     live: dict[Use, list[tuple[int, cp_model.IntVar]]] = {}
@@ -241,10 +243,7 @@ def _solve(
     for row, index in zip(taken, start or (), strict=False):
         for k, literal in enumerate(row):
             model.add_hint(literal, int(k == index))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    solver.parameters.max_deterministic_time = units
+    solver = new_solver(seed, units)
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None if start is None else Assignment(tuple(start), False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from tinytrain_compile.plan.placement import Decision, Packing, Placement, Tie
+from tinytrain_compile.plan.solver import new_solver
 
 SOLVER_TIME_PER_UNIT = 0.1
 """CP-SAT's own deterministic time per unit of ours (measured on dense instances: 0.1 of it takes 1 to 3 s)."""
@@ -52,10 +53,7 @@ class _PlacementModel:
         self.model.add_bool_or(ways)
 
     def solve(self, units: float, seed: int) -> tuple[cp_model.CpSolver, object]:
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = seed
-        solver.parameters.max_deterministic_time = units * SOLVER_TIME_PER_UNIT
+        solver = new_solver(seed, units * SOLVER_TIME_PER_UNIT)
         return solver, solver.solve(self.model)
 
     def placement(self, solver: cp_model.CpSolver, proven: bool) -> Placement:

@@ -16,6 +16,7 @@ from tinytrain_compile.plan.bounds import ancestor_masks
 from tinytrain_compile.plan.exact import Optimum
 from tinytrain_compile.plan.model import InPlace, TaskGraph
 from tinytrain_compile.plan.order import peak
+from tinytrain_compile.plan.solver import new_solver
 
 SOLVER_TIME_PER_UNIT = 0.1
 """CP-SAT's own deterministic time per unit of ours (measured on dense models: 0.1 of it takes 1 to 3 s)."""
@@ -102,10 +103,7 @@ class _OrderModel:
 def rank_order(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
     """The best order that the solver finds from `start`, which is its hint and its bound; `start` if it finds none."""
     built = _OrderModel(tasks, start)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    solver.parameters.max_deterministic_time = units * SOLVER_TIME_PER_UNIT
+    solver = new_solver(seed, units * SOLVER_TIME_PER_UNIT)
     status = solver.solve(built.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return start

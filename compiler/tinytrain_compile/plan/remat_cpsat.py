@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 from ortools.sat.python import cp_model
 
 from tinytrain_compile.plan.remat_problem import Decision, Problem, profile
+from tinytrain_compile.plan.solver import new_solver
 
 _Moment = cp_model.LinearExpr | int
 """A point in time on the grid."""
@@ -266,10 +267,7 @@ class _RematModel:
                 self.model.add_hint(self.stage[storage], start[storage])
 
     def solve(self, limits: Limits) -> Answer:
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = limits.seed
-        solver.parameters.max_deterministic_time = limits.deterministic_time
+        solver = new_solver(limits.seed, limits.deterministic_time)
         status = solver.solve(self.model)
         units = solver.response_proto.deterministic_time
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

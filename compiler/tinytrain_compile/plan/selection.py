@@ -121,6 +121,8 @@ def select(
     # Imported here: --help and plans do without it.
     from ortools.sat.python import cp_model
 
+    from tinytrain_compile.plan.solver import new_solver
+
     model = cp_model.CpModel()
     taken = [[model.new_bool_var(f"t{group}_{way}") for way in range(len(ways))] for group, ways in enumerate(gains)]
     for ways in taken:
@@ -133,10 +135,7 @@ def select(
     if above >= 0:
         model.add(gain >= above + 1)
     model.maximize(gain)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    solver.parameters.max_deterministic_time = SOLVER_TIME
+    solver = new_solver(seed, SOLVER_TIME)
     solver.parameters.relative_gap_limit = 0.0 if exact else NEAR_ENOUGH
     status = solver.solve(model)
     most = sum(max(ways) for ways in gains)
