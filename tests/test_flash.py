@@ -167,7 +167,7 @@ def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tm
     assert found["turned_weights"] == []
     point, last = {"layer": "point/Conv", "size_bytes": 96}, {"layer": "last/Conv", "size_bytes": 1296}
     assert found["prepared_weights"] == [point, last, point], "two 1x1, of one of them the data gradient, and a 3x3"
-    assert "3 frozen weights in flash as multiplied (1,488 B)" in outcome.out
+    assert "3 prepared weights in flash (1,488 B)" in outcome.out
     weights = (out / "net_weights.c").read_text()
     assert len(re.findall(r"_Alignas\(8\) const int16_t \w+prepared(?:_back)?\[48\]", weights)) == 2
     assert "point_w[36]" not in weights, "nobody reads the int8 weight any more"
@@ -185,7 +185,7 @@ def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tm
     error = compiled(cnn, tmp_path / "none", "--lock", str(tmp_path / "wrong.json")).check_error("E0106", 2).err
     assert f"{first!r}" in error
     vectors = compiled(cnn, tmp_path / "none", "--lock", str(out / "plan.json"), "--target", "cortex-m55")
-    assert "cannot lie in flash as it is multiplied" in vectors.check_error("E0106", 2).err
+    assert "cannot be prepared in flash" in vectors.check_error("E0106", 2).err
 
 
 def test_what_cannot_be_measured_is_an_error(cnn: tuple[str, ...], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from testing.ops.case import Case, Rng, generator, make, normal
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.int8.subspace import QAlongAttrs, QModeAttrs, rows_in_int8
+from tinytrain_compile.ops.int8.subspace import QModeAttrs, QModeInt8Attrs, rows_in_int8
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs
 
 MODES = (
@@ -112,7 +112,7 @@ def _qexpand(rng: Rng, index: int) -> Case:
     return make("QModeExpand", operands, QModeAttrs(axis, True, zero=zero), differentiable=())
 
 
-@generator("QAlong", 2 * len(MODES))
+@generator("QModeProductInt8", 2 * len(MODES))
 def _qalong(rng: Rng, index: int) -> Case:
     """Into a subspace and back; factors of rows from those that lose next to nothing to those that clamp most."""
     shape, axis, rank = MODES[index // 2]
@@ -121,5 +121,7 @@ def _qalong(rng: Rng, index: int) -> Case:
         matrix, scales = rows_in_int8((matrix * scales[:, None]).T)
         shape = (*shape[:axis], rank, *shape[axis + 1 :])
     factors = fx.split_factors(scales * rng.uniform(0.1, 3.0, len(scales)) * (index % 5 != 4))
-    attrs = QAlongAttrs(axis, (-128, 0, 5)[index % 3], (0, 7)[index // 2 % 2], *((-127, 127), (-128, 127))[index % 2])
-    return make("QAlong", (_integers(rng, shape), matrix, *factors), attrs, differentiable=())
+    attrs = QModeInt8Attrs(
+        axis, (-128, 0, 5)[index % 3], (0, 7)[index // 2 % 2], *((-127, 127), (-128, 127))[index % 2]
+    )
+    return make("QModeProductInt8", (_integers(rng, shape), matrix, *factors), attrs, differentiable=())

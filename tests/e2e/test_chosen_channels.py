@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+from testing import models
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import CompileError
@@ -16,7 +18,7 @@ from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import in_slots, load_samples
-from tinytrain_compile.ir.choice import FIXED, SCORED, chosen_places
+from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, chosen_places
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.parameters import FileParameters
@@ -45,11 +47,11 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 SCORED_SAMPLES, STEPS = 12, 3
 
 
-def project(folder: Path, scheme: str, **more: Any) -> Project:
+def project(folder: Path, scheme: str, model: Path = DIGITS / "digits.onnx", **more: Any) -> Project:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "update.toml").write_text(scheme)
     named: dict[str, Any] = {"update": str(folder / "update.toml"), "verify": "none", **more}
-    options = CompileOptions(DIGITS / "digits.onnx", **named, given=frozenset(named))
+    options = CompileOptions(model, **named, given=frozenset(named))
     made = make_project(options)
     assert not isinstance(made, Result)
     return made
@@ -127,6 +129,27 @@ def test_the_reference_scores_and_chooses_likewise(name: str, tmp_path: Path) ->
         assert device.tensor(value.name).tobytes() == trainer.state[value.name].tobytes()
     best = np.sort(np.argsort(-scores, kind="stable")[:4])
     np.testing.assert_array_equal(np.flatnonzero(device.tensor(chosen.place.name) >= 0), best)
+
+
+def test_a_sample_whose_label_is_ignored_scores_nothing(tmp_path: Path) -> None:
+    """So training is open after it, until one is scored that counts."""
+    onnx.save(models.with_loss(onnx.load(DIGITS / "digits.onnx"), ignore=3), tmp_path / "digits.onnx")
+    scheme = SCHEME.format(layer="conv3", other="classifier", weight=4, chosen=ON_DEVICE)
+    made = project(tmp_path, scheme, tmp_path / "digits.onnx", quant="fp32")
+    device, choice, found = instance(made, tmp_path), made.summary.train.choice, samples_of(made)
+    assert choice is not None
+    ignored, counts = (int(np.flatnonzero((found.y.ravel() == 3) == wanted)[0]) for wanted in (True, False))
+    slots = in_slots(made.bundle.interface, found)
+
+    def score(sample: int) -> int:
+        device.score(slots.x[sample : sample + 1], slots.y[sample : sample + 1])
+        return int(device.tensor(choice.flag.name)[0])
+
+    assert score(ignored) == OPEN
+    with pytest.raises(CompileError, match="E0105"):
+        device.rescore()
+    assert score(counts) == SCORED == score(ignored)
+    device.rescore()
 
 
 def test_without_scores_the_first_channels_are_trained(tmp_path: Path) -> None:

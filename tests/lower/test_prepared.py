@@ -19,7 +19,7 @@ from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.ops.base import alias_of, row_form, scratch_bytes
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
-from tinytrain_compile.ops.int8.prepared import lying, prepared_bytes, prepared_weight, with_prepared_weight
+from tinytrain_compile.ops.int8.prepared import prepared_bytes, prepared_table, prepared_weight, with_prepared_weight
 from tinytrain_compile.ops.names import position
 
 POINT = ConvAttrs((1, 1))
@@ -55,7 +55,7 @@ def prepared(cases: Sequence[Case], make: Make) -> Make:
     def made(node: Node, name: str, context: KernelContext) -> tuple[Kernel, int]:
         ready, place = with_prepared_weight(node), position(node, "w")
         kernel, scratch = make(ready, f"{name}_ready", context)
-        table = lying(ready, next(left).arrays[place])
+        table = prepared_table(ready, next(left).arrays[place])
         assert table.nbytes == prepared_bytes(ready)
         numbers = ", ".join(str(int(number)) for number in table.ravel())
         kept = [n for n in range(len(node.outputs)) if n not in dict(alias_of(node))]
@@ -78,7 +78,9 @@ def test_the_bytes_are_those_of_the_int8_weight(make: Make, tmp_path: Path) -> N
 def test_a_wrong_table_is_seen(tmp_path: Path) -> None:
     """Numbers of a pair of rows exchanged, of every form."""
     for wrong in (CASES[0], CASES[5], CASES[8]):
-        first = lying(with_prepared_weight(wrong.node()), wrong.arrays[position(wrong.node(), "w")]).ravel()[:2]
+        first = prepared_table(with_prepared_weight(wrong.node()), wrong.arrays[position(wrong.node(), "w")]).ravel()[
+            :2
+        ]
         old, new = ("{" + ", ".join(map(str, numbers)) for numbers in (first, first[::-1]))
         change = partial(_changed, old=old, new=new)
         with pytest.raises(AssertionError, match="differs"):

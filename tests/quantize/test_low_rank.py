@@ -150,7 +150,7 @@ def test_what_comes_back_is_the_projection_within_what_rounding_can_do(sample: i
     low = fixed_graph()
     assert not nets.nodes_of(low, "ModeProduct", "QModeProduct", "QModeExpand", "KeepSubspace")
     values = Trainer(low).gather(random_samples(low, 4, 0).x[sample : sample + 1], np.asarray([[0]], np.int32))
-    nodes = nets.nodes_of(low, "QAlong")
+    nodes = nets.nodes_of(low, "QModeProductInt8")
     assert len(nodes) == 4 * 6 + 2
     for name in seen():
         own = [node for node in nodes if node.origin.partition("/")[0] == name.removesuffix("_weight")]

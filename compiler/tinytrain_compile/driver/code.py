@@ -15,7 +15,6 @@ from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet, Tiles
-from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
@@ -38,11 +37,6 @@ class Generated:
     kernels: KernelSet
     bundle: SourceBundle
     choice: CodeChoice
-
-    @property
-    def parts(self) -> tuple[StepPart, ...]:
-        """Of a step that can be computed in slices."""
-        return self.bundle.parts
 
 
 class Generator:

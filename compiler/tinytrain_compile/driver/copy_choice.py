@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.update_rounds import SCHEME
@@ -64,7 +65,7 @@ class _Copies:
 
     def smallest(self) -> dict[str, LowRank | None]:
         """For every layer the kind that takes fewest bytes within --rank-error."""
-        kinds: tuple[ActivationKind, ...] = ("asi", "subspace")
+        kinds: tuple[ActivationKind, ...] = get_args(ActivationKind)
         found = [self.planner.low_rank.measured(self.update, kind, self.planner.size) for kind in kinds]
         names = [name for name in self.update.updates if any(name in each for each in found)]
         return {name: min((each.get(name) for each in found), key=_bytes) for name in names}

@@ -36,10 +36,10 @@ PATIENCE = 5
 class LearningRun:
     """One training of a build. seed: of the order of samples, of those held back, and of rounding noise.
 
-    replay: old samples that are kept, one of which follows every new one (0: none). final: trains on all own samples,
-    to the last epoch, and is judged by the test samples; others hold some back, and end when nothing gets better at a
-    constant rate. A final one of a network that repeats its input holds some back too: the errors of samples that it
-    has trained on would say too low a threshold. schedule: what the rate does from the first update to the last.
+    replay: old samples that are kept, one of which follows every new one (0: none). final: trains to the last epoch,
+    and is judged by the test samples: on all own samples, but those that say the threshold of a network that repeats
+    its input (of samples that were trained on it would be too low). Others hold some back, and end when nothing gets better
+    at a constant rate. schedule: what the rate does from the first update to the last.
     """
 
     build: int

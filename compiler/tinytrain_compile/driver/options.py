@@ -317,7 +317,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
         default=None,
         metadata=option(
             "code",
-            "Most that code and constants take: small code where needed; the rest holds frozen weights as multiplied.",
+            "Most that code and constants take: small code where needed; frozen weights are prepared in the rest.",
             "--flash-budget",
             metavar="SIZE",
             read=parse_size,

@@ -120,10 +120,11 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
-    candidate = with_prepared_weights(planner, _choose(planner, progress), _lowering(progress))
+    candidate = _choose(planner, progress)
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     _check_step(candidate, options)
+    candidate = with_prepared_weights(planner, candidate, _lowering(progress))
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
@@ -144,7 +145,9 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling, smaller)
-        summary = replace(summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used, parts=made.parts)
+        summary = replace(
+            summary, calls=made.kernels.calls, code=made.choice, tiles=tiling.used, parts=made.bundle.parts
+        )
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tinytrain_compile.driver.integer_copies import measured_steps, through_int8
+from tinytrain_compile.driver.integer_copies import along, measured_steps, through_int8
 from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank, RankTrial
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import run_node
@@ -193,5 +193,5 @@ def _through_fixed(x: Array, how: LowRank) -> Array:
 def _through(x: Array, subspaces: Mapping[int, Array]) -> Array:
     """x as its low-rank copy has it."""
     for axis, u in subspaces.items():
-        x = np.moveaxis(np.tensordot(np.tensordot(x, u, (axis, 1)), u, (-1, 0)), -1, axis)
+        x = along(along(x, u, axis), u.T, axis)
     return x

@@ -10,18 +10,21 @@ from tinytrain_compile.emit.names import Names
 from tinytrain_compile.emit.sequence import transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.ir.types import Array
-from tinytrain_compile.ops.int8.prepared import is_prepared, lying
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_table, same_table
 from tinytrain_compile.ops.names import operand
 
 
 def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
     """Every constant that lies in flash: frozen weights, as they are read, and initial values that are not all zero."""
     state = {value.name for value in train.graph.state}
-    readers = {operand(node, "w").name: node for node in train.graph.nodes if is_prepared(node)}
+    readers = dict[str, Node]()
+    for node in filter(is_prepared, train.graph.nodes):
+        other = readers.setdefault(operand(node, "w").name, node)
+        assert same_table(other, node), f"{other.name} and {node.name} read one weight in different orders"
     more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
     return [
-        (tables.of(name), lying(readers[name], data) if name in readers else data)
+        (tables.of(name), prepared_table(readers[name], data) if name in readers else data)
         for name, data in {**more, **train.graph.constants}.items()
         if name not in state or bool(np.any(data))
     ]

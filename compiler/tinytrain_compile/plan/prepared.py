@@ -67,7 +67,7 @@ def prepared_as_locked(train: TrainGraph, lock: Lock, vectors: bool) -> TrainGra
     frozen = _frozen(train.graph)
     able = {node.name for node in train.graph.nodes if not vectors and _is_able(node, frozen)}
     if strange := sorted(lock.prepared - able):
-        what = f"the weight of {strange[0]!r} cannot lie in flash as it is multiplied"
+        what = f"the weight of {strange[0]!r} cannot be prepared in flash"
         raise CompileError("E0106", lock.file, what, WAY_OUT)
     return replace(train, graph=with_prepared(train.graph, lock.prepared)) if lock.prepared else train
 

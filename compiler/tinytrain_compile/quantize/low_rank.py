@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, Quant, Value
 from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT
-from tinytrain_compile.ops.int8.subspace import LARGEST, QAlongAttrs, QModeAttrs, rows_in_int8
+from tinytrain_compile.ops.int8.subspace import LARGEST, QModeAttrs, QModeInt8Attrs, rows_in_int8
 from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.subspace import ModeAttrs
@@ -107,5 +107,5 @@ class Copies:
         multiplier, shift, _ = self._r.factors(f"{node.name}.factor", scales * x.unit / steps)
         inputs = (x.value, self._r.table(f"{node.name}.matrix", numbers), multiplier, shift)
         zero = x.act.quant.zero if x.value == x.act.value else 0
-        (out,) = self._r.emit("QAlong", inputs, QAlongAttrs(axis, zero, to.zero, to.low, to.high), node)
+        (out,) = self._r.emit("QModeProductInt8", inputs, QModeInt8Attrs(axis, zero, to.zero, to.low, to.high), node)
         return out

@@ -27,7 +27,7 @@ def code_pieces(summary: Summary) -> list[str]:
         pieces.append(f"budget {bytes_text(choice.budget_bytes)}")
     if ready := prepared_weights(summary):
         size = sum(weight.size_bytes for weight in ready)
-        pieces.append(f"{plural(len(ready), 'frozen weight')} in flash as multiplied ({grouped(size)} B)")
+        pieces.append(f"{plural(len(ready), 'prepared weight')} in flash ({grouped(size)} B)")
     if choice.copies:
         size = sum(copy.size_bytes for copy in choice.copies)
         names = ", ".join(printable(copy.layer) for copy in choice.copies)

@@ -84,16 +84,23 @@ def prepared_shape(node: Node) -> tuple[int, ...]:
     return _rows(node) // READY_COLUMNS, steps, READY_COLUMNS, 2, 2
 
 
+def same_table(one: Node, other: Node) -> bool:
+    """Whether two nodes that read one prepared weight have it in the same order."""
+    same = one.op == other.op and prepared_shape(one) == prepared_shape(other)
+    whole = is_product(geometry(one))
+    return same and (whole or forward_dense(one).in_turn == forward_dense(other).in_turn)
+
+
 def prepared_bytes(node: Node) -> int:
     """Of that table."""
     return 2 * math.prod(prepared_shape(node))
 
 
-def lying(node: Node, weight: Array) -> Array:
+def prepared_table(node: Node, weight: Array) -> Array:
     """The table of a weight (out, row of taps, column, in) for this node; what is not whole is filled up with zeros."""
     shape = prepared_shape(node)
     if not is_product(geometry(node)):
-        return _lying_windows(node, weight, shape)
+        return _windows_table(node, weight, shape)
     pairs, steps, columns, odd, half = shape
     rows = weight[:, 0, 0, :] if node.op == "QConv" else weight[:, 0, 0, :].T
     padded = np.zeros((pairs * columns, steps * DOT_TERMS), np.int16)
@@ -101,7 +108,7 @@ def lying(node: Node, weight: Array) -> Array:
     return np.ascontiguousarray(padded.reshape(pairs, columns, steps, half, odd).transpose(0, 2, 1, 4, 3))
 
 
-def _lying_windows(node: Node, weight: Array, shape: tuple[int, ...]) -> Array:
+def _windows_table(node: Node, weight: Array, shape: tuple[int, ...]) -> Array:
     tiles, (outputs, taps, *run) = forward_dense(node), weight.shape
     padded = np.zeros((outputs, taps, tiles.run), np.int16)
     padded[:, :, : math.prod(run)] = weight.reshape(outputs, taps, -1)

@@ -152,7 +152,7 @@ def in_steps(peaks: Array, nothing: float) -> Array:
 
 
 @dataclass(frozen=True)
-class QAlongAttrs(Attrs):
+class QModeInt8Attrs(Attrs):
     """axis: along which fibres are multiplied; zero points of x and y; y is clamped to [low, high]."""
 
     axis: int
@@ -162,21 +162,21 @@ class QAlongAttrs(Attrs):
     high: int = 127
 
 
-def _along_infer(inputs: tuple[Value, ...], attrs: QAlongAttrs) -> tuple[TensorType, ...]:
+def _along_infer(inputs: tuple[Value, ...], attrs: QModeInt8Attrs) -> tuple[TensorType, ...]:
     x, matrix, multiplier, shift = inputs
-    expect_dtypes("QAlong", inputs, ("int8", "int8", "int32", "int8"))
+    expect_dtypes("QModeProductInt8", inputs, ("int8", "int8", "int32", "int8"))
     _, length, _ = mode_form(x.shape, attrs.axis)
     if len(matrix.shape) != 2 or matrix.shape[1] != length:
-        raise ValueError(f"QAlong: a matrix {matrix.shape} does not belong to an axis of {length}")
+        raise ValueError(f"QModeProductInt8: a matrix {matrix.shape} does not belong to an axis of {length}")
     rows = matrix.shape[0]
     if multiplier.shape != (rows,) or shift.shape != (rows,):
-        raise ValueError(f"QAlong: factors {multiplier.shape}, {shift.shape} of {rows} rows")
+        raise ValueError(f"QModeProductInt8: factors {multiplier.shape}, {shift.shape} of {rows} rows")
     shape = (*x.shape[: attrs.axis], rows, *x.shape[attrs.axis + 1 :])
     return (TensorType(shape, "int8", kept_layout(x, len(shape))),)
 
 
-def _along(arrays: tuple[Array, ...], attrs: QAlongAttrs) -> tuple[Array, ...]:
-    o = named("QAlong", arrays)
+def _along(arrays: tuple[Array, ...], attrs: QModeInt8Attrs) -> tuple[Array, ...]:
+    o = named("QModeProductInt8", arrays)
     fibres = np.moveaxis(o["x"].astype(np.int64) - attrs.x_zero, attrs.axis, -1)
     y = fx.requantise(fibres @ o["matrix"].astype(np.int64).T, o["multiplier"], o["shift"]) + attrs.y_zero
     return (np.ascontiguousarray(np.moveaxis(fx.saturate(y, attrs.low, attrs.high), -1, attrs.axis)).astype(np.int8),)
@@ -188,13 +188,13 @@ def _along_macs(node: Node) -> int:
 
 register(
     OpDef(
-        "QAlong",
+        "QModeProductInt8",
         "Every fibre of an int8 tensor along an axis times an int8 matrix: int32 sums of m[k,c] (x[c] - x_zero),"
         " requantised by a factor for each row k, plus y_zero, clamped.",
         _along_infer,
         _along,
         BACKWARD,
-        QAlongAttrs,
+        QModeInt8Attrs,
         macs=_along_macs,
         inputs=("x", "matrix", "multiplier", "shift"),
     )

@@ -21,7 +21,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.linear import product_schedule
 from tinytrain_compile.lower.kernels.float32.subspace import power_spec
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_factors
-from tinytrain_compile.ops.int8.subspace import QAlongAttrs, QModeAttrs
+from tinytrain_compile.ops.int8.subspace import QModeAttrs, QModeInt8Attrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.subspace import mode_form
 
@@ -74,11 +74,11 @@ def _product(node: Node, context: KernelContext) -> KernelSpec:
     return KernelSpec([x, u], [out], schedule)
 
 
-@kernel("QAlong")
+@kernel("QModeProductInt8")
 def along(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of an outer index at a time, in register tiles."""
     attrs = node.attrs
-    assert isinstance(attrs, QAlongAttrs)
+    assert isinstance(attrs, QModeInt8Attrs)
     outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
     rows = result(node, "y").shape[attrs.axis]
     x, (matrix, multiplier, shift) = (
