@@ -231,7 +231,7 @@ static inline TT_ALWAYS void tt_passed_bits8(uint8_t *to, const int8_t *from, in
                          "strh %[bits], [%[to]], #2"
                          : [from] "+r"(from), [to] "+r"(to), [bits] "=&r"(bits)
                          : [low] "r"(low), [high] "r"(high)
-                         : "q0", "memory");
+                         : "q0", "p0", "memory");
     }
     if ((n & 8) != 0) {
         *to = tt_passed_x8(from, low, high);

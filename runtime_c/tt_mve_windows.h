@@ -105,7 +105,7 @@ static inline TT_ALWAYS int32_t tt_lay_taps8(int8_t *to, const uint8_t *places, 
                          "vaddva.s8 %[sum], q1"
             : [sum] "+Te"(sum)
             : [places] "r"(places), [w] "r"(w), [to] "r"(to), [i] "i"(i), [none] "r"(TT_NO_TAP)
-            : "q0", "q1", "memory", "cc");
+            : "q0", "q1", "p0", "memory");
 #else
         for (int32_t j = i; j < i + 16; j++) {
             to[j] = (int8_t)(places[j] == TT_NO_TAP ? 0 : w[places[j]]);

@@ -38,8 +38,8 @@ class LearningRun:
 
     replay: old samples that are kept, one of which follows every new one (0: none). final: trains to the last epoch,
     and is judged by the test samples: on all own samples, but those that say the threshold of a network that repeats
-    its input (of samples that were trained on it would be too low). Others hold some back, and end when nothing gets better
-    at a constant rate. schedule: what the rate does from the first update to the last.
+    its input (of samples that were trained on it would be too low). Others hold some back, and end when nothing gets
+    better at a constant rate. schedule: what the rate does from the first update to the last.
     """
 
     build: int
