@@ -166,7 +166,7 @@ def lower_node(
     counts, comment = (), describe(node, labels)
     if cut is not None:
         printer, turns, counts = printed(lowered.with_body(cut.body)), cut.count, (cut.begin, cut.end)
-        comment = comment.replace(" */", " A call computes turns [begin, end) of the longest loop. */")
+        comment = comment.replace(" */", " A call computes iterations [begin, end) of the longest loop. */")
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name, counts=counts)
     if printer.scratch.size_bytes > definition.scratch(node):
