@@ -16,6 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet, Tiles
 from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
@@ -37,6 +38,10 @@ class Generated:
     kernels: KernelSet
     bundle: SourceBundle
     choice: CodeChoice
+
+    def summarised(self, summary: Summary) -> Summary:
+        """The summary with what the code is made of."""
+        return replace(summary, calls=self.kernels.calls, code=self.choice, parts=self.bundle.parts)
 
 
 class Generator:

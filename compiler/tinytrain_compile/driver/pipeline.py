@@ -145,7 +145,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling, smaller)
-        summary = replace(_with_code(summary, made), tiles=tiling.used)
+        summary = replace(made.summarised(summary), tiles=tiling.used)
         summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
@@ -154,11 +154,6 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model)
-
-
-def _with_code(summary: Summary, made: Generated) -> Summary:
-    """With what the generated code is made of."""
-    return replace(summary, calls=made.kernels.calls, code=made.choice, parts=made.bundle.parts)
 
 
 def _check_step(candidate: Candidate, options: CompileOptions) -> None:
