@@ -60,8 +60,8 @@ def test_lock_is_complete_and_within_the_ranges() -> None:
     lock = locked()
     for need in declared():
         assert need.specifier.contains(lock[canonicalize_name(need.name)]), str(need)
-    if missing := [need.name for need in declared() if not is_installed(need.name)]:
-        pytest.skip(f"{', '.join(missing)} not installed: make setup installs them")
+    missing = [need.name for need in declared() if not is_installed(need.name)]
+    assert not missing, "make setup installs them"
     assert set(lock) == needed([need.name for need in declared()])
 
 
