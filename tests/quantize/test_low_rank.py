@@ -162,6 +162,11 @@ def test_what_comes_back_is_the_projection_within_what_rounding_can_do(sample: i
         found = (values[back.name].astype(np.float64) - quant.zero) * quant.scale[0]
         assert (np.abs(found - np.clip(truth, low_end, high_end)) <= 1.001 * bound).all(), name
         assert bound.mean() < 0.2 * np.abs(real).max(), "so that the bound says something"
+        measured = np.clip(through_int8(real, fixed(name)), low_end, high_end)  # what --rank-error is about
+        off = (
+            np.abs(found - measured) / quant.scale[0]
+        )  # of numbers halfway between two steps, one may go the other way
+        assert np.quantile(off, 0.75) <= 0.501 and off.max() < 2, name
 
 
 def projected(x: np.ndarray, how: LowRank, scale: float) -> tuple[np.ndarray, np.ndarray]:

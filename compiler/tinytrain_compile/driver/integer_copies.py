@@ -42,11 +42,10 @@ def measured_steps(
 
 def through_int8(x: Array, how: LowRank) -> Array:
     """x as its copy in int8 has it, but for rounding to the activation's own format; float64."""
-    reduced = how.reduced(x.shape)
-    unit = 1.0
-    for axis in inward(reduced, x.shape):
+    shape, reduced, unit = x.shape, how.reduced(x.shape), 1.0
+    for axis in inward(reduced, shape):
         x = _rounded(along(x, _as_int8(how.bases[axis]), axis) / _spread(how.steps[axis], axis, x.ndim))
-    for axis in outward(reduced, x.shape):
+    for axis in outward(reduced, shape):
         x = along(x * unit, _as_int8(_way_back(how.bases[axis], how.steps[axis])), axis)
         unit = how.wide.get(axis, 1.0)
         x = _rounded(x / unit) if axis in how.wide else x
