@@ -9,7 +9,7 @@ from tinytrain_compile.driver.candidates import Candidate
 from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix
 from tinytrain_compile.driver.memories import core_model
 from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.plans import in_one_image
+from tinytrain_compile.driver.plans import counts_samples, in_one_image
 from tinytrain_compile.driver.prefix import prefix_of
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
@@ -67,10 +67,14 @@ class Generator:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Those of the step, and of an inference of one sample, that call a kernel, in the plans' order."""
-        orders = (self._candidate.plan.all_nodes, *(plan.order for _, plan in self._smaller))
-        known = {node.name: node for order in orders for node in order}
+        known = {node.name: node for node in self._all_nodes}
         definitions = ((node, op_def(node.op)) for node in known.values())
         return tuple(node for node, op in definitions if not (op.view or op.page))
+
+    @property
+    def _all_nodes(self) -> tuple[Node, ...]:
+        plans = (self._candidate.plan, *(plan for _, plan in self._smaller))
+        return tuple(node for plan in plans for node in plan.all_nodes)
 
     @property
     def frozen(self) -> frozenset[str]:
@@ -112,13 +116,14 @@ class Generator:
             runtime_headers(),
             small_calls=small_calls,
             fma=self._target.features.fma,
-            external=self._candidate.externals.used(self._candidate.plan.all_nodes),
+            external=self._candidate.externals.used(self._all_nodes),
             epochs=options.epochs,
             board=None if self._target.board is None else self._target,
             parts=options.runtime,
             features=options.features == "on",
             pieces=None if self._sliced is None else step_pieces(self._sliced, kernels.turns, core_model(self._target)),
             smaller=self._smaller,
+            counted=counts_samples(options),
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

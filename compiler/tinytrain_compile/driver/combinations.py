@@ -123,7 +123,6 @@ def _check_plans(options: CompileOptions) -> None:
         ("arena_bytes", options.arena_bytes is not None),
         ("lock", options.lock is not None),
         ("memories", bool(options.memories)),
-        ("micro_batch", "micro_batch" in options.given),
         ("input_lines", options.input_lines),
         ("features", options.features == "on"),
         ("slices", options.slices == "on"),

@@ -25,16 +25,15 @@ from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
-from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_largest
+from tinytrain_compile.driver.plans import in_one_image, plans_note, smaller_plans, with_largest
 from tinytrain_compile.driver.prepared import with_prepared_weights
 from tinytrain_compile.driver.project_options import recorded
-from tinytrain_compile.driver.reference import run_reference
-from tinytrain_compile.driver.rounding import StepwiseReference
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
+from tinytrain_compile.driver.verified import verified
 from tinytrain_compile.emit import feature_cut, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
@@ -43,10 +42,10 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
-from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
+from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.plan import Lock, read_lock
-from tinytrain_compile.quantize import calibrate, count_saturations, prepare, saturated
+from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report import (
     PARETO_CSV,
     pareto_csv,
@@ -56,7 +55,6 @@ from tinytrain_compile.report import (
 )
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
 from tinytrain_compile.target import Target, load_target
-from tinytrain_compile.verify import LoadedReference
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
@@ -146,7 +144,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling, smaller)
         summary = replace(made.summarised(summary), tiles=tiling.used)
-        summary = _verify(summary, made.bundle, samples, options, target, progress, agreed, loaded)
+        plans = [train for train, _ in in_one_image(candidate, smaller)]
+        summary = verified(summary, made.bundle, samples, options, target, progress, agreed, loaded, plans)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     tiling.save(options)
@@ -167,7 +166,9 @@ def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tup
     """The smaller plans of --plans, and what the report says of them and of the activations that are kept."""
     smaller = smaller_plans(planner, candidate)
     notes = (*plans_note(smaller, candidate), *summary.notes, *activation_notes(planner, candidate))
-    return replace(summary, smaller=tuple(one.plan for one in smaller), notes=notes), smaller
+    together = tuple(one.train.micro_batch for one in (*smaller, candidate)) if smaller else ()
+    plans = tuple(one.plan for one in smaller)
+    return replace(summary, smaller=plans, plan_samples=together, notes=notes), smaller
 
 
 def _on_data(
@@ -334,49 +335,6 @@ def _lowering(progress: Progress) -> Callable[[int, int], None]:
         progress(f"lowering kernels, {done} of {count} nodes", 0.2 + 0.4 * done / max(count, 1))
 
     return report
-
-
-def _verify(
-    summary: Summary,
-    bundle: SourceBundle,
-    samples: Samples,
-    options: CompileOptions,
-    target: Target,
-    progress: Progress,
-    agreed: FileAgreement | None,
-    loaded: LoadedReference | None,
-) -> Summary:
-    from tinytrain_compile.verify import verify
-
-    if options.verify == "none":
-        return replace(
-            summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
-        )
-    progress("running the numpy reference", 0.62)
-    train = summary.train
-    trains = train.integer and loaded is None
-    whole = run_reference(train, samples, options.verify_steps) if trains else None
-    reference = loaded or whole or StepwiseReference(train, samples, options.seed)
-    progress(f"building and running the firmware ({options.verify})", 0.75)
-    steps, batch = options.verify_steps if loaded is None else 0, summary.train.batch
-    for interface in bundle.smaller:
-        plan = replace(bundle, interface=interface)
-        verify(plan, target, samples, reference, options.verify, steps=steps, batch=batch)
-    report = verify(
-        bundle,
-        target,
-        samples,
-        reference,
-        options.verify,
-        steps=steps,
-        batch=batch,
-        count=options.count or options.cycles,
-        cycles=options.cycles,
-        file=agreed,
-    )
-    if whole is not None:
-        report = replace(report, saturations=count_saturations(train, whole.states[-1]))
-    return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 
 def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes]:

@@ -15,6 +15,8 @@ def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str
     return {
         "label_array": several,
         "label_type": label_ctype(train) if several else f"{prefix}_label_t",
+        "label_elements": f"{prefix.upper()}_LABEL_ELEMENTS",
+        "label_values": "labels->values" if several else "label",
         "classes": classes_of(train.graph.nodes),
         "ignored": _ignored(train),
         "without_weight": weights.nothing if weights else (),

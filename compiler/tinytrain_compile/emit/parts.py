@@ -31,13 +31,20 @@ class Record:
     samples: int
 
 
-def record_of(train: TrainGraph, parts: RuntimeParts, prefix: str = "m", feature_bytes: int = 0) -> Record:
-    """Of one sample of the input, as the slot holds it; of its features, where there are any."""
+def record_of(
+    train: TrainGraph, parts: RuntimeParts, prefix: str = "m", feature_bytes: int = 0, counted: bool = False
+) -> Record:
+    """Of one sample of the input, as the slot holds it; of its features, where there are any.
+
+    counted: every sample has a slot of its own (`emit/counted.py`).
+    """
     together, image = train.micro_batch, train.graph.inputs[0]
     x_bytes, labels = feature_bytes or image.size_bytes // together, train.label.elements // together
     label_at = -(-x_bytes // _WORD) * _WORD
     slot = f"{prefix}_input(m)->values"
     hint = f"for instance those of sample k in {slot}" if together > 1 else f"for instance {slot}"
+    if counted:
+        hint = f"for instance {prefix}_input(m)[k].values"
     what = "one input of the model"
     if feature_bytes:
         what, hint = "the features of one input", f"as {prefix}_features writes them"
@@ -58,7 +65,7 @@ def part_files(
     one_class = bool(model["classes"]) and not model["label_array"]
     feature_bytes = model["feature_bytes"]
     assert isinstance(feature_bytes, int)
-    record = record_of(train, parts, prefix, feature_bytes)
+    record = record_of(train, parts, prefix, feature_bytes, bool(model["counted"]))
     known = {**model, "replay": asdict(record), "one_class": one_class}
     return {
         f"{prefix}_{name}.{kind}": fitted(environment.get_template(f"{name}.{kind}.j2").render(known))

@@ -9,6 +9,7 @@ from typing import cast
 import jinja2
 
 from tinytrain_compile.emit.c_text import fitted
+from tinytrain_compile.emit.counted import counted_labels
 from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import Interface
 
@@ -16,15 +17,21 @@ Model = dict[str, object]
 """What templates know of one plan."""
 
 
-def with_plans(models: Sequence[Model], prefix: str) -> None:
+def with_plans(models: Sequence[Model], interfaces: Sequence[Interface], prefix: str) -> None:
     """Tells each model which plan it is, and all of them which there are: by size, the smallest first."""
     upper, several = prefix.upper(), len(models) > 1
-    sizes = [model["arena_bytes"] for model in models]
     plans = [
-        {"number": k, "bytes": size, "name": f"{prefix}_plan_{k}", "macro": f"{upper}_PLAN_{k}_BYTES"}
-        for k, size in enumerate(sizes)
+        {
+            "number": k,
+            "bytes": each.arena_bytes,
+            "samples": each.micro_batch,
+            "name": f"{prefix}_plan_{k}",
+            "macro": f"{upper}_PLAN_{k}_BYTES",
+        }
+        for k, each in enumerate(interfaces)
     ]
-    for plan, model in zip(plans, models, strict=True):
+    for plan, model, interface in zip(plans, models, interfaces, strict=True):
+        model |= counted_labels(interface, prefix) if interface.counted else {"counted": False, "count_parameter": ""}
         model["plans"] = plans if several else []
         model["plan_number"] = plan["number"]
         model["f"] = plan["name"] if several else prefix
@@ -54,7 +61,7 @@ def sequence_files(environment: jinja2.Environment, models: Sequence[Model], pre
 
     if len(models) == 1:
         return {f"{prefix}_train.c": rendered("train.c", models[0])}
-    largest = {**models[-1], "dispatched": _dispatched(prefix, bool(models[-1]["accumulates"]))}
+    largest = {**models[-1], "dispatched": _dispatched(prefix, models[-1])}
     return {
         f"{prefix}_train.c": rendered("plans.c", largest),
         **{f"{prefix}_plan_{k}.c": rendered("train.c", model) for k, model in enumerate(models)},
@@ -62,18 +69,32 @@ def sequence_files(environment: jinja2.Environment, models: Sequence[Model], pre
     }
 
 
-def _dispatched(p: str, accumulates: bool) -> list[tuple[str, str, str, str]]:
-    """(result, name, parameters, arguments) of every function of the API that goes to the plan of an instance."""
-    upper, status = p.upper(), f"{p}_status "
+Function = tuple[str, str, str, str]
+"""Of the API: its result, name, parameters, and the arguments that pass these on."""
+
+
+def _dispatched(p: str, model: Model) -> list[Function]:
+    """Every function of the API that goes to the plan of an instance."""
+    upper, status, counted = p.upper(), f"{p}_status ", bool(model["counted"])
     memories = f"{p}_t **m, void *const mem[{upper}_MEMORIES], const size_t size[{upper}_MEMORIES]"
     step = (f"{p}_t *m, const {p}_label_t *label, float *loss", "m, label, loss")
-    more = [(status, "accumulate", *step), (status, "apply", f"{p}_t *m", "m")] if accumulates else []
+    several = (f"{p}_t *m, const {p}_label_t *labels, uint32_t n, float *loss", "m, labels, n, loss")
+    outputs = (f"{p}_t *m, {p}_output_t *out, uint32_t n", "m, out, n")
+    batch: list[Function] = [(status, "infer_batch", *outputs)] if counted else []
+    if model["batch_parts"] and not counted:
+        batch = [(status, "infer_batch", f"{p}_t *m, {p}_output_batch_t *out", "m, out")]
+    steps: list[Function] = [] if counted else [(status, "train_step", *step)]
+    more: list[Function] = [
+        (status, "accumulate", *(several if counted else step)),
+        (status, "apply", f"{p}_t *m", "m"),
+    ]
     return [
         (status, "init_memories", memories, "m, mem, size"),
         (f"{p}_input_t *", "input", f"{p}_t *m", "m"),
         (status, "infer", f"{p}_t *m, {p}_output_t *out", "m, out"),
-        (status, "train_step", *step),
-        *more,
+        *batch,
+        *steps,
+        *(more if model["accumulates"] else []),
         (status, "set_lr", f"{p}_t *m, float lr", "m, lr"),
         (status, "save", f"{p}_t *m, {p}_write_fn write, void *ctx", "m, write, ctx"),
         (status, "load", f"{p}_t *m, {p}_read_fn read, void *ctx", "m, read, ctx"),

@@ -14,18 +14,19 @@ from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
+from tinytrain_compile.emit.counted import header_data, tables_of_plans
 from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
-from tinytrain_compile.emit.inference_only import behind, inference_data, pieces
+from tinytrain_compile.emit.inference_only import behind, inference_data
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_lines, comment_text
 from tinytrain_compile.emit.parts import part_files
-from tinytrain_compile.emit.plans import numbered, sequence_files, sequence_names, step_parts, with_plans
+from tinytrain_compile.emit.plans import Model, numbered, sequence_files, sequence_names, step_parts, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
 from tinytrain_compile.emit.shapes import shape_data
 from tinytrain_compile.emit.stack import unknown_stack
-from tinytrain_compile.emit.tables import flash_tables, transposed_tables
+from tinytrain_compile.emit.tables import flash_tables, state_block, transposed_tables
 from tinytrain_compile.emit.training import training_data
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import declaration, float_text, table
@@ -78,6 +79,8 @@ class EmitOptions:
     """Of the loop around the step."""
     smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
     """Further plans of the same training, by size."""
+    counted: bool = False
+    """Whether plans may take different numbers of samples: see Interface."""
 
 
 @cache
@@ -98,34 +101,37 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     """All C files and the build file of the project."""
     templates = environment()
     prefix = options.prefix
-    tables = Names(f"{prefix}_w_")
     planned = (*options.smaller, (train, plan))
-    interfaces, models = zip(*(_planned(*each, kernels, options, tables) for each in planned), strict=True)
+    named = tables_of_plans(planned, prefix)
+    own = [(*each, tables) for each, tables in zip(planned, named, strict=True)]
+    interfaces, models = zip(*(_planned(t, p, kernels, options, names) for t, p, names in own), strict=True)
     interface, model = interfaces[-1], models[-1]
-    with_plans(models, prefix)
-    constants = [*dict(found for each in planned for found in flash_tables(*each, tables)).items()]
-    constants += transposed_tables(train, kernels, tables)
+    with_plans(models, interfaces, prefix)
+    constants = [*dict(found for each in own for found in flash_tables(*each)).items()]
+    constants += transposed_tables(train, kernels, named[-1])
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
     calls = sequence_names(models, prefix)
     small = [*calls] if options.small_calls else []
     small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
     external = [name for name in options.external if name.endswith(".c")]
-    parts = part_files(templates, model, train, options.parts, prefix)
+    public = header_data(train, interface, model) if interface.counted else model
+    parts = part_files(templates, public, train, options.parts, prefix)
     sources = [*calls, *kernel_files, f"{prefix}_weights.c", *external]
     sources += [name for name in parts if name.endswith(".c")]
-    model.update(sources=sources, small_sources=small)
+    for each in (model, public):
+        each.update(sources=sources, small_sources=small)
     model["kernel_declarations"] = [prototype(kernel.declaration) for kernel in kernels.functions]
     model["table_declarations"] = [declaration(name, data) for name, data in constants]
 
-    def rendered(name: str) -> str:
+    def rendered(name: str, model: Model) -> str:
         return fitted(templates.get_template(f"{name}.j2").render(model))
 
     code = {**sequence_files(templates, models, prefix), **kernel_files}
     model["headers"] = used = directly_used(code.values(), options.runtime)
     files = {
-        f"{prefix}_train.h": rendered("train.h"),
-        f"{prefix}_internal.h": rendered("internal.h"),
+        f"{prefix}_train.h": rendered("train.h", public),
+        f"{prefix}_internal.h": rendered("internal.h", model),
         **code,
         f"{prefix}_weights.c": _source(
             model, [table(name, data) for name, data in constants], "Constant tables (flash)."
@@ -151,7 +157,7 @@ def _planned(
     sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.pieces)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
-    model.update(arena_bytes=interface.arena_bytes, accumulates=interface.accumulates)
+    model["accumulates"] = interface.accumulates
     return interface, model
 
 
@@ -203,6 +209,7 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         input_rows=train.graph.inputs[0].shape[1] if _line_stream(plan) else 0,
         feature_bytes=_feature_bytes(train, plan) if options.features else 0,
         trains=train.reads_state_of is None,
+        counted=options.counted,
     )
 
 
@@ -266,7 +273,7 @@ def _template_data(
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
         "paged": plan.paging,
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
-        "state_block": _state_block(train, sequencer, tables),
+        "state_block": state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
         **_input(_image(train, plan), plan, sequencer),
         "epochs": options.epochs,
@@ -365,25 +372,6 @@ def _common_runs(step: list[Node], infer: Container[str], train: Container[str])
     calls = [node.name for node in step if not op_def(node.op).view]
     kinds = [(name in infer, name in train) for name in calls]
     return {name for name, before, kind in zip(calls[1:], kinds, kinds[1:], strict=False) if before != kind}
-
-
-def _state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
-    """Every tensor of a checkpoint in its order: where it lies, what it is at first, what it may hold."""
-    constants, kinds = train.graph.constants, contents(train.training_step)
-    return [
-        {
-            "pointer": sequencer.pointer(value.name),
-            "at": sequencer.at(value.name),
-            "memory": sequencer.memory(value.name),
-            "size": value.size_bytes,
-            "skipped": skipped,
-            "value": value.name,
-            "kind": kinds[value.name],
-            "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
-            "name": comment_text(value.name),
-        }
-        for value, skipped in pieces(train)
-    ]
 
 
 def _identity(train: TrainGraph, options: EmitOptions) -> dict[str, object]:

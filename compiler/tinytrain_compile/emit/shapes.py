@@ -8,9 +8,9 @@ from tinytrain_compile.ir.stages import Interface, TrainGraph
 _IMAGE_RANK = 4
 
 
-def shape_data(train: TrainGraph, interface: Interface) -> dict[str, object]:
+def shape_data(train: TrainGraph, interface: Interface, one_sample: bool = False) -> dict[str, object]:
     """For the templates: C types and shapes; image: height, width and channels of an input of four axes, and whether
-    channels come last."""
+    channels come last. one_sample: shapes of one sample, not of all that a call takes."""
     given = train.graph.inputs[0]
     image = None
     if len(given.shape) == _IMAGE_RANK:
@@ -21,8 +21,8 @@ def shape_data(train: TrainGraph, interface: Interface) -> dict[str, object]:
         "input_ctype": C_TYPES[interface.input_dtype],
         "image": image,
         "shapes": [
-            ("INPUT", "the input", given.shape),
+            ("INPUT", "the input", train.of_one(given) if one_sample else given.shape),
             ("OUTPUT", "the output of one sample", train.of_one(train.graph.outputs[0])),
-            ("LABEL", "the label", train.label.shape),
+            ("LABEL", "the label", train.of_one(train.label) if one_sample else train.label.shape),
         ],
     }

@@ -1,4 +1,4 @@
-"""Which constants of a project lie in flash, by the names of their tables."""
+"""Which constants of a project lie in flash, by the names of their tables, and which of them a state begins with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.emit.names import Names
-from tinytrain_compile.emit.sequence import transposed_name
+from tinytrain_compile.emit.checkpoint import contents
+from tinytrain_compile.emit.inference_only import pieces
+from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.sequence import Sequencer, transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
@@ -35,3 +37,22 @@ def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> l
     nodes = [node for node in train.graph.nodes if node.name in kernels.transposed]
     weights = {transposed_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
     return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]
+
+
+def state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
+    """Every tensor of a checkpoint in its order: where it lies, what it is at first, what it may hold."""
+    constants, kinds = train.graph.constants, contents(train.training_step)
+    return [
+        {
+            "pointer": sequencer.pointer(value.name),
+            "at": sequencer.at(value.name),
+            "memory": sequencer.memory(value.name),
+            "size": value.size_bytes,
+            "skipped": skipped,
+            "value": value.name,
+            "kind": kinds[value.name],
+            "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
+            "name": comment_text(value.name),
+        }
+        for value, skipped in pieces(train)
+    ]

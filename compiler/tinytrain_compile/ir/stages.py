@@ -337,6 +337,7 @@ class Interface:
     trains: bool = True  # or the project is an inference alone, which loads checkpoints
     chooses: bool = False  # whether channels are chosen on the device
     arena_macro: str = ""  # without the prefix, of the size of the arena where a project has several plans
+    counted: bool = False  # whether calls say how many samples they give: plans of the project take different numbers
 
 
 @dataclass(frozen=True)

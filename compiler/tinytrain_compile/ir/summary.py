@@ -201,6 +201,7 @@ class Summary:
     replay: ReplayRoom | None = None
     features: FeatureCut | None = None
     smaller: tuple[MemoryPlan, ...] = ()  # of --plans, by size
+    plan_samples: tuple[int, ...] = ()  # that a call takes in each of them, and in the largest
     features_asked: bool = False
     parts: tuple[StepPart, ...] = ()
 

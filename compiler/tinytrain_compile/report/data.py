@@ -57,7 +57,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "features": features_json(summary),
         "slices": slices_json(summary),
         "inference_only": inference_json(summary.train),
-        "plans": [_plan_row(plan) for plan in (*summary.smaller, summary.plan)] if summary.smaller else [],
+        "plans": _plan_rows(summary),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(analysis, summary.choice),
         "work": _work(summary),
@@ -172,6 +172,11 @@ def batch_text(train: TrainGraph) -> str:
         return f"no training: keeps {kept} of the {whole} B that a checkpoint holds"
     how = " in place" if train.in_place else f", {train.micro_batch} at a time" if train.micro_batch > 1 else ""
     return f"batch {train.batch}{how}"
+
+
+def _plan_rows(summary: Summary) -> list[dict[str, Any]]:
+    plans = (*summary.smaller, summary.plan) if summary.smaller else ()
+    return [_plan_row(plan) | {"micro_batch": n} for plan, n in zip(plans, summary.plan_samples, strict=True)]
 
 
 def _plan_row(plan: MemoryPlan) -> dict[str, Any]:

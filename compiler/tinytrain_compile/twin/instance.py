@@ -190,7 +190,9 @@ class Instance:
     def _trained(self, call: str, x: Array, y: Array) -> float:
         y, loss = np.ascontiguousarray(y), ctypes.c_float()
         self._give(np.ascontiguousarray(x), _TRAIN)
-        self._check("step", self._call(call)(self._handle, ctypes.c_void_p(y.ctypes.data), ctypes.byref(loss)))
+        count = (ctypes.c_uint32(len(x)),) if self.interface.counted else ()
+        given = (self._handle, ctypes.c_void_p(y.ctypes.data), *count, ctypes.byref(loss))
+        self._check("step", self._call(call)(*given))
         return loss.value
 
     def _trained_behind(self, call: str, features: Array, y: Array) -> float:

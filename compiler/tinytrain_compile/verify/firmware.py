@@ -89,9 +89,10 @@ def _main(interface: Interface) -> str:
         f"    uint32_t status;\n    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_apply(model));\n"
         "    put_word(TAG_APPLY, status);\n"
     )
+    together = f"predictions, {interface.micro_batch}u" if interface.counted else "&predictions"
     infer_batch = (
         f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
-        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer_batch(model, &predictions));\n"
+        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer_batch(model, {together}));\n"
         "    put_tag(TAG_INFER_BATCH, sizeof status + sizeof predictions);\n"
         "    put(&status, sizeof status);\n    put(&predictions, sizeof predictions);\n    repaint();\n"
     )
@@ -118,10 +119,17 @@ def _main(interface: Interface) -> str:
             "MEMORY_TABLE": "".join(
                 f"    {{memory_{k}.low, memory_{k}.bytes, memory_{k}.high, {size}}},\n" for k, size in enumerate(sizes)
             ),
-            "BATCH_OUTPUT": f"static {prefix}_output_batch_t predictions;\n" if interface.micro_batch > 1 else "",
+            "BATCH_OUTPUT": _batch_output(interface) if interface.micro_batch > 1 else "",
             "INFER_BATCH": infer_batch if interface.micro_batch > 1 else "",
         },
     )
+
+
+def _batch_output(interface: Interface) -> str:
+    """Where the outputs of all samples of a call go to."""
+    if interface.counted:
+        return f"static {interface.prefix}_output_t predictions[{interface.micro_batch}];\n"
+    return f"static {interface.prefix}_output_batch_t predictions;\n"
 
 
 def _calls(interface: Interface, train: str, apply: str) -> dict[str, str]:
@@ -133,6 +141,7 @@ def _calls(interface: Interface, train: str, apply: str) -> dict[str, str]:
         "PREFIX": prefix.upper(),
         "TRAIN": train,
         "MICRO_BATCH": f"{interface.micro_batch}u",
+        "LABELS": f"label[{interface.micro_batch}]" if interface.counted else "label",
         "SCORES": scores if interface.chooses else "",
         "APPLY": _choosing_end(prefix, end) if interface.chooses else end,
     }
@@ -154,12 +163,15 @@ def _image(interface: Interface) -> dict[str, str]:
             f"    PORT_MEASURED(stack_high_water, status = (uint32_t){end}(model, &label, &loss));\n",
         }
     call = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
-    step = f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, &label, &loss));\n"
+    label = f"label, {interface.micro_batch}u" if interface.counted else "&label"
+    step = f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, {label}, &loss));\n"
     if interface.chooses:
         score = step.replace(call, f"{prefix}_score")
         step = f"    if (scores != 0u) {{\n    {score}    }} else {{\n    {step}    }}\n"
     return {
-        "IMAGE": f"{prefix}_input_t",
+        "IMAGE": f"struct {{\n    {prefix}_input_t samples[{interface.micro_batch}];\n}}"
+        if interface.counted
+        else f"{prefix}_input_t",
         "LINES": "",
         "INFER": f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
         f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer(model, &prediction));\n",

@@ -1,4 +1,4 @@
-static @prefix@_label_t label;
+static @prefix@_label_t @LABELS@;
 @SCORES@
 static void train_samples(@prefix@_t *model)
 {

@@ -1,0 +1,69 @@
+"""Runs the generated project against the numpy reference, for the driver: every plan of an image in its own arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.reference import run_reference
+from tinytrain_compile.driver.rounding import StepwiseReference
+from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
+from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
+from tinytrain_compile.quantize import count_saturations
+from tinytrain_compile.target import Target
+from tinytrain_compile.verify import LoadedReference, ReferenceRun
+
+
+def verified(
+    summary: Summary,
+    bundle: SourceBundle,
+    samples: Samples,
+    options: CompileOptions,
+    target: Target,
+    progress: Callable[[str, float], None],
+    agreed: FileAgreement | None,
+    loaded: LoadedReference | None,
+    smaller: Sequence[TrainGraph] = (),
+) -> Summary:
+    """The summary with what the check found; errors as `verify.verify`.
+
+    loaded: what a project that does not train has to give. smaller: training graphs of smaller plans, as in the bundle.
+    """
+    from tinytrain_compile.verify import verify
+
+    if options.verify == "none":
+        return replace(
+            summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
+        )
+    progress("running the numpy reference", 0.62)
+    train = summary.train
+    whole = _whole(train, samples, options) if loaded is None else None
+    reference = loaded or whole or StepwiseReference(train, samples, options.seed)
+    progress(f"building and running the firmware ({options.verify})", 0.75)
+    steps, batch = options.verify_steps if loaded is None else 0, summary.train.batch
+    for own, interface in zip(smaller, bundle.smaller, strict=True):
+        plan, its = replace(bundle, interface=interface), reference
+        if own.micro_batch != train.micro_batch:  # losses and outputs are those of its calls
+            its = _whole(own, samples, options) or StepwiseReference(own, samples, options.seed)
+        verify(plan, target, samples, its, options.verify, steps=steps, batch=batch)
+    report = verify(
+        bundle,
+        target,
+        samples,
+        reference,
+        options.verify,
+        steps=steps,
+        batch=batch,
+        count=options.count or options.cycles,
+        cycles=options.cycles,
+        file=agreed,
+    )
+    if whole is not None:
+        report = replace(report, saturations=count_saturations(train, whole.states[-1]))
+    return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
+
+
+def _whole(train: TrainGraph, samples: Samples, options: CompileOptions) -> ReferenceRun | None:
+    """A whole run, which integers have to equal; None of float32, which is compared step by step."""
+    return run_reference(train, samples, options.verify_steps) if train.integer else None
