@@ -55,12 +55,16 @@ static inline void tt_take_rows(void *part, const void *whole, const int32_t *pl
     }
 }
 
-/* Places from -1 to count - 1, whatever they were. */
-static inline void tt_limit_places(int32_t *place, int32_t total, int32_t count)
+/* Whether places are those of `count` channels, in their order, and -1. */
+static inline bool tt_are_places(const int32_t *place, int32_t total, int32_t count)
 {
+    int32_t next = 0;
+    bool good = true;
     for (int32_t c = 0; c < total; ++c) {
-        place[c] = place[c] < -1 ? -1 : (place[c] < count ? place[c] : count - 1);
+        good = good && (place[c] == -1 || place[c] == next);
+        next += place[c] == -1 ? 0 : 1;
     }
+    return good && next == count;
 }
 
 #endif

@@ -17,8 +17,9 @@ from tinytrain_compile import CompileError
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
 from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.emit.checkpoint import checkpoint_of
 from tinytrain_compile.files.samples import in_slots, load_samples
-from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, chosen_places
+from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING, chosen_places
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.parameters import FileParameters
@@ -163,6 +164,44 @@ def test_without_scores_the_first_channels_are_trained(tmp_path: Path) -> None:
     device.train(slots.x[:1], slots.y[:1])
     assert int(device.tensor(choice.flag.name)[0]) == FIXED
     assert np.flatnonzero(device.tensor(choice.layers[0].place.name) >= 0).tolist() == [0, 1, 2, 3]
+
+
+def test_a_forged_checkpoint_is_refused(tmp_path: Path) -> None:
+    """A good CRC over places or a flag that no training makes: E0105, and the first state is there."""
+    made = project(tmp_path, SCHEME.format(layer="conv3", other="classifier", weight=4, chosen=ON_DEVICE))
+    device, train = instance(made, tmp_path), made.summary.train
+    assert train.choice is not None
+    first, flag, place = device.save(), train.choice.flag.name, train.choice.layers[0].place.name
+    good = device.state()
+    places = good[place]
+    assert checkpoint_of(train, good) == first
+    last = int(np.flatnonzero(places == 3)[0])
+
+    def with_places(**changed: int) -> dict[str, Any]:
+        other = places.copy()
+        for channel, to in changed.items():
+            other[int(channel[1:])] = to
+        return {**good, place: other}
+
+    forged = {
+        "a fourth flag": {**good, flag: np.asarray([SCORING], np.int32)},
+        "no flag": {**good, flag: np.asarray([-1], np.int32)},
+        "out of the part": with_places(**{f"c{last}": 4}),
+        "far out of it": with_places(**{f"c{last}": 2**31 - 1}),
+        "below -1": with_places(**{f"c{last}": -2}),
+        "too few": with_places(**{f"c{last}": -1}),
+        "too many": with_places(**{f"c{last + 1}": 4}),
+        "twice": with_places(**{f"c{last}": 2}),
+        "another order": with_places(c0=1, c1=0),
+    }
+    for what, state in forged.items():
+        with pytest.raises(CompileError, match="E0105"):
+            device.load(checkpoint_of(train, state))
+        assert device.save() == first, what
+    moved = np.full_like(places, -1)
+    moved[[1, 3, 4, 9]] = range(4)
+    device.load(checkpoint_of(train, {**good, place: moved, flag: np.asarray([FIXED], np.int32)}))
+    assert device.tensor(place).tolist() == moved.tolist()
 
 
 def test_ties_are_the_first_ones() -> None:
