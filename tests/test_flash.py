@@ -179,6 +179,10 @@ def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tm
     compiled(cnn, tmp_path / "again", *asked, "--lock", str(out / "plan.json")).check_success()
     old, new = tree(out), tree(tmp_path / "again")
     assert [name for name in old if name.endswith((".c", ".h")) and old[name] != new[name]] == []
+    less = compiled(cnn, tmp_path / "none", "--flash-budget", "4KB", "--lock", str(out / "plan.json"))
+    error = less.check_error("E0403", 3).err
+    assert "weights lie prepared in flash, as the plan of the lock has them" in " ".join(error.split())
+    assert "compile without --lock plan.json" in " ".join(error.split())
     plan = json.loads((out / "plan.json").read_text())
     first = next(node["name"] for node in plan["order"] if node["origin"] == "stem/Conv")
     (tmp_path / "wrong.json").write_text(json.dumps({**plan, "prepared": [first]}))

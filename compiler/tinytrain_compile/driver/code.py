@@ -20,6 +20,7 @@ from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
+from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.plan import sliced, step_pieces
 from tinytrain_compile.report import batch_text
 from tinytrain_compile.target import Target
@@ -157,7 +158,7 @@ class _Budget:
         from tinytrain_compile.verify import find_tools
 
         self._generator, self._code, self._target = generator, options.code, target
-        self._budget, self._tools = budget_bytes, find_tools()
+        self._budget, self._tools, self._lock = budget_bytes, find_tools(), options.lock
         self._lowered: dict[bool, KernelSet] = {}
 
     def generate(self) -> Generated:
@@ -241,6 +242,9 @@ class _Budget:
             ways = "leave out --code" if other.total_bytes <= self._budget else f"{ways} without --code"
         elif smallest.const_bytes < self._budget:
             ways += ", or train fewer layers (less backward code)"
+        if self._lock is not None and any(map(is_prepared, self._generator.nodes)):
+            what += "; weights lie prepared in flash, as the plan of the lock has them"
+            ways = f"compile without --lock {self._lock.name}, whose plan is for more flash, or {ways}"
         raise CompileError("E0403", "--flash-budget", what, ways)
 
 
