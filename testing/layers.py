@@ -9,10 +9,11 @@ import numpy as np
 
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
-from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.update import SgdAttrs
 
 SEED = 5
 FOUND_BITS = 2
@@ -68,6 +69,17 @@ def _add(rng: np.random.Generator) -> Case:
     return make("QAdd", arrays, QAddAttrs(3, -5, 7, (1518500250, -3), (1288490189, -2)), images=(0, 1))
 
 
+def _float_depthwise(op: str, size: int, channels: int) -> Callable[[np.random.Generator], Case]:
+    conv = ConvAttrs((3, 3), (1, 1), (1,) * 4, groups=channels)
+    attrs = conv if op == "Conv" else ConvGradInputAttrs(conv, (size, size))
+    shapes = (1, size, size, channels), (channels, 3, 3, 1)
+    return lambda rng: make(op, tuple(rng.standard_normal(shape) for shape in shapes), attrs)
+
+
+def _sgd(rng: np.random.Generator) -> Case:
+    return make("SgdUpdate", (rng.standard_normal(4096), rng.standard_normal(4096), np.asarray(0.1)), SgdAttrs())
+
+
 def _gemm(op: str, left: tuple[int, int], right: tuple[int, int]) -> Callable[[np.random.Generator], Case]:
     return lambda rng: make(op, (rng.standard_normal(left), rng.standard_normal(right)), GemmAttrs())
 
@@ -101,4 +113,7 @@ LAYERS = (
     Layer("float dW = dY x 96x256x48", _gemm("GemmGradWeight", (256, 48), (256, 96))),
     Layer("float matrix-vector 160 to 10", _gemm("Gemm", (1, 160), (10, 160))),
     Layer("float rank-1 update 10x160", _gemm("GemmGradWeight", (1, 160), (1, 10))),
+    Layer("float depthwise 3x3 16x16x48", _float_depthwise("Conv", 16, 48)),
+    Layer("float dX depthwise 3x3 16x16x48", _float_depthwise("ConvGradInput", 16, 48)),
+    Layer("float SGD update 4096", _sgd),
 )
