@@ -177,9 +177,9 @@ def forward_lines(node: Node) -> LineTiles | None:
 
 
 def forward_row_lines(node: Node) -> LineTiles | None:
-    """forward_lines of some rows of a map: lines are as long as the scratch of cores without such products holds."""
+    """forward_lines of some rows of a map: half a row at a time, in what cores without such products need."""
     lines = forward_lines(node)
-    return lines.within(sum(forward_dense(node).bytes_of_rows(result(node, "y").shape[3]))) if lines else None
+    return lines.of_halves(sum(forward_dense(node).bytes_of_rows(result(node, "y").shape[3]))) if lines else None
 
 
 def dense_turn(node: Node) -> int:

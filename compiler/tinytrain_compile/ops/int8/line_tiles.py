@@ -40,10 +40,10 @@ class LineTiles:
         """Of what is kept, a line and two windows."""
         return self.kept_bytes + _words(self.length) + _words(_TILE * DOT_TERMS * self.blocks)
 
-    def within(self, size: int) -> LineTiles | None:
-        """The same, or with lines of half as many pixels, in this much scratch; None: it does not hold these."""
-        halves = [replace(self, width=self.width // 2)] if self.width % (2 * _TILE) == 0 else []
-        return next((form for form in [self, *halves] if form.scratch_bytes <= size), None)
+    def of_halves(self, size: int) -> LineTiles | None:
+        """The same with lines of half a row; None where this much scratch does not hold it, or a row has no halves."""
+        half = replace(self, width=self.width // 2)
+        return half if self.width % (2 * _TILE) == 0 and half.scratch_bytes <= size else None
 
 
 def _words(elements: int) -> int:

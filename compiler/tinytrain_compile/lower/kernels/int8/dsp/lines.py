@@ -74,7 +74,7 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
         return [b, y, part, f * form.taps + r]
 
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    _, row, column, channel = sch.get_loops(out)
+    _, _, column, channel = sch.get_loops(out)
     part, tile, pixel = sch.split(column, [None, form.width // 2, 2])
     sch.unroll(part)  # each has another border
     pair, one = sch.split(channel, [None, 2])
