@@ -48,6 +48,18 @@ def rows_layer(height: int, width: int) -> Layer:
     return Layer(f"1x1 {height}x{width}", lambda rng: quantised.qconv(rng, geometry, 0))
 
 
+def streamed_layer(name: str, *shape: int, depthwise: bool = False) -> Layer:
+    """As the importer makes layers of a quantised network: all factors shift down, and no bound but those of int8."""
+
+    def made(rng: np.random.Generator) -> Case:
+        case = quantised.qconv(rng, _conv(*shape, depthwise=depthwise), 0)  # type: ignore[arg-type]
+        *rest, shift = case.arrays
+        attrs = replace(case.attrs, low=-128, high=127, shifts_down=True)  # type: ignore[call-arg]
+        return replace(case, attrs=attrs, arrays=(*rest, np.clip(shift, -31, -1)))
+
+    return Layer(name, made)
+
+
 def _error(rng: np.random.Generator, geometry: object) -> Case:
     """With the exponent that a training step would have found: few errors beyond 127, where kernels branch."""
     case = quantised.qconv_grad_input(rng, geometry, 0, NO_CLAMP)  # type: ignore[arg-type]
@@ -117,3 +129,13 @@ LAYERS = (
     Layer("float dX depthwise 3x3 16x16x48", _float_depthwise("ConvGradInput", 16, 48)),
     Layer("float SGD update 4096", _sgd),
 )
+
+STREAMED = (
+    streamed_layer("streamed first 3x3 128x128x3 to 16, stride 2", 128, 3, 16, 3, 2),
+    streamed_layer("streamed 1x1 64x64x16 to 8", 64, 16, 8),
+    streamed_layer("streamed depthwise 3x3 64x64x16", 64, 16, 16, 3, 1, depthwise=True),
+    streamed_layer("streamed depthwise 3x3 64x64x32, stride 2", 64, 32, 32, 3, 2, depthwise=True),
+    streamed_layer("streamed depthwise 5x5 64x64x24, stride 2", 64, 24, 24, 5, 2, depthwise=True),
+    streamed_layer("streamed depthwise 3x3 32x32x48", 32, 48, 48, 3, 1, depthwise=True),
+)
+"""Layers of the streams of three real networks, which have a row for the whole map and one for calls of a row each."""
