@@ -228,7 +228,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
         default=None,
         metadata=option(
             "memory",
-            "Samples that one call trains on, of --batch [default: 1]; auto: as many as --arena (each of --plans) holds.",
+            "Samples that one call trains on, of --batch [default: 1]; auto: what --arena, or each of --plans, holds.",
             "--micro-batch",
             metavar="N|auto",
         ),
