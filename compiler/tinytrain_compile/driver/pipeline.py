@@ -25,7 +25,7 @@ from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pareto import pareto
-from tinytrain_compile.driver.plans import in_one_image, plans_note, smaller_plans, with_largest
+from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_largest
 from tinytrain_compile.driver.prepared import with_prepared_weights
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.summary import layer_updates
@@ -144,8 +144,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling, smaller)
         summary = replace(made.summarised(summary), tiles=tiling.used)
-        plans = [train for train, _ in in_one_image(candidate, smaller)]
-        summary = verified(summary, made.bundle, samples, options, target, progress, agreed, loaded, plans)
+        summary = verified(summary, made.bundle, samples, options, target, progress, agreed, loaded, smaller)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     tiling.save(options)

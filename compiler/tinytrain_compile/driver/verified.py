@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tinytrain_compile.driver.candidates import Candidate
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
+from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
 from tinytrain_compile.quantize import count_saturations
@@ -24,11 +26,11 @@ def verified(
     progress: Callable[[str, float], None],
     agreed: FileAgreement | None,
     loaded: LoadedReference | None,
-    smaller: Sequence[TrainGraph] = (),
+    smaller: Sequence[Candidate] = (),
 ) -> Summary:
     """The summary with what the check found; errors as `verify.verify`.
 
-    loaded: what a project that does not train has to give. smaller: training graphs of smaller plans, as in the bundle.
+    loaded: what a project that does not train has to give. smaller: further plans, as in the bundle.
     """
     from tinytrain_compile.verify import verify
 
@@ -42,7 +44,8 @@ def verified(
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     steps, batch = options.verify_steps if loaded is None else 0, summary.train.batch
-    for own, interface in zip(smaller, bundle.smaller, strict=True):
+    for one, interface in zip(smaller, bundle.smaller, strict=True):
+        own = like_one(one.train, train)
         plan, its = replace(bundle, interface=interface), reference
         if own.micro_batch != train.micro_batch:  # losses and outputs are those of its calls
             its = _whole(own, samples, options) or StepwiseReference(own, samples, options.seed)

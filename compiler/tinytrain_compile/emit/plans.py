@@ -84,10 +84,8 @@ def _dispatched(p: str, model: Model) -> list[Function]:
     if model["batch_parts"] and not counted:
         batch = [(status, "infer_batch", f"{p}_t *m, {p}_output_batch_t *out", "m, out")]
     steps: list[Function] = [] if counted else [(status, "train_step", *step)]
-    more: list[Function] = [
-        (status, "accumulate", *(several if counted else step)),
-        (status, "apply", f"{p}_t *m", "m"),
-    ]
+    parameters, arguments = several if counted else step
+    more: list[Function] = [(status, "accumulate", parameters, arguments), (status, "apply", f"{p}_t *m", "m")]
     return [
         (status, "init_memories", memories, "m, mem, size"),
         (f"{p}_input_t *", "input", f"{p}_t *m", "m"),
