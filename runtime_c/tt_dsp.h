@@ -246,14 +246,15 @@ static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
 {
     uint32_t bits = 0;
 #if TT_HAS_DSP
-    /* of four bytes, those are chosen from the bits' own numbers whose differences to both bounds are not negative */
-    const uint32_t least = (uint8_t)(low + 1) * 0x01010101u, most = (uint8_t)(high - 1) * 0x01010101u;
+    /* of four bytes, those are chosen from the bits' own numbers whose distance from the least that passes is below the
+     * count of these, without sign */
+    const uint32_t least = (uint8_t)-(low + 1) * 0x01010101u, count = (uint8_t)(high - low - 1) * 0x01010101u;
     for (uint32_t half = 0; half < 8u; half += 4u) {
-        uint32_t bytes, rest;
+        uint32_t bytes;
         memcpy(&bytes, from + half, sizeof bytes);
-        __asm__("ssub8 %1, %0, %2\n\tsel %1, %4, %5\n\tssub8 %0, %3, %0\n\tsel %0, %1, %5"
-                : "+&r"(bytes), "=&r"(rest)
-                : "r"(least), "r"(most), "r"(0x08040201u << half), "r"(0));
+        __asm__("uadd8 %0, %0, %1\n\tusub8 %0, %0, %2\n\tsel %0, %4, %3"
+                : "+&r"(bytes)
+                : "r"(least), "r"(count), "r"(0x08040201u << half), "r"(0));
         __asm__("usada8 %0, %1, %2, %0" : "+r"(bits) : "r"(bytes), "r"(0));
     }
 #else

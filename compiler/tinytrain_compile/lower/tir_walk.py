@@ -118,3 +118,10 @@ def buffers_of(node: Tir) -> set[Buffer]:
     if isinstance(node, tirx.BufferStore):
         found.add(node.buffer)
     return found
+
+
+def variables_of(node: Tir) -> set[ir.Var]:
+    """All variables below a node."""
+    if isinstance(node, ir.Var):
+        return {node}
+    return set[ir.Var]().union(*(variables_of(child) for child in children(node)))
