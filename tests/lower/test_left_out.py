@@ -18,8 +18,8 @@ from tinytrain_compile.ops.int8.error import MaskAttrs
 
 GEOMETRIES = (
     ((1, 4, 4, 48), 96, ConvAttrs((1, 1))),
-    ((1, 4, 4, 16), 16, ConvAttrs((5, 5), pads=(2,) * 4, groups=16)),
-    ((1, 8, 8, 16), 16, ConvAttrs((3, 3), pads=(1,) * 4, groups=16)),
+    ((1, 4, 4, 16), 16, ConvAttrs((5, 5), pads=(2, 2, 2, 2), groups=16)),
+    ((1, 8, 8, 16), 16, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=16)),
 )
 MASK = MaskAttrs("bits", -128, 127)
 
@@ -47,7 +47,7 @@ def test_sums_of_errors_that_are_not_kept_are_left_out(target: str) -> None:
 
 @pytest.mark.parametrize(("size", "rows"), [(4, "2 - row_1"), (8, "2 - row_1")])
 def test_rows_of_taps_in_the_border_are_left_out(size: int, rows: str) -> None:
-    geometry = ((1, size, size, 16), 16, ConvAttrs((5, 5), pads=(2,) * 4, groups=16))
+    geometry = ((1, size, size, 16), 16, ConvAttrs((5, 5), pads=(2, 2, 2, 2), groups=16))
     case = quantised.qconv(np.random.default_rng(0), geometry, 0)  # type: ignore[arg-type]
     text = lower_node(case.node(), "k", KernelContext()).source
     first = f"tap_row_1 = ({rows} > 0 ? {rows} : 0)"

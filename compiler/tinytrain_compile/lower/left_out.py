@@ -11,7 +11,7 @@ from tvm.ir import Var
 from tvm.s_tir.schedule import LoopRV
 from tvm.tirx import Buffer, Stmt
 
-from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper, variables_of
+from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper, variables
 
 INSIDE = ("rows_from", "rows_to", "row_pitch")
 """Annotations of a loop over rows of taps, see skip_border."""
@@ -41,13 +41,13 @@ def without_border(loop: tirx.For) -> Stmt:
     if place is None:
         return loop.body
     low, high, pitch = (int(str(loop.annotations[name])) for name in INSIDE)
-    variables = sorted(variables_of(place), key=str)
-    found = sym.detect_linear_equation(place, variables)
+    own = sorted(variables(place), key=str)
+    found = sym.detect_linear_equation(place, own)
     numbers = [int(factor) for factor in found if isinstance(factor, tirx.IntImm)]
     if not numbers or len(numbers) < len(found):
         return loop.body
     row: ir.Expr = tirx.const(numbers[-1] // pitch, "int32")  # all else is a place within a row
-    for factor, var in zip(numbers[:-1], variables, strict=True):
+    for factor, var in zip(numbers[:-1], own, strict=True):
         row = row + var * (factor // pitch) if factor % pitch == 0 else row
     return tirx.IfThenElse(tirx.And(row >= low, row < high), loop.body, None)
 

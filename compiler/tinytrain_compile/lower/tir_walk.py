@@ -120,8 +120,8 @@ def buffers_of(node: Tir) -> set[Buffer]:
     return found
 
 
-def variables_of(node: Tir) -> set[ir.Var]:
-    """All variables below a node."""
+def variables(node: Tir) -> set[ir.Var]:
+    """All variables that it uses."""
     if isinstance(node, ir.Var):
         return {node}
-    return set[ir.Var]().union(*(variables_of(child) for child in children(node)))
+    return set[ir.Var]().union(*(variables(child) for child in children(node)))

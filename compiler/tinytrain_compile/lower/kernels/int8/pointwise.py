@@ -70,8 +70,8 @@ UPPER = 32 - 31 + ADD_BITS
 
 
 def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
-    """Lifted by how many bits, the rounded upper half of the product with the multiplier is what a factor makes of every
-    centred int8: of an operand of QAdd, which is rounded twice. None: of no number of bits."""
+    """Bits by which a centred operand of QAdd is lifted so that the upper half of its product with the multiplier, which
+    rounds once, is what the factor makes of every int8, which rounds twice. None: there are none."""
     (multiplier, shift), centred = factor, np.arange(-128, 128, dtype=np.int64) - zero
     if not 0 <= UPPER + shift <= LIFT + 6 or multiplier == 0:
         return None
