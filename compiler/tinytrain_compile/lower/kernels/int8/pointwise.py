@@ -70,8 +70,10 @@ UPPER = 32 - 31 + ADD_BITS
 
 
 def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
-    """Bits by which a centred operand of QAdd is lifted so that the upper half of its product with the multiplier, which
-    rounds once, is what the factor makes of every int8, which rounds twice. None: there are none."""
+    """Bits to the left with which one rounding gives what the factor of a QAdd's operand gives with two, of every int8.
+
+    One rounding: the upper half of the product with the multiplier. None: there are no such bits.
+    """
     (multiplier, shift), centred = factor, np.arange(-128, 128, dtype=np.int64) - zero
     if not 0 <= UPPER + shift <= LIFT + 6 or multiplier == 0:
         return None
