@@ -24,7 +24,7 @@ TILE = 4
 def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
     """A QConv of one pixel with a rest of outputs (tt_dense.h); None: it is another, or shared by layers.
 
-    Nor on cores with products in pairs and no vectors: sums one after the other are nearly as fast there, and less code.
+    Nor on cores with products in pairs but no vectors: sums one by one are nearly as fast there, and less code.
     """
     attrs, (*image, inputs) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
