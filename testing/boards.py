@@ -29,20 +29,26 @@ class Measured:
     macs: int
     code_bytes: int
     equal: bool
+    cycles: int | None = None
 
 
 def measure(
-    cases: Sequence[Case], target_name: str, fuse_multiply_add: bool = True, make: Make | None = None
+    cases: Sequence[Case],
+    target_name: str,
+    fuse_multiply_add: bool = True,
+    make: Make | None = None,
+    cycles: bool = False,
 ) -> list[Measured]:
-    """Lower, build and run all cases; make: other kernels than those of whole nodes. Errors: CompileError E0602."""
+    """Lower, build and run all cases; make: other kernels than those of whole nodes;
+    cycles: also by the target's model. Errors: CompileError E0602."""
     target = load_target(target_name)
     nodes = [case.node() for case in cases]
     context = kernel_context(target.features, fuse_multiply_add)
     kernels = [_kernel(node, f"{PREFIX}_{i}", context, fuse_multiply_add, make) for i, node in enumerate(nodes)]
     runs = [_run(node, case, *made) for node, case, made in zip(nodes, cases, kernels, strict=True)]
-    counts = count_kernels(runs, target, find_tools(), runtime_headers())
+    counts = count_kernels(runs, target, find_tools(), runtime_headers(), cycles)
     macs = [op_def(node.op).macs(node) for node in nodes]
-    return [Measured(c.instructions, m, c.code_bytes, c.equal) for c, m in zip(counts, macs, strict=True)]
+    return [Measured(c.instructions, m, c.code_bytes, c.equal, c.cycles) for c, m in zip(counts, macs, strict=True)]
 
 
 def _kernel(node: Node, name: str, context: KernelContext, fused: bool, make: Make | None) -> tuple[Kernel, int]:

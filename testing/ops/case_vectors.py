@@ -9,10 +9,11 @@ import numpy as np
 from testing.ops import case_qpointwise as pointwise
 from testing.ops import case_quantised as quantised
 from testing.ops import case_qupdate as updates
-from testing.ops.case import Case, Generator, Rng
+from testing.ops.case import Case, Generator, Rng, make
 from testing.ops.case_quantised import KINDS, MASKS, Geometry, mask
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.pool import PoolAttrs
 
 LANES = 4
 
@@ -93,17 +94,47 @@ def elements(rng: Rng, unit: int = LANES) -> tuple[int, ...]:
     return (*(int(n) for n in rng.integers(1, 5, int(rng.integers(1, 4)))), unit * int(rng.integers(1, 12)))
 
 
+def classifier(rng: Rng) -> Geometry:
+    """One pixel, outputs that are no whole vectors."""
+    outputs = LANES * int(rng.integers(0, 4)) + int(rng.integers(1, LANES))
+    return (1, 1, 1, LANES * int(rng.integers(1, 30))), outputs, ConvAttrs((1, 1))
+
+
+def pool(rng: Rng) -> Case:
+    """int8, windows that may lie beyond the image on every side."""
+    height, width, channels = (int(n) for n in rng.integers(1, (9, 9, 40)))
+    kernel, strides = (int(n) for n in rng.integers(1, 5, 2)), (int(n) for n in rng.integers(1, 4, 2))
+    (rows, columns), (down, right) = kernel, strides
+    pads = tuple(int(rng.integers(0, (rows, columns)[side % 2])) for side in range(4))
+    sizes = zip((height, width), pads[:2], pads[2:], (rows, columns), (down, right), strict=True)
+    out = [(size + before + behind - taps) // step + 1 for size, before, behind, taps, step in sizes]
+    if min(out) < 1:
+        return pool(rng)
+    attrs = PoolAttrs((rows, columns), (down, right), pads, output_hw=(out[0], out[1]))  # type: ignore[arg-type]
+    x = rng.integers(-128, 128, (int(rng.integers(1, 3)), height, width, channels)).astype(np.int8)
+    return make("MaxPool", (x,), attrs, images=(0,))
+
+
+def rescale(rng: Rng, index: int) -> Case:
+    """Element by element, and (every third) the mean of each channel."""
+    shape = elements(rng)
+    axes = tuple(range(len(shape) - 1)) if index % 3 == 2 else ()
+    return pointwise.qrescale(rng, shape, axes, index % KINDS, index)
+
+
 VECTORS: dict[str, Generator] = {
     "QConv": lambda rng, index: quantised.of_relu(
-        quantised.qconv(rng, convolution(rng, index, False), index % KINDS), index // 3 % 2 == 1
+        quantised.qconv(rng, classifier(rng) if index % 9 == 4 else convolution(rng, index, False), index % KINDS),
+        index // 3 % 2 == 1,
     ),
+    "MaxPool": lambda rng, _index: pool(rng),
     "QConvGradInput": lambda rng, index: quantised.qconv_grad_input(
         rng, convolution(rng, index, True), index % KINDS, mask(rng, MASKS[index // 3 % 3])
     ),
     "QConvUpdate": lambda rng, index: quantised.qconv_update(rng, weight(rng, index), index % KINDS),
     "QConvSum": lambda rng, index: quantised.qconv_sum(rng, weight(rng, index), index % KINDS),
     "QAdd": lambda rng, index: pointwise.of_relu(pointwise.qadd(rng, elements(rng), index % KINDS), index % 3 == 1),
-    "QRescale": lambda rng, index: pointwise.qrescale(rng, elements(rng), (), index % KINDS, index),
+    "QRescale": rescale,
     "QClipMask": lambda rng, _index: pointwise.clip_mask(rng, elements(rng, 8)),
     "ErrorScale": lambda rng, index: pointwise.error_scale(
         rng, elements(rng), index % KINDS, mask(rng, MASKS[index % 3])

@@ -28,7 +28,15 @@ C_FLAGS = (
 )
 
 INCLUDED = (
-    *("tt_clip.h", "tt_clip_int8.h", "tt_dsp_tiles.h", "tt_dense_update.h", "tt_float_pairs.h", "tt_mve_float.h"),
+    *(
+        "tt_clip.h",
+        "tt_clip_int8.h",
+        "tt_dsp_tiles.h",
+        "tt_dense.h",
+        "tt_dense_update.h",
+        "tt_float_pairs.h",
+        "tt_mve_float.h",
+    ),
     *("tt_chosen.h", "tt_qloss.h", "stdbool.h"),
 )
 EXACT = ("Dequantize", "DequantizeError", *LOSSES)

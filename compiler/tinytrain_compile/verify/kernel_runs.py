@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from tinytrain_compile.ir.stages import Interface, SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import compile_project, link_project
 from tinytrain_compile.verify.count import functions_of, prepare_count, read_calls
+from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.run import run_image
 from tinytrain_compile.verify.temporary import work_folder
 from tinytrain_compile.verify.tools import Tools
@@ -20,11 +22,12 @@ from tinytrain_compile.verify.tools import Tools
 POOL_BYTES = 2 << 20
 """RAM for the operands of one kernel at a time."""
 ALIGNMENT = 16
+_BLOCKS = "blocks.txt"
 PREFIX = "bench"
 """Names of kernels to be run begin with it and an underscore."""
 INCLUDED = (
-    *("tt_clip.h", "tt_clip_int8.h", "tt_dense_update.h", "tt_dsp_tiles.h", "tt_float_pairs.h"),
-    *("tt_mve.h", "tt_mve_float.h", "tt_mve_windows.h", "tt_qloss.h", "tt_chosen.h"),
+    *("tt_clip.h", "tt_clip_int8.h", "tt_dense.h", "tt_dense_update.h", "tt_dsp_tiles.h", "tt_float_pairs.h"),
+    *("tt_mve.h", "tt_mve_float.h", "tt_mve_windows.h", "tt_mve_pool.h", "tt_qloss.h", "tt_chosen.h"),
 )
 """Headers of the runtime that kernels need between them."""
 
@@ -49,17 +52,21 @@ class KernelRun:
 
 @dataclass(frozen=True)
 class KernelCount:
-    """What a run took, the size of its code, and whether every expected output was met to the byte."""
+    """What a run took, the size of its code, and whether every expected output was met to the byte.
+
+    cycles: by the target's model, if they were asked for.
+    """
 
     instructions: int
     code_bytes: int
     equal: bool
+    cycles: int | None = None
 
 
 def count_kernels(
-    runs: Sequence[KernelRun], target: Target, tools: Tools, headers: Mapping[str, str]
+    runs: Sequence[KernelRun], target: Target, tools: Tools, headers: Mapping[str, str], cycles: bool = False
 ) -> list[KernelCount]:
-    """Build and run all, in one image; headers: of runtime_c. Errors: E0602."""
+    """Build and run all, in one image; headers: of runtime_c; cycles: also by the target's model. Errors: E0602."""
     data = _Blob()
     calls = [_call(data, run) for run in runs]
     kernels = [run.kernel for run in runs]
@@ -79,11 +86,20 @@ def count_kernels(
         built = link_project(compiled, target, tools)
         found = functions_of(built.image, compiled.model_objects, PREFIX)
         functions = [replace(f, kind="a" if f.name.startswith(f"{PREFIX}_") else f.kind) for f in found]
-        plugin = prepare_count(functions, tools, built.image.parent)
+        plugin = prepare_count(functions, tools, built.image.parent, _BLOCKS if cycles else "")
         flags = np.frombuffer(run_image(built, target, tools, b"", extra=plugin), "<u4")
         spent = {call.name: sum(call.instructions.values()) for call in read_calls(built.image.parent, functions)}
+        modelled = _cycles(built.image, target.cycle_model, list(spent)) if cycles else {}
     code = {f.name: f.high - f.low for f in functions}
-    return [KernelCount(spent[k.name], code[k.name], bool(flag == 0)) for k, flag in zip(kernels, flags, strict=True)]
+    results = zip((kernel.name for kernel in kernels), flags, strict=True)
+    return [KernelCount(spent[name], code[name], bool(flag == 0), modelled.get(name)) for name, flag in results]
+
+
+def _cycles(image: Path, model: str, names: Sequence[str]) -> dict[str, int]:
+    """Of the calls of a run, in order."""
+    calls = zip(names, read_blocks(image.parent / _BLOCKS), strict=True)
+    found = ((name, cycle_model(model, image, blocks, {}).step) for name, blocks in calls)
+    return {name: cycles for name, cycles in found if cycles is not None}
 
 
 class _Blob:

@@ -43,6 +43,7 @@ READS_ONLY = (
     "tt_stepped_bias",
     "tt_above8_f32",
     "tt_between8_f32",
+    "tt_dense_ends_of",
 )
 """Helpers that only read what their arguments point to."""
 WRITES_FIRST = {
@@ -69,6 +70,8 @@ WRITES_FIRST = {
     "tt_dense_update_fine": 2,
     "tt_passed_bits8": 1,
     "tt_depthwise8": 2,
+    "tt_dense8": 2,
+    "tt_max_pool8": 1,
     "tt_depthwise8_error": 3,
 }
 """Helpers that write through so many first arguments and read through the others."""

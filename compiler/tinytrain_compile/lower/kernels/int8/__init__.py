@@ -18,6 +18,7 @@ from tinytrain_compile.lower.kernels.int8 import (
 )
 from tinytrain_compile.lower.kernels.int8.helium import conv as helium_conv
 from tinytrain_compile.lower.kernels.int8.helium import pointwise as helium_pointwise
+from tinytrain_compile.lower.kernels.int8.helium import pool as helium_pool
 
 __all__ = [
     "channels",
@@ -25,6 +26,7 @@ __all__ = [
     "conv",
     "helium_conv",
     "helium_pointwise",
+    "helium_pool",
     "loss",
     "momentum",
     "pointwise",

@@ -28,6 +28,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
 from tinytrain_compile.lower.kernels.int8.clip import with_squares
+from tinytrain_compile.lower.kernels.int8.dense_forward import dense_forward
 from tinytrain_compile.lower.kernels.int8.dense_gradient import (
     gradient_rows,
     keeps_tables,
@@ -73,6 +74,8 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     """Sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
+    if (spec := dense_forward(node, context)) is not None:
+        return spec
     conv, shape, image = attrs.conv, map_shape(result(node, "y")), operand(node, "x").shape
     weights = weight_parts(node)
     whole = whole_weight(weights, conv.split, 0, 3)

@@ -5,6 +5,7 @@ They are for operands of whole vectors; the others keep the kernels of those fil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tvm import s_tir, te
@@ -93,17 +94,33 @@ def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("QRescale")
 def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Another scale, element by element."""
-    attrs = node.attrs
+    """Another scale, element by element, or of the sums of each channel."""
+    attrs, shape = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QRescaleAttrs)
-    if attrs.axes or attrs.above or is_ragged(result(node, "y").elements):
+    if attrs.above or is_ragged(result(node, "y").elements):
         return None
+    if attrs.axes:
+        return _mean(node, attrs) if math.prod(shape[:-1]) == math.prod(shape[a] for a in attrs.axes) else None
     x = flat_tensor(node, "x")
 
     def element(i: Expr) -> Expr:
         return _saturated(_rescaled(Centred(x, attrs.x_zero)[i] * i32(1 << attrs.lift), attrs.factor), attrs)
 
     return KernelSpec([x], [te.compute(x.shape, element, "out")], _each_four)
+
+
+def _mean(node: Node, attrs: QRescaleAttrs) -> KernelSpec | None:
+    """Sums over all pixels; the zero point is taken from a whole sum."""
+    pixels, channels = pixel_rows(operand(node, "x"))
+    if len(operand(node, "x").shape) - 1 in attrs.axes or channels % LANES:
+        return None
+    x = tensor(node, "x", (pixels, channels))
+
+    def finish(acc: Expr, _channel: Expr) -> Expr:
+        return _saturated(_rescaled((acc - i32(pixels * attrs.x_zero)) * i32(1 << attrs.lift), attrs.factor), attrs)
+
+    out, schedule = _channel_sums(x, finish)
+    return KernelSpec([x], [out], schedule)
 
 
 @vector_kernel("QClipMask")
