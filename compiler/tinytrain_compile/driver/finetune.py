@@ -286,9 +286,9 @@ class _Search:
 
 
 def top_of(tried: Sequence[Tried]) -> float:
-    """The rate at the top of the parabola through three accuracies (losses, where there are none) over the logarithms of
-    their rates, which are equally far apart: less noisy than the best of three. Never outside them, nor further than
-    half a step from the best, which is the answer where there is no top.
+    """The rate at the top of the parabola through three accuracies (losses, where there are none), over logarithms of
+    rates that are equally far apart: less noisy than the best of three. Never outside them, nor further than half a
+    step from the best, which is the answer where there is no top.
     """
     below, middle, above = (-one.best.loss if one.best.accuracy is None else one.best.accuracy for one in tried)
     best = max(range(3), key=lambda index: tried[index].best.worth)
