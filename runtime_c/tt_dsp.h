@@ -288,6 +288,36 @@ static inline int8_t tt_requantise8(
     return tt_saturate8(tt_rescaled(tt_quick_add(acc, bias), factor, down), zero, low, high);
 }
 
+#if TT_HAS_THUMB1
+/* acc + bias, saturated, by a factor that shifts right by 1 to 31, plus zero, as int8; place: 256 zero + bits. */
+#define TT_END(test, narrow, wide)                                                                                      \
+    __asm__(".syntax unified\n\tadds %[a], %[b]\n\tbvs 3f\n\t" test "\n\tbne 1f\n\t" narrow "b 2f\n"                   \
+            "3:\n\tasrs %[b], #31\n\tmovs %[a], #1\n\tlsls %[a], #31\n\tsubs %[a], #1\n\teors %[a], %[b]\n"           \
+            "1:\n\t" wide "2:\n\tsxtb %[a], %[m]\n\tcmp %[a], %[m]\n\tbeq 4f\n\t"                                     \
+            "asrs %[m], #31\n\tmovs %[a], #127\n\teors %[a], %[m]\n4:"                                                   \
+            : [a] "+l"(acc), [b] "+l"(bias), [m] "+l"(factor), [n] "+l"(place), [h] "=&l"(h), [t] "=&l"(t), [u] "=&l"(u)  \
+            :                                                                                                          \
+            : "cc")
+#define TT_LOWEST(to) "movs " to ", #127\n\tmvns " to ", " to "\n\t"
+#define TT_PLACED_ZERO "asrs %[h], %[n], #8\n\t"
+TT_SHARED int32_t tt_end(int32_t acc, int32_t bias, int32_t factor, int32_t place)
+{
+    int32_t h, t, u;
+    TT_END("sxth %[h], %[a]\n\tcmp %[h], %[a]", TT_NARROW_PRODUCT("asrs", TT_SIGNED_ROUND, TT_PLACED_ZERO),
+        TT_WIDE_PRODUCT(TT_SIGNED_ROUND, TT_PLACED_ZERO));
+    return acc;
+}
+
+/* The same for zero = -128, which all sums up to 0 give. */
+TT_SHARED int32_t tt_end_of_positive(int32_t acc, int32_t bias, int32_t factor, int32_t place)
+{
+    int32_t h, t, u;
+    TT_END("bgt 5f\n\t" TT_LOWEST("%[a]") "b 4f\n5:\n\tlsrs %[h], %[a], #16", TT_NARROW_PRODUCT("lsrs", TT_POSITIVE_ROUND, TT_LOWEST("%[h]")),
+        TT_WIDE_PRODUCT(TT_POSITIVE_ROUND, TT_LOWEST("%[h]")));
+    return acc;
+}
+#endif
+
 /* The same for a kept factor that is not 0 and shifts right. */
 static inline int8_t tt_requantise8_kept(
     int32_t acc, int32_t bias, int32_t factor, int32_t down, int32_t zero, int32_t low, int32_t high)
@@ -296,6 +326,14 @@ static inline int8_t tt_requantise8_kept(
     const int32_t y = tt_requantise_kept(tt_quick_add(acc, bias), factor, down, zero, low);
     return low == -128 || high == 127 ? tt_clamp8(y, low, high) : (int8_t)tt_clamp(y, low, high);
 #else
+#if TT_HAS_THUMB1
+    if (low == -128 && high == 127) {
+        if (zero == -128) {
+            return (int8_t)tt_end_of_positive(acc, bias, factor, down);
+        }
+        return (int8_t)tt_end(acc, bias, factor, 256 * zero + down);
+    }
+#endif
     return tt_saturate8(tt_requantise(tt_add(acc, bias), tt_multiplier(factor), -down), zero, low, high);
 #endif
 }

@@ -90,12 +90,48 @@ static inline int32_t tt_high_multiply(int32_t a, int32_t b)
 #endif
 }
 
+/* Armv6-M: acc times a multiplier, shifted right by 31 and by n = 1 to 31 more, rounded twice, plus `zero`. Both roundings are
+ * one sum, acc multiplier + 2^(n + 30) +- 2^30 (the sign of acc), and its upper half is the carry of the last shift. Its lower
+ * 16 bits do not matter: +-2^14 is added to what is above them. Halves of a sum that fits 16 bits take two multiplications
+ * rather than four, and leave no bits but the sign where n + 15 is above 31. In: a, m; n plus some multiple of 256 that
+ * `zero` may read. Out: m. */
+#if TT_HAS_THUMB1
+#define TT_SIGNED_ROUND(sum) "asrs %[a], %[a], #31\n\tadds %[a], %[a]\n\tadds %[a], #1\n\tlsls %[a], #14\n\tadds " sum ", %[a]\n\t"
+#define TT_POSITIVE_ROUND(sum) "movs %[a], #1\n\tlsls %[a], #14\n\tadds " sum ", %[a]\n\t"
+#define TT_NARROW_PRODUCT(shift, round, zero)                                                                          \
+    "lsrs %[h], %[m], #16\n\tuxth %[m], %[m]\n\tmuls %[h], %[a]\n\tmuls %[m], %[a]\n\t" shift " %[m], #16\n\t"         \
+    "adds %[m], %[h]\n\t" round("%[m]") zero "adds %[n], #15\n\tasrs %[m], %[n]\n\tadcs %[m], %[h]\n\t"
+#define TT_WIDE_PRODUCT(round, zero)                                                                                   \
+    "uxth %[t], %[a]\n\tasrs %[a], #16\n\tuxth %[u], %[m]\n\tlsrs %[m], #16\n\t"                                     \
+    "movs %[h], %[t]\n\tmuls %[h], %[u]\n\tlsrs %[h], #16\n\tmuls %[u], %[a]\n\tadds %[u], %[h]\n\t"               \
+    "muls %[t], %[m]\n\tuxth %[h], %[u]\n\tadds %[t], %[h]\n\tmuls %[m], %[a]\n\tasrs %[u], #16\n\t"               \
+    "adds %[m], %[u]\n\t" round("%[t]") "asrs %[h], %[t], #16\n\tadds %[m], %[h]\n\t" zero                          \
+    "subs %[n], #1\n\tlsls %[t], #17\n\tasrs %[m], %[n]\n\tadcs %[m], %[h]\n\t"
+#define TT_NO_ZERO "movs %[h], #0\n\t"
+static inline int32_t tt_high_halved(int32_t acc, int32_t multiplier, int32_t down)
+{
+    int32_t h, t, u;
+    __asm__(".syntax unified\n\tsxth %[h], %[a]\n\tcmp %[h], %[a]\n\tbne 1f\n\t"
+            TT_NARROW_PRODUCT("asrs", TT_SIGNED_ROUND, TT_NO_ZERO)
+            "b 2f\n1:\n\t" TT_WIDE_PRODUCT(TT_SIGNED_ROUND, TT_NO_ZERO) "2:"
+            : [a] "+l"(acc), [m] "+l"(multiplier), [n] "+l"(down), [h] "=&l"(h), [t] "=&l"(t), [u] "=&l"(u)
+            :
+            : "cc");
+    return multiplier;
+}
+#endif
+
 /* acc times a factor, rounded twice: CMSIS-NN's requantisation, with a saturating left shift. */
 TT_SHARED int32_t tt_requantise(int32_t acc, int32_t multiplier, int32_t shift)
 {
     if (shift > 0) {
         return tt_high_multiply(tt_shift_left(acc, shift), multiplier);
     }
+#if TT_HAS_THUMB1
+    if (shift < 0) {
+        return tt_high_halved(acc, multiplier, shift < -31 ? 31 : -shift);
+    }
+#endif
     return tt_shift_right(tt_high_multiply(acc, multiplier), -shift);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Two floats that are neighbours in memory, loaded together, and multiply-adds that take one half of them.
+/* Floats that are neighbours in memory, loaded together: two with multiply-adds that take one half of them, and runs of eight
+ * that an optimizer moves.
  *
  * An FPU without vectors loads a pair of registers as fast as one, and each half is then an operand of its own. C has
  * no type for that which compilers keep in registers, so with GCC for Arm a pair is a double that is never computed
@@ -43,7 +44,24 @@ TT_FMA_HALF(tt_fma_1, "%p1")
 #undef TT_FMA_HALVES
 #undef TT_FMA_HALF
 
+/* Eight gradients in s0 to s7 and eight weights in s8 to s15, by one load each: VLDM asks for a multiple of 4, as above. */
+#define TT_EACH_OF_8(of) of(0, 8) of(1, 9) of(2, 10) of(3, 11) of(4, 12) of(5, 13) of(6, 14) of(7, 15)
+#define TT_RUN_SCALED(g, w) "vmul.f32 s" #g ", s" #g ", %[scale]\n\t"
+#define TT_RUN_DECAYED(g, w) "vfma.f32 s" #g ", s" #w ", %[decay]\n\t"
+#define TT_RUN_RATED(g, w) "vmul.f32 s" #g ", s" #g ", %[rate]\n\t"
+#define TT_RUN_MOVED(g, w) "vsub.f32 s" #w ", s" #w ", s" #g "\n\t"
+#define TT_RUN_ADDED(g, w) "vadd.f32 s" #w ", s" #w ", s" #g "\n\t"
+#define TT_RUNS_OF_8(moves, ...) \
+    for (; count >= 8; count -= 8) { \
+        __asm__ volatile("vldmia %[g]!, {s0-s7}\n\tvldmia %[w], {s8-s15}\n\t" moves "vstmia %[w]!, {s8-s15}" \
+                         : [w] "+r"(w), [g] "+r"(g) \
+                         : __VA_ARGS__ \
+                         : "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", \
+                         "s15", "memory"); \
+    }
+
 #else
+#define TT_RUNS_OF_8(moves, ...)
 typedef struct {
     float first, second;
 } tt_float_pair;
@@ -83,5 +101,51 @@ static inline float tt_fma_1(tt_float_pair x, float y, float sum)
     return TT_FMA(x.second, y, sum);
 }
 #endif
+
+/* Loops over `count` weights, element by element and in their order: w -= rate (g scale + decay w), or without one of the
+ * two. Where eight are moved together, w may lie over g. */
+TT_SHARED void tt_sgd(float *w, const float *g, float rate, int32_t count)
+{
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate))
+    for (; count > 0; count--, w++, g++) {
+        *w = *w - rate * *g;
+    }
+}
+
+TT_SHARED void tt_sgd_scaled(float *w, const float *g, float rate, float scale, int32_t count)
+{
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_SCALED) TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate),
+        [scale] "t"(scale))
+    for (; count > 0; count--, w++, g++) {
+        *w = *w - rate * (*g * scale);
+    }
+}
+
+TT_SHARED void tt_sgd_decayed(float *w, const float *g, float rate, float decay, int32_t count)
+{
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_DECAYED) TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED), [rate] "t"(rate),
+        [decay] "t"(decay))
+    for (; count > 0; count--, w++, g++) {
+        *w = *w - rate * TT_FMA(decay, *w, *g);
+    }
+}
+
+TT_SHARED void tt_sgd_scaled_decayed(float *w, const float *g, float rate, float scale, float decay, int32_t count)
+{
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_SCALED) TT_EACH_OF_8(TT_RUN_DECAYED) TT_EACH_OF_8(TT_RUN_RATED) TT_EACH_OF_8(TT_RUN_MOVED),
+        [rate] "t"(rate), [scale] "t"(scale), [decay] "t"(decay))
+    for (; count > 0; count--, w++, g++) {
+        *w = *w - rate * TT_FMA(decay, *w, *g * scale);
+    }
+}
+
+/* The same of sums: w += g. */
+TT_SHARED void tt_accumulate(float *w, const float *g, int32_t count)
+{
+    TT_RUNS_OF_8(TT_EACH_OF_8(TT_RUN_ADDED), )
+    for (; count > 0; count--, w++, g++) {
+        *w = *w + *g;
+    }
+}
 
 #endif

@@ -9,10 +9,11 @@ import numpy as np
 
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
-from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.update import SgdAttrs
 
 SEED = 5
 FOUND_BITS = 2
@@ -47,6 +48,18 @@ def rows_layer(height: int, width: int) -> Layer:
     return Layer(f"1x1 {height}x{width}", lambda rng: quantised.qconv(rng, geometry, 0))
 
 
+def streamed_layer(name: str, *shape: int, depthwise: bool = False) -> Layer:
+    """As the importer makes layers of a quantised network: all factors shift down, and no bound but those of int8."""
+
+    def made(rng: np.random.Generator) -> Case:
+        case = quantised.qconv(rng, _conv(*shape, depthwise=depthwise), 0)  # type: ignore[arg-type]
+        *rest, shift = case.arrays
+        attrs = replace(case.attrs, low=-128, high=127, shifts_down=True)  # type: ignore[call-arg]
+        return replace(case, attrs=attrs, arrays=(*rest, np.clip(shift, -31, -1)))
+
+    return Layer(name, made)
+
+
 def _error(rng: np.random.Generator, geometry: object) -> Case:
     """With the exponent that a training step would have found: few errors beyond 127, where kernels branch."""
     case = quantised.qconv_grad_input(rng, geometry, 0, NO_CLAMP)  # type: ignore[arg-type]
@@ -66,6 +79,17 @@ def _weights(name: str, *shape: int) -> Layer:
 def _add(rng: np.random.Generator) -> Case:
     arrays = tuple(rng.integers(-128, 128, (1, 32, 32, 16)).astype(np.int8) for _ in range(2))
     return make("QAdd", arrays, QAddAttrs(3, -5, 7, (1518500250, -3), (1288490189, -2)), images=(0, 1))
+
+
+def _float_depthwise(op: str, size: int, channels: int) -> Callable[[np.random.Generator], Case]:
+    conv = ConvAttrs((3, 3), (1, 1), (1,) * 4, groups=channels)
+    attrs = conv if op == "Conv" else ConvGradInputAttrs(conv, (size, size))
+    shapes = (1, size, size, channels), (channels, 3, 3, 1)
+    return lambda rng: make(op, tuple(rng.standard_normal(shape) for shape in shapes), attrs)
+
+
+def _sgd(rng: np.random.Generator) -> Case:
+    return make("SgdUpdate", (rng.standard_normal(4096), rng.standard_normal(4096), np.asarray(0.1)), SgdAttrs())
 
 
 def _gemm(op: str, left: tuple[int, int], right: tuple[int, int]) -> Callable[[np.random.Generator], Case]:
@@ -101,4 +125,17 @@ LAYERS = (
     Layer("float dW = dY x 96x256x48", _gemm("GemmGradWeight", (256, 48), (256, 96))),
     Layer("float matrix-vector 160 to 10", _gemm("Gemm", (1, 160), (10, 160))),
     Layer("float rank-1 update 10x160", _gemm("GemmGradWeight", (1, 160), (1, 10))),
+    Layer("float depthwise 3x3 16x16x48", _float_depthwise("Conv", 16, 48)),
+    Layer("float dX depthwise 3x3 16x16x48", _float_depthwise("ConvGradInput", 16, 48)),
+    Layer("float SGD update 4096", _sgd),
 )
+
+STREAMED = (
+    streamed_layer("streamed first 3x3 128x128x3 to 16, stride 2", 128, 3, 16, 3, 2),
+    streamed_layer("streamed 1x1 64x64x16 to 8", 64, 16, 8),
+    streamed_layer("streamed depthwise 3x3 64x64x16", 64, 16, 16, 3, 1, depthwise=True),
+    streamed_layer("streamed depthwise 3x3 64x64x32, stride 2", 64, 32, 32, 3, 2, depthwise=True),
+    streamed_layer("streamed depthwise 5x5 64x64x24, stride 2", 64, 24, 24, 5, 2, depthwise=True),
+    streamed_layer("streamed depthwise 3x3 32x32x48", 32, 48, 48, 3, 1, depthwise=True),
+)
+"""Layers of the streams of three real networks, which have a row for the whole map and one for calls of a row each."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from testing.ops.case import Case
+from testing.ops.case import Case, make
 from testing.ops.cases import cases_of
 from testing.ops.random_linear import random_products
 from tests.e2e.marks import needs_qemu
@@ -15,37 +17,106 @@ from tests.lower.kernel_harness import Built, build, compare, run
 from tests.lower.on_board import on_board
 from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.target import load_target
 
+RATE = np.asarray(0.1)
+OPTIMIZER = ("SgdUpdate", "Accumulate")
 OPS = ("Gemm", "GemmGradInput", "GemmGradWeight", "MatMul", "Conv", "ConvGradInput", "ConvGradWeight")
 HOST = ("-DTT_HAS_FMA=1",)
 
 
+WINDOWS = (
+    ((9, 13), 5, ConvAttrs((3, 3), (1, 1), (1, 1, 1, 1), groups=5)),  # neither pixels nor channels are whole tiles
+    ((6, 12), 4, ConvAttrs((3, 3), (2, 2), (1, 1, 1, 1), groups=4)),
+    ((7, 13), 4, ConvAttrs((5, 5), (1, 1), (2, 2, 2, 2), groups=4)),
+    ((5, 11), 6, ConvAttrs((3, 3), (1, 1), (2, 2, 2, 2), (2, 2), groups=6)),
+    ((8, 1), 6, ConvAttrs((3, 1), (1, 1), (1, 0, 1, 0), groups=6)),
+)
+"""(height, width), channels and attributes of depthwise layers."""
+
+
+def _depthwise(op: str) -> list[Case]:
+    rng = np.random.default_rng(6)
+    made: list[Case] = []
+    for (height, width), channels, conv in WINDOWS if op in ("Conv", "ConvGradInput") else ():
+        weight = rng.standard_normal((channels, *conv.kernel, 1))
+        if op == "Conv":
+            made.append(make(op, (rng.standard_normal((1, height, width, channels)), weight), conv))
+            continue
+        dy = rng.standard_normal((1, *conv.output_hw(height, width), channels))
+        made.append(make(op, (dy, weight), ConvGradInputAttrs(conv, (height, width))))
+    return made
+
+
+def _updates(op: str) -> list[Case]:
+    """Runs of eight with and without a rest, of all four forms of a step."""
+    rng = np.random.default_rng(7)
+    if op == "Accumulate":
+        return [make(op, (rng.standard_normal(n), rng.standard_normal(n))) for n in (16, 43)]
+    forms = [SgdAttrs(decay, 0.0, scaled) for decay in (0.0, 0.02) for scaled in (False, True)]
+    return [
+        make(op, (rng.standard_normal(n), rng.standard_normal(n), RATE, *([RATE] if attrs.scaled else [])), attrs)
+        for n, attrs in zip((24, 37, 39, 41), forms, strict=True)
+    ]
+
+
 def _cases(op: str) -> list[Case]:
-    return [*cases_of(op)[:2], *cases_of(op)[-2:], *random_products(op, 3)]
+    if op in OPTIMIZER:
+        return _updates(op)
+    return [*cases_of(op)[:2], *cases_of(op)[-2:], *random_products(op, 3), *_depthwise(op)]
 
 
-def _built(op: str, folder: Path, pairs: bool = True) -> list[Built]:
-    folder.mkdir(exist_ok=True)
-    return build(_cases(op), folder, fpu=True, flags=HOST, float_pairs=pairs)
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Built]]:
+    """The cases of an operator on pairs, built once."""
+    return cache(lambda op: build(_cases(op), tmp_path_factory.mktemp(op), fpu=True, flags=HOST))
+
+
+def _single(op: str, folder: Path) -> list[Built]:
+    return build(_cases(op), folder, fpu=True, flags=HOST, float_pairs=False)
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_every_sum_keeps_its_order(op: str, tmp_path: Path) -> None:
-    paired, single = _built(op, tmp_path / "paired"), _built(op, tmp_path / "single", pairs=False)
-    for one, other in zip(paired, single, strict=True):
+def test_every_sum_keeps_its_order(op: str, paired: Callable[[str], list[Built]], tmp_path: Path) -> None:
+    for one, other in zip(paired(op), _single(op, tmp_path), strict=True):
         for got, expected in zip(run(one), run(other), strict=True):
             assert np.array_equal(got.view(np.uint32), expected.view(np.uint32)), one.kernel.source
         assert "tt_fma_" not in other.kernel.source
-    assert any("tt_load_pair(" in item.kernel.source for item in paired)
+    assert any("tt_load_pair(" in item.kernel.source for item in paired(op))
+
+
+@pytest.mark.parametrize("op", OPTIMIZER)
+def test_an_update_is_one_call_with_the_bytes_of_its_loop(
+    op: str, paired: Callable[[str], list[Built]], tmp_path: Path
+) -> None:
+    scaled = ["", "_scaled", "_decayed", "_scaled_decayed"]
+    names = [f"tt_sgd{end}(" for end in scaled] if op == "SgdUpdate" else ["tt_accumulate("] * 2
+    for name, one, other in zip(names, paired(op), _single(op, tmp_path), strict=True):
+        assert name in one.kernel.source
+        assert "for (" not in one.kernel.source and "for (" in other.kernel.source
+        for got, expected in zip(run(one), run(other), strict=True):
+            assert np.array_equal(got.view(np.uint32), expected.view(np.uint32)), one.kernel.source
+
+
+def test_other_loops_are_no_calls(tmp_path: Path) -> None:
+    """Momentum moves two tensors, short tensors are not worth a call, a tile's gradient lies in registers."""
+    rng = np.random.default_rng(8)
+    weights, gradients = rng.standard_normal(40), rng.standard_normal(40)
+    momentum = make("MomentumUpdate", (weights, gradients, rng.standard_normal(40), RATE), SgdAttrs(0.0, 0.9))
+    short = make("SgdUpdate", (weights[:15], gradients[:15], RATE), SgdAttrs())
+    for built in build([momentum, short], tmp_path, fpu=True, flags=HOST):
+        assert "for (" in built.kernel.source and "tt_sgd" not in built.kernel.source
+        compare(built, run(built))
 
 
 @needs_qemu
 @pytest.mark.qemu
 @pytest.mark.parametrize(("target", "turn"), [("cortex-m7", 0), ("cortex-m4", 1), ("cortex-m33", 2)])
-def test_the_core_gives_the_bytes_of_the_plain_c(target: str, turn: int, tmp_path: Path) -> None:
+def test_the_core_gives_the_bytes_of_the_plain_c(target: str, turn: int, paired: Callable[[str], list[Built]]) -> None:
     """Every case on one of the cores, in turn: they run the same instructions."""
-    built = [item for op in OPS for item in _built(op, tmp_path / op)][turn::3]
+    built = [item for op in (*OPS, *OPTIMIZER) for item in paired(op)][turn::3]
     for item, equal in zip(built, on_board(built, target), strict=True):
         assert equal, f"{item.case}\n{item.kernel.source}"
 

@@ -10,13 +10,14 @@ import pytest
 from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import ROW_OPS, check_rows_on_board, has_rows, row_cases
-from testing.layers import rows_layer
+from testing.layers import rows_layer, streamed_layer
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE
+from tinytrain_compile.ops.int8.conv_form import forward_row_lines
 
 CASES = 8
 """Of every operator; some have no kernel of a few rows."""
@@ -45,6 +46,15 @@ def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
     odd = [c for c in cases if c.attrs.conv.groups > 1 and c.attrs.input_hw[0] % c.attrs.conv.strides[0]]  # type: ignore[attr-defined]
     assert odd
     run_sanitised(odd, tmp_path, make=partial(by_row_blocks, step=1, ring=True))
+
+
+@pytest.mark.parametrize(("size", "outputs"), [(24, 4), (32, 6)])
+def test_lines_by_rows_are_of_half_a_row(size: int, outputs: int, tmp_path: Path) -> None:
+    case = streamed_layer("first", size, 3, outputs, 3, 2).case()
+    lines = forward_row_lines(case.node())
+    assert lines is not None and lines.width == size // 4
+    assert "tt_product_tiles" in by_row_blocks(case.node(), "k", SCALAR, 1)[0].source
+    run_sanitised([case], tmp_path, make=partial(by_row_blocks, step=2, ring=True))
 
 
 @needs_qemu

@@ -45,6 +45,7 @@ def tile_reduction(
     turn: int = 1,
     lanes: int | None = None,
     edges: bool = False,
+    peeled: Sequence[int] = (),
 ) -> None:
     """Compute `out` tile by tile, with the sums of `acc` for one tile in registers.
 
@@ -54,6 +55,7 @@ def tile_reduction(
     fuse: the last two reduction loops are one, over neighbours in memory. turn: terms of every sum in a turn of the
     innermost loop, at most (those of a turn are unrolled). lanes: the tiled axis of which four elements are a vector.
     edges: turns of the innermost loop at its ends, where conditions differ within a tile, have code of their own.
+    peeled: output axes whose tiles at the ends have code of their own, where conditions differ there.
     """
     sums = schedule.get_sblock(acc)
     whole = schedule.get_loops(schedule.get_sblock(out))
@@ -73,7 +75,7 @@ def tile_reduction(
     if gather:
         schedule.compute_at(schedule.get_sblock(gather), outer[gather_axis], preserve_unit_loops=True)
     ragged = [axis for axis, size in tiles.items() if extents[axis] % size]
-    for axis in sorted(tiles) if peel_reduction else ragged:
+    for axis in sorted(tiles) if peel_reduction else sorted({*ragged, *peeled}):
         if extents[axis] > tiles[axis]:
             schedule.annotate(outer[axis], HINT, 1)
     if peel_reduction or edges:

@@ -118,3 +118,10 @@ def buffers_of(node: Tir) -> set[Buffer]:
     if isinstance(node, tirx.BufferStore):
         found.add(node.buffer)
     return found
+
+
+def variables(node: Tir) -> set[ir.Var]:
+    """All variables that it uses."""
+    if isinstance(node, ir.Var):
+        return {node}
+    return set[ir.Var]().union(*(variables(child) for child in children(node)))

@@ -8,7 +8,7 @@ from tvm import ir, sym, tirx
 
 from tinytrain_compile.lower.printing.c_expr import BINARY, Expr, dtype_of
 from tinytrain_compile.lower.printing.c_tree import Limit, Test
-from tinytrain_compile.lower.tir_walk import Tir, children
+from tinytrain_compile.lower.tir_walk import variables
 
 Print = Callable[[ir.Expr], Expr]
 _AND = BINARY["And"][1]
@@ -27,7 +27,7 @@ def _limits(condition: ir.Expr, expr: Print) -> Iterator[tuple[str, Limit]]:
     difference = _not_negative(condition)
     if difference is None:
         return
-    for var in _variables(difference):
+    for var in variables(difference):
         found = sym.detect_linear_equation(difference, [var])
         if found and isinstance(found[0], tirx.IntImm) and int(found[0]):
             factor, rest = int(found[0]), found[1]
@@ -45,9 +45,3 @@ def _not_negative(condition: ir.Expr) -> ir.Expr | None:
     below = isinstance(condition, tirx.LT | tirx.LE)
     low, high = (condition.a, condition.b) if below else (condition.b, condition.a)
     return high - low - (1 if isinstance(condition, tirx.LT | tirx.GT) else 0)
-
-
-def _variables(node: Tir) -> set[ir.Var]:
-    if isinstance(node, ir.Var):
-        return {node}
-    return set[ir.Var]().union(*(_variables(child) for child in children(node)))

@@ -15,6 +15,7 @@ from tvm.tirx import Stmt
 
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, join
 from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
+from tinytrain_compile.lower.printing.float_runs import moved_run
 from tinytrain_compile.lower.printing.printer import Printer
 from tinytrain_compile.lower.tir_walk import is_call
 
@@ -38,12 +39,15 @@ class _Pair:
 
 
 class PairPrinter(Printer):
-    """Also prints runs of multiply-adds on pairs."""
+    """Also prints runs of multiply-adds on pairs, and loops of an optimizer as calls."""
 
     _halves: Mapping[str, _Half] = MappingProxyType({})
     """Text of an element -> the pair that it is a half of, in the run that is being printed."""
 
     def _body(self, node: Stmt) -> list[Statement]:
+        if isinstance(node, tirx.For) and self._fuse:
+            call = moved_run(node, self._element, self._expr)
+            return [Line(call)] if call else super()._body(node)
         if not isinstance(node, tirx.SeqStmt) or not self._fuse:
             return super()._body(node)
         found: list[Statement] = []
@@ -57,7 +61,7 @@ class PairPrinter(Printer):
                 found += self._paired(run)
                 run = []
             if parts is None:
-                found += super()._body(item)
+                found += self._body(item)
             else:
                 run, under = [*run, parts[:2]], parts[2]
         return found + self._paired(run)

@@ -14,7 +14,7 @@ from tvm.tirx import Buffer, Stmt
 from tinytrain_compile.lower.printing.c_expr import Expr
 from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
-from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper
+from tinytrain_compile.lower.tir_walk import addressed, helper_name, is_call, is_helper, variables
 from tinytrain_compile.ops.int8.line_tiles import MOST_BLOCKS
 
 _WIDENED = 4
@@ -75,7 +75,7 @@ def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str]
         return None
     to, source = (sym.detect_linear_equation(index, [var]) for index in (store.indices[0], load.indices[0]))
     steps = [int(parts[0]) if parts and isinstance(parts[0], tirx.IntImm) else 0 for parts in (to, source)]
-    if steps[0] < 2 or steps[1] < 1 or var in _variables(condition) or not isinstance(loop.extent, tirx.IntImm):
+    if steps[0] < 2 or steps[1] < 1 or var in variables(condition) or not isinstance(loop.extent, tirx.IntImm):
         return None
     if int(loop.extent) % _WIDENED:
         return None
@@ -129,8 +129,3 @@ def _calls(body: Stmt) -> list[ir.Call] | None:
 
 def _is(value: ir.Expr, number: int) -> bool:
     return isinstance(value, tirx.IntImm) and int(value) == number
-
-
-def _variables(node: Tir) -> set[ir.Var]:
-    own = {node} if isinstance(node, ir.Var) else set[ir.Var]()
-    return own.union(*(_variables(child) for child in children(node)))

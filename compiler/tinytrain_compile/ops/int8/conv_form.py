@@ -176,6 +176,12 @@ def forward_lines(node: Node) -> LineTiles | None:
     return line_tiles(width, outputs, apart, run, FORWARD_ENDS, tiles)
 
 
+def forward_row_lines(node: Node) -> LineTiles | None:
+    """forward_lines of some rows of a map: half a row at a time, in what cores without such products need."""
+    lines = forward_lines(node)
+    return lines.of_halves(sum(forward_dense(node).bytes_of_rows(result(node, "y").shape[3]))) if lines else None
+
+
 def dense_turn(node: Node) -> int:
     """Output rows of a dense QConv whose input rows are copied before any of them is written, on all cores.
 

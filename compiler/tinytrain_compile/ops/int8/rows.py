@@ -18,6 +18,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     error_row_product,
     forward_dense,
     forward_depthwise,
+    forward_row_lines,
     forward_row_product,
     geometry,
     is_dense,
@@ -30,8 +31,6 @@ from tinytrain_compile.ops.rows import window_rows
 
 _ON = 8
 _WIDE, _SUM = 2, 4
-_PADDING = 1
-"""Elements by which a widened row may be longer, so that it has whole words."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,8 @@ def convolution_rows(node: Node) -> RowForm | None:
         patch = forward_patch(conv, operand(node, "x").shape)
         copied = _aligned(_WIDE * patch.elements(TILE_WIDTH)) if gathers(conv) else 0
         return window_rows(conv.kernel, conv.strides, conv.dilations, conv.pads, copied)
-    dense = forward_dense(node)
-    kept = 0 if dense.ready else _aligned(_WIDE * outputs * dense.taps * dense.run)
-    rows = _aligned(_WIDE * dense.taps * (dense.pitch + _PADDING))
-    return RowForm(maps, reach, step, pad, kept, kept + rows, True)
+    (kept, rows), lines = forward_dense(node).bytes_of_rows(outputs), forward_row_lines(node)
+    return RowForm(maps, reach, step, pad, max(kept, lines.kept_bytes) if lines else kept, kept + rows, True)
 
 
 def error_rows(node: Node) -> RowForm | None:

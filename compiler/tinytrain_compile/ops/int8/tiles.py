@@ -218,6 +218,8 @@ ROW_BYTES = 6144
 """What widened rows of the image, and widened weights, may take each, unless less cannot be."""
 WINDOW = 514
 """Elements by which operands of `tt_dot_windows` may be apart: as far as an instruction reaches."""
+_PADDING = 1
+"""Elements by which a widened row may be longer, so that it has whole words."""
 LEAST_ROW_BYTES = 3072
 """What they may take in a data gradient, which is computed where much is alive: more if both errors are larger."""
 
@@ -256,6 +258,12 @@ class DenseTiles:
         weights = 0 if self.ready else math.prod(self.phases) * self.channels * self.taps * self.run
         sizes = (self.strip_rows * self.pitch, weights)
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
+
+    def bytes_of_rows(self, channels: int) -> tuple[int, int]:
+        """Of an output that is computed row by row: (weights of all of its channels, image rows of one, on 8 bytes)."""
+        weights = 0 if self.ready else channels * self.taps * self.run
+        rows = self.taps * (self.pitch + _PADDING)
+        return -(-_WIDE * weights // _ON) * _ON, -(-_WIDE * rows // _ON) * _ON
 
 
 def dense_tiles(

@@ -57,6 +57,10 @@ CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
 LANE_CHANNELS = 16
 """The same on vectors."""
+ROW_TILE = (4, 2)
+"""(Pixels of a row, channels) of a depthwise kernel on pairs, whose windows' rows are unrolled."""
+MOST_TAPS = 7
+"""Of such a row: its code is as long as it."""
 
 FEW_PRODUCTS = 6
 """Products of an output channel with a row of taps up to which a weight gradient's tile has the whole row."""
@@ -138,7 +142,8 @@ class Layer:
         """With several groups; place: the pixel under a tap."""
         depthwise = _is_depthwise(self.attrs, int(x.shape[3]), shape[3])
         lanes = depthwise and _has_lanes(self._context, self.attrs, shape[3])
-        return grouped(shape, self.attrs, x, self.weight, place, self.finish, lanes)
+        in_rows = depthwise and _in_rows(self._context, self.attrs)
+        return grouped(shape, self.attrs, x, self.weight, place, self.finish, lanes, in_rows)
 
 
 @kernel("Conv")
@@ -171,6 +176,11 @@ def _has_lanes(context: KernelContext, conv: ConvAttrs, channels: int) -> bool:
     return context.uses_float_vectors and conv.split is None and channels >= LANES
 
 
+def _in_rows(context: KernelContext, conv: ConvAttrs) -> bool:
+    """Whether a depthwise kernel has a row of taps and a few pixels of a row in registers at a time, on pairs."""
+    return context.uses_float_pairs and conv.split is None and conv.kernel[1] <= MOST_TAPS
+
+
 def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
     return conv.groups == in_c == out_c
 
@@ -190,10 +200,19 @@ def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -
     return tile
 
 
-def _by_channels(shape: MapShape, term: Callable[..., Expr], finish: Finish, lanes: bool) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together."""
+def _by_channels(
+    shape: MapShape, term: Callable[..., Expr], finish: Finish, lanes: bool, row_taps: int = 0
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together.
+
+    row_taps: of a window whose rows are unrolled, for a few pixels of a row at a time; 0: they are not.
+    """
     acc = te.compute(shape, term, "acc")
     out = te.compute(shape, lambda *i: finish(acc(*i), *i), "out")
+    if row_taps:
+        pixels = best_tile(shape[2], ROW_TILE[0])
+        tiles = {2: pixels, 3: best_tile(shape[3], max(ROW_TILE[1], math.prod(ROW_TILE) // pixels))}
+        return out, lambda sch: tile_reduction(sch, tiles, turn=row_taps, peeled=(2,))
     vectors = min(LANE_CHANNELS, -(-shape[3] // LANES) * LANES)
     tiles = {3: vectors if lanes else best_tile(shape[3], CHANNEL_TILE)}
     return out, lambda sch: tile_reduction(sch, tiles, lanes=3 if lanes else None)
@@ -207,19 +226,24 @@ def grouped(
     place: Place,
     finish: Finish,
     lanes: bool = False,
+    in_rows: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap."""
+    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap.
+
+    in_rows: see _in_rows.
+    """
     per_group_in = int(data.shape[3]) // attrs.groups
     per_group_out = shape[3] // attrs.groups
     r, s, a = reduce_axes(*attrs.kernel, per_group_in)
+    axes, lane = ([r, s], 0) if in_rows else ([r, s, a], a)
 
     def term(b: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
         row, col, inside = place(y, x, r, s)
         group = o if per_group_out == 1 else tirx.indexdiv(o, per_group_out)
         channel = group if per_group_in == 1 else group * per_group_in + a
-        return total(guard(inside, data[b, row, col, channel] * weight(o, r, s, a)), [r, s, a])
+        return total(guard(inside, data[b, row, col, channel] * weight(o, r, s, lane)), axes)
 
-    return _by_channels(shape, term, finish, lanes)
+    return _by_channels(shape, term, finish, lanes, attrs.kernel[1] if in_rows else 0)
 
 
 @kernel("ConvGradInput")
@@ -260,8 +284,9 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
         form = PatchForm(shape, tile, copies, peels(c.split), runs=False, apart=apart, lanes=lanes, turn=turn)
         out, schedule = patch_conv(patch, form, lambda *i: dy[i], lambda o, r, s, a: w(a, r, s, o), finish)
     else:
-        lanes = _is_depthwise(c, in_c, out_c) and _has_lanes(context, c, in_c)
-        out, schedule = grouped_grad_input(shape, c, dy, w, window.backward, finish, lanes)
+        depthwise = _is_depthwise(c, in_c, out_c)
+        lanes, in_rows = depthwise and _has_lanes(context, c, in_c), depthwise and _in_rows(context, c)
+        out, schedule = grouped_grad_input(shape, c, dy, w, window.backward, finish, lanes, in_rows)
     return KernelSpec(inputs, [out], schedule)
 
 
@@ -273,19 +298,21 @@ def grouped_grad_input(
     place: Place,
     finish: Finish,
     lanes: bool = False,
+    in_rows: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Data gradient of a depthwise or grouped convolution."""
+    """Data gradient of a depthwise or grouped convolution; in_rows: see _in_rows."""
     per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
     r, s, a = reduce_axes(*c.kernel, per_group_out)
+    axes = [r, s] if in_rows else [r, s, a]
 
     def term(b: Expr, y: Expr, x: Expr, i: Expr) -> Expr:
         row, col, inside = place(y, x, r, s)
         group = i if per_group_in == 1 else tirx.indexdiv(i, per_group_in)
         lane = 0 if per_group_in == 1 else tirx.indexmod(i, per_group_in)
         channel = group if per_group_out == 1 else group * per_group_out + a
-        return total(guard(inside, dy[b, row, col, channel] * weight(channel, r, s, lane)), [r, s, a])
+        return total(guard(inside, dy[b, row, col, channel] * weight(channel, r, s, lane)), axes)
 
-    return _by_channels(shape, term, finish, lanes)
+    return _by_channels(shape, term, finish, lanes, c.kernel[1] if in_rows else 0)
 
 
 @kernel("ConvGradWeight")

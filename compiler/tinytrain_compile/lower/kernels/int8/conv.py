@@ -49,6 +49,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     error_product,
     forward_lines,
     forward_product,
+    forward_row_lines,
     is_dense,
     is_depthwise,
     is_product,
@@ -175,7 +176,9 @@ def dense_kernel(
         return w[o, r, f]
 
     end = tile_end(node)
-    lines = forward_lines(node) if block is None and context.isa.dsp and not context.style.small else None
+    lines = None
+    if context.isa.dsp and not context.style.small:
+        lines = forward_lines(node) if block is None else forward_row_lines(node)
     if lines is not None and end is not None:
         out, schedule = line_conv(shape, pitches[0], element, lambda o, r, f: w[o, r, f], finish, lines, stages, end)
         return KernelSpec([x, w, *operands], [out], schedule)

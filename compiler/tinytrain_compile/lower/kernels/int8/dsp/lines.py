@@ -35,17 +35,18 @@ def line_conv(
     """
     n, height, width, channels = shape
     div, mod, taps, steps = tirx.indexdiv, tirx.indexmod, form.taps, form.blocks
+    parts, tiles = width // form.width, form.width // 2
 
-    def of_line(b: Expr, y: Expr, f: Expr, r: Expr) -> Expr:
-        return element(b, y * stride + r, f)
+    def of_line(b: Expr, y: Expr, part: Expr, f: Expr, r: Expr) -> Expr:
+        return element(b, y * stride + r, part * (form.width * form.apart // taps) + f)
 
-    line = te.compute((n, height, form.length // taps, taps), of_line, "line")
+    line = te.compute((n, height, parts, form.length // taps, taps), of_line, "line")
 
-    def of_window(b: Expr, y: Expr, x: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
+    def of_window(b: Expr, y: Expr, part: Expr, x: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
         place = (x * 2 + p) * form.apart + step * DOT_TERMS + odd * 2 + half
-        return line[b, y, div(place, taps), mod(place, taps)]
+        return line[b, y, part, div(place, taps), mod(place, taps)]
 
-    left = te.compute((n, height, width // 2, steps, 2, 2, 2), of_window, "left")
+    left = te.compute((n, height, parts, tiles, steps, 2, 2, 2), of_window, "left")
 
     def of_weight(j: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
         place = step * DOT_TERMS + odd * 2 + half
@@ -56,7 +57,8 @@ def line_conv(
     step, odd, half = axes = reduce_axes(steps, 2, 2)
 
     def term(b: Expr, y: Expr, x: Expr, o: Expr, p: Expr, q: Expr) -> Expr:
-        return total(i32(left[b, y, x, step, p, odd, half]) * i32(right[o, step, q, odd, half]), axes)
+        window = left[b, y, div(x, tiles), mod(x, tiles), step, p, odd, half]
+        return total(i32(window) * i32(right[o, step, q, odd, half]), axes)
 
     acc = te.compute((n, height, width // 2, channels // 2, 2, 2), term, "acc")
 
@@ -68,18 +70,19 @@ def line_conv(
 
 
 def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor], end: str) -> None:
-    def flat(b: Expr, y: Expr, f: Expr, r: Expr) -> list[Expr]:
-        return [b, y, f * form.taps + r]
+    def flat(b: Expr, y: Expr, part: Expr, f: Expr, r: Expr) -> list[Expr]:
+        return [b, y, part, f * form.taps + r]
 
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
-    _, row, column, channel = sch.get_loops(out)
-    tile, pixel = sch.split(column, [None, 2])
+    _, _, column, channel = sch.get_loops(out)
+    part, tile, pixel = sch.split(column, [None, form.width // 2, 2])
+    sch.unroll(part)  # each has another border
     pair, one = sch.split(channel, [None, 2])
     sch.reorder(tile, pair, pixel, one)
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, pair, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("left"), tile, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock("line"), row, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("line"), part, preserve_unit_loops=True)
     sch.transform_layout(sch.get_sblock("line"), ("write", 0), flat)
     for table in tables:
         sch.unroll(sch.get_loops(sch.get_sblock(str(table.op.name)))[-1])
