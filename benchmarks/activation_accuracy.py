@@ -1,11 +1,11 @@
 """`make bench-activations ARGS=accuracy`: what low-rank activations cost in accuracy (docs/activations.md).
 
-The network of `make convergence` (7 convolutions, 16 x 16 digits), float32, SGD, eight samples in a step, gradients
-clipped, all layers trained, 400 samples, 6 passes, by the numpy reference that the generated C equals. Tasks: turned
-images, low contrast with noise, a new head. A budget is the error of a gradient on the samples (--rank-error), which
-ranks are measured for as the command does it, on the task's own samples. The rate of a task is the best one of exact
-gradients on 150 samples of a development seed, and the same for all ways; accuracy is that of other seeds, on 547
-images that nothing else sees.
+Tasks, recipes and seeds are those of `make learning` (learning_tasks.py): float32 and int8, all layers trained without
+replay, by the generated C on this machine; but a step takes all samples of a batch at once, so that inputs of that many
+are kept. A budget is the error of a gradient on the samples (--rank-error), which ranks are measured for as the command
+does it, on the task's own samples. Ranges of int8 and its first exponents are those of the own samples too. Rates are
+those that `make learning` chose for exact gradients on its development seeds, the same for all ways; accuracy is of
+other samples and seeds than chose anything. Intervals are of differences by seed, 95 %.
 """
 
 from __future__ import annotations
@@ -15,131 +15,119 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from choice import CLIP, Task, interval, make_task
-from convergence import make_model, nhwc
-from digit_domains import Split
-from pretrain import LAYERS
+from choice import interval
+from learning import trained
+from learning_tasks import FAMILIES, Domain, Recipe
 from record import Record
 
+import tinytrain_compile as tt
 from benchmarks.activations import exact_bytes
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.pipeline import imported
-from tinytrain_compile.driver.reference import Trainer
-from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import load_target
 
 TASKS = ("turned", "contrast", "head")
+"""Without further arguments; "classes" and "keywords" (one sample in a step) work too."""
+RATES = {
+    "turned": {"fp32": 0.3, "int8": 0.3},
+    "contrast": {"fp32": 0.3, "int8": 0.3},
+    "head": {"fp32": 1.0, "int8": 1.0},
+    "classes": {"fp32": 0.3, "int8": 1.0},
+    "keywords": {"fp32": 0.01, "int8": 0.01},
+}
+"""Of `all`, in docs/learning.md."""
 BUDGETS = (0.1, 0.3, 0.6)
-RATES = (0.03, 0.1, 0.3)
-SIZE, PASSES, DEVELOPMENT = 8, 6, 100
 WAYS = (("exact", 0.0), *((kind, budget) for kind in ("asi", "subspace") for budget in BUDGETS))
+FORMATS = ("fp32", "int8")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """accuracy: in per cent; kept_bytes: of the inputs of trained layers in a step; layers: that keep a copy."""
+    """accuracy: in per cent, of new samples; kept_bytes: of the inputs of trained layers in a step; layers: that keep a
+    copy."""
 
     accuracy: float
     kept_bytes: int
     layers: int
 
 
-def graph_of(task: Task, kind: str, budget: float, folder: Path) -> TrainGraph:
-    """The training step of a task's network."""
-    (folder / "net.onnx").write_bytes(make_model(dict(task.start), 1, LAYERS).SerializeToString())
-    np.savez(folder / "own.npz", x=task.own.x, y=task.own.y[:, 0])
-    settings = {"batch": SIZE, "micro_batch": SIZE, "clip_norm": CLIP, "rank_error": budget, "activations": kind}
-    options = CompileOptions(folder / "net.onnx", data=folder / "own.npz", update="all", quant="fp32", **settings)  # type: ignore[arg-type]
-    model = imported(options)
-    planner = Planner(model, options, load_target("cortex-m7"), Externals())
-    return planner.train(resolve_update(model.graph, "all"), SIZE)
+def outcomes(task: str, seed: int) -> dict[tuple[str, str, float], Outcome]:
+    """Accuracy of a seed by (format, kind, budget)."""
+    domain, recipe = FAMILIES[task].make(seed, False), FAMILIES[task].recipe
+    found = dict[tuple[str, str, float], Outcome]()
+    for quant, (kind, budget) in product(FORMATS, WAYS):
+        built = build_of(domain, quant, kind, budget, recipe)
+        copies = built.project.summary.train.low_rank
+        with built.twin() as twin:
+            accuracy = trained(twin, domain, recipe, RATES[task][quant], 0, seed).new
+        kept = exact_bytes(build_of(domain, quant, "exact", 0.0, recipe).project.summary.train)
+        saved = sum(item.exact_bytes - item.kept_bytes for item in copies)
+        found[quant, kind, budget] = Outcome(accuracy, kept - saved, len(copies))
+    _BUILDS.clear()
+    return found
 
 
-def trained(train: TrainGraph, own: Split, judged: Split, rate: float, order: int) -> float:
-    """Accuracy in per cent after the passes."""
-    trainer, rng = Trainer(train), np.random.default_rng(order)
-    trainer.set_rate(rate)
-    x, y = nhwc(own.x), own.y
-    for _ in range(PASSES):
-        shuffled = rng.permutation(len(x))
-        for start in range(0, len(x) - SIZE + 1, SIZE):
-            chosen = shuffled[start : start + SIZE]
-            trainer.step(x[chosen], y[chosen])
-    return accuracy(trainer, judged)
+_BUILDS: dict[tuple[str, str, float], tt.Compiled] = {}
+"""Of one seed."""
 
 
-def accuracy(trainer: Trainer, judged: Split) -> float:
-    """In per cent; the last micro-batch is filled up with the first samples, which then count once."""
-    x, right = nhwc(judged.x), 0
-    for start in range(0, len(x), SIZE):
-        chosen = np.arange(start, start + SIZE) % len(x)
-        found = trainer.infer(x[chosen]).argmax(axis=1) == judged.y[chosen, 0]
-        right += int(found[: len(x) - start].sum())
-    return 100 * right / len(x)
+def build_of(domain: Domain, quant: str, kind: str, budget: float, recipe: Recipe) -> tt.Compiled:
+    """A build of a task's network."""
+    key = quant, kind, budget
+    if key not in _BUILDS:
+        with tempfile.TemporaryDirectory() as folder:
+            model, own = Path(folder) / "network.onnx", Path(folder) / "own.npz"
+            model.write_bytes(domain.model)
+            np.savez(own, x=domain.own.x, y=domain.own.y.reshape(-1))
+            said: dict[str, Any] = {"calib": own} if quant == "int8" else {}
+            said |= {} if recipe.clip is None else {"clip_norm": recipe.clip}
+            said |= {} if kind == "exact" else {"activations": kind, "rank_error": budget, "data": own}
+            said |= {"batch": recipe.batch, "micro_batch": recipe.batch, "loss": "cross-entropy", "verify": "none"}
+            _BUILDS[key] = tt.compile(model, quant=quant, update="all", **said)
+    return _BUILDS[key]
 
 
-def best_rate(name: str, folder: Path) -> float:
-    """Of exact gradients, on a development seed."""
-    task = task_of(name, DEVELOPMENT)
-    train = graph_of(task, "exact", 0.0, folder)
-    return max(RATES, key=lambda rate: trained(train, task.own, task.check, rate, 0))
-
-
-def outcome(name: str, seed: int, kind: str, budget: float, rate: float, folder: Path) -> Outcome:
-    """One training."""
-    task = task_of(name, seed)
-    train, whole = (graph_of(task, way, budget, folder) for way in (kind, "exact"))
-    kept = exact_bytes(whole) - sum(item.exact_bytes - item.kept_bytes for item in train.low_rank)
-    return Outcome(trained(train, task.own, task.test, rate, seed), kept, len(train.low_rank))
-
-
-@cache
-def task_of(name: str, seed: int) -> Task:
-    """A task of a seed: its network is trained beforehand once."""
-    return make_task("7", name, seed)
-
-
-def table(record: Record, seeds: Sequence[int]) -> list[str]:
-    """Means, and differences to exact gradients by seed with their 95 % intervals."""
+def table(record: Record, tasks: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    """Means, and differences to exact gradients of the same format by seed with their 95 % intervals."""
     lines = ["| task | activations | kept | layers | accuracy | less exact |", "|---|---|---|---|---|---|"]
-    for name in TASKS:
-        found = {way: [record.done["run", name, str(seed), *map(str, way)] for seed in seeds] for way in WAYS}
-        exact = np.asarray([one.accuracy for one in found[WAYS[0]]])
+    for task, quant in product(tasks, FORMATS):
+        each = [record.done[key] for seed in seeds if (key := _key(task, seed)) in record.done]
+        if not each:
+            continue
+        exact = np.asarray([one[quant, "exact", 0.0].accuracy for one in each])
         for kind, budget in WAYS:
-            each = found[kind, budget]
-            got = np.asarray([one.accuracy for one in each])
-            less = "" if kind == "exact" else interval(got - exact)
+            found: list[Outcome] = [one[quant, kind, budget] for one in each]
+            got = np.asarray([one.accuracy for one in found])
+            less = "" if kind == "exact" or len(each) < 2 else interval(got - exact)
             said = kind if kind == "exact" else f"{kind}, {budget:.0%}"
-            kept, layers = (round(float(np.mean([getattr(o, key) for o in each]))) for key in ("kept_bytes", "layers"))
-            lines.append(f"| {name} | {said} | {kept:,} B | {layers} | {got.mean():.1f} % | {less} |")
+            kept, layers = (float(np.mean([getattr(one, key) for one in found])) for key in ("kept_bytes", "layers"))
+            title = f"{task}, {quant}, {len(each)} seeds"
+            lines.append(f"| {title} | {said} | {kept:,.0f} B | {layers:.1f} | {got.mean():.1f} % | {less} |")
     return lines
+
+
+def _key(task: str, seed: int) -> tuple[str, ...]:
+    return "outcomes", task, str(seed)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Train, print."""
     parser = argparse.ArgumentParser(prog="benchmarks.activations accuracy", description=__doc__)
+    parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="a file of what is done: called again, it goes on from there")
     given = parser.parse_args(arguments)
-    record, seeds = Record(given.keep), range(given.first, given.first + given.seeds)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        rates = {name: record.once(("rate", name), partial(best_rate, name, folder)) for name in TASKS}
-        print(f"# rates: {rates}", flush=True)
-        for seed, name in product(seeds, TASKS):
-            for way in WAYS:
-                key = ("run", name, str(seed), *map(str, way))
-                record.once(key, partial(outcome, name, seed, *way, rates[name], folder))
-            print(f"# {name}, seed {seed}", flush=True)
-    print("\n".join(table(record, seeds)))
+    record, tasks = Record(given.keep), given.tasks.split(",")
+    for number in range(given.seeds):
+        for task in tasks:
+            seed = FAMILIES[task].first + number
+            record.once(_key(task, seed), partial(outcomes, task, seed))
+            print(f"# {task}, seed {seed}", file=sys.stderr, flush=True)
+    for task in tasks:
+        first = FAMILIES[task].first
+        print("\n".join(table(record, (task,), range(first, first + given.seeds))), flush=True)

@@ -103,13 +103,17 @@ def row_of(planner: Planner, update: str, size: int) -> Row:
     return Row(exact_bytes(whole) - saved + kept, state, macs, planned.plan.arena_bytes, error, cost.ps)
 
 
-def main() -> None:
-    """Print a table; of accuracy where the first argument says so."""
+def main() -> int:
+    """Print a table; of accuracy, or of what --update auto gains, where the first argument says so."""
     if sys.argv[1:2] == ["accuracy"]:
         from benchmarks.activation_accuracy import main as accuracy
 
         accuracy(sys.argv[2:])
-        return
+        return 0
+    if sys.argv[1:2] == ["auto"]:
+        from benchmarks.activation_auto import main as auto
+
+        return auto(sys.argv[2:])
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
     parser.add_argument("--updates", default="last:6,all")
@@ -124,6 +128,7 @@ def main() -> None:
             sizes = [int(size) for size in chosen.sizes.split(",")]
             options = _options(name, chosen.quant, Path(folder))
             _network(options, chosen.updates.split(","), sizes, chosen.kinds.split(","))
+    return 0
 
 
 def _options(name: str, quant: str, folder: Path) -> CompileOptions:
@@ -155,4 +160,4 @@ def _network(options: CompileOptions, updates: list[str], sizes: list[int], kind
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

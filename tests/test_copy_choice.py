@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.training.low_rank_nets import few_patterns, kinds
@@ -20,7 +21,7 @@ from tinytrain_compile.driver.pipeline import imported
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.activations import LowRank, RankTrial
 from tinytrain_compile.ir.stages import UpdatePlan
-from tinytrain_compile.sparse import PRIOR, gain_of_plan, layers_of
+from tinytrain_compile.sparse import PRIOR, gain_of_plan, layer_ways, layers_of, scheme_plan, with_copies
 from tinytrain_compile.target import load_target
 
 EIGHT = ("--batch", "8", "--micro-batch", "8", "--remat", "off", "--stream", "off")
@@ -65,7 +66,7 @@ def test_never_less_than_without_and_sometimes_more(place: Path) -> None:
     The scheme that was chosen, read back, gives the same plan.
     """
     more = 0
-    for arena in (24_000, 30_000, 50_000):
+    for arena in (24_000, 27_000, 30_000, 50_000):
         exact = search_update(planner(place, arena, "exact"), 5)
         found = copy_choice.choose_with_copies(planner(place, arena, "auto"))
         before = gain_of_plan(planner(place, None, "exact").model.graph, exact.update, PRIOR)
@@ -83,7 +84,25 @@ def test_never_less_than_without_and_sometimes_more(place: Path) -> None:
             again = planner(place, arena, "exact").exact(str(place / "own.toml"))
             assert found.plan.arena_bytes == again.plan.arena_bytes
             assert [item.ranks for item in found.train.low_rank] == [item.ranks for item in again.train.low_rank]
-    assert more == 2
+        if arena == 27_000:  # no suffix: one layer with a copy, and the other one with a part of its channels
+            assert list(found.update.activations) == ["fc_weight"] and found.update.updates["point_weight"] is not None
+    assert more == 3
+
+
+def test_copies_are_ways_of_the_search() -> None:
+    """Worth less by the error's share of the weight's gain, not of the bias'; the last way is still the whole input."""
+    model = chain.imported(kinds()).graph
+    plain = layer_ways(model, PRIOR)
+    how = LowRank((2, 1), error=0.25)
+    more = with_copies(plain, {"fc_weight": [how]}, PRIOR)
+    assert [len(item.ways) for item in more[:-1]] == [len(item.ways) for item in plain[:-1]]
+    *before, copy, every = more[-1].ways
+    assert (*before, every) == plain[-1].ways and copy.entry.ranks == (2, 1) and copy.kind == "all, asi"
+    size = next(value.elements for value in model.parameters if value.name == "fc_weight")
+    assert every.gain - copy.gain == pytest.approx(0.25e6 * np.sqrt(size), abs=1)
+    chosen = [*(item.ways[0] for item in more[:-1]), copy]
+    assert scheme_plan(more, chosen, "").activations == {"fc_weight": how}
+    assert not scheme_plan(more, [*chosen[:-1], every], "").activations
 
 
 def worth(place: Path, update: UpdatePlan) -> float:

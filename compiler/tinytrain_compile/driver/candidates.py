@@ -182,19 +182,20 @@ class Planner:
         if o.batch % micro_batch or (micro_batch > 1 and o.accumulate != "exact"):
             raise SamplesMixError(f"not with --batch {o.batch} --accumulate {o.accumulate}")
         try:
-            train = self._train(update, micro_batch)
+            train = self._train(self.low_rank.applied(update, micro_batch), micro_batch)
         except CompileError as problem:
             if micro_batch == 1:
                 raise
             raise SamplesMixError(problem.what) from problem
         if micro_batch > 1:
-            self._check_errors(train, self.train(update))
+            self._check_errors(train, update)
         return train
 
-    def _check_errors(self, train: TrainGraph, one: TrainGraph) -> None:
+    def _check_errors(self, train: TrainGraph, update: UpdatePlan) -> None:
         """SamplesMixError unless int8 errors of several samples are those of each: made alike, with known exponents."""
         if train.exponents_known:
             return
+        one = self._train(replace(update, activations={}), 1)  # errors do not see what layers keep
         if error_ops(train.graph.nodes) != error_ops(one.graph.nodes):
             raise SamplesMixError("some errors would be computed in another way")
         if self.options.calib is None or not labelled(self.options.calib):
@@ -203,8 +204,7 @@ class Planner:
 
     def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
         o = self.options
-        chosen = training_options(o, self.model, o.batch, micro_batch)
-        train = build_training(self.model, self.low_rank.applied(update, micro_batch), chosen)
+        train = build_training(self.model, update, training_options(o, self.model, o.batch, micro_batch))
         if o.quant == "int8":
             train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))
         return fuse_updates(self.externals.assigned(join_pieces(train), self.target))

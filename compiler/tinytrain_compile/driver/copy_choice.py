@@ -3,8 +3,9 @@
 Gains are those of --update auto (--gains, or the prior). A layer whose input is a copy loses the share of its weight's
 gain that the gradient is off by on the samples. So exact inputs win wherever they fit. Where they do not, candidates
 are planned for real, under the same limits and with the same means (streams, second runs, further memories): copies
-everywhere, the smaller kind of each layer, and then better ones, layer by layer, as long as a plan fits. What --update
-auto finds without copies is kept unless a candidate gains more, so that it is never the worse for them. Plans are
+everywhere, the smaller kind of each layer, and then better ones, layer by layer, as long as a plan fits. For --update
+auto copies are also further ways to train a layer in the model of its search, which takes them or not for each layer.
+What it finds without copies is kept unless a candidate gains more, so that it is never the worse for them. Plans are
 counted, not timed.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.update_rounds import SCHEME
+from tinytrain_compile.driver.update_rounds import SCHEME, best_choice
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
@@ -26,6 +27,7 @@ from tinytrain_compile.sparse import (
     GainTable,
     entries_of_plan,
     gain_of_plan,
+    lost_gain,
     read_gains,
     resolve_update,
     scheme_text,
@@ -61,14 +63,11 @@ class _Copies:
         if how is None or how.error is None:
             return 0
         alone = replace(self.update, updates={k: v for k, v in self.update.updates.items() if k == name})
-        return round(min(how.error, 1.0) * gain_of_plan(self.planner.model.graph, alone, self.gains))
+        return lost_gain(how, gain_of_plan(self.planner.model.graph, alone, self.gains))
 
     def smallest(self) -> dict[str, LowRank | None]:
         """For every layer the kind that takes fewest bytes within --rank-error."""
-        kinds: tuple[ActivationKind, ...] = get_args(ActivationKind)
-        found = [self.planner.low_rank.measured(self.update, kind, self.planner.size) for kind in kinds]
-        names = [name for name in self.update.updates if any(name in each for each in found)]
-        return {name: min((each.get(name) for each in found), key=_bytes) for name in names}
+        return {name: min(each, key=_bytes, default=None) for name, each in _kinds(self.planner, self.update).items()}
 
     def spec(self, ways: Ways) -> str:
         """The text by which the planner knows the update with these copies."""
@@ -98,9 +97,8 @@ class _Copies:
                     break
         return ways
 
-    def planned(self, above: int) -> tuple[int, Candidate] | None:
-        """(gain, candidate) of the best copies found that fit, if they gain more than `above`."""
-        smallest = self.smallest()
+    def planned(self, above: int, smallest: dict[str, LowRank | None]) -> tuple[int, Candidate] | None:
+        """(gain, candidate) of the best copies found that fit, begun with these, if they gain more than `above`."""
         if all(how is None for how in smallest.values()) or not self.fits(smallest, NEAR):
             return None
         for ways in (self.better(smallest), smallest) if self.fits(smallest) else (smallest,):
@@ -111,10 +109,17 @@ class _Copies:
         return None
 
 
-def _bytes(how: LowRank | None) -> float:
-    """Of the arena, that a copy takes; there are none where exactly takes no more."""
-    if how is None:
-        return float("inf")
+def _kinds(planner: Planner, update: UpdatePlan) -> dict[str, list[LowRank]]:
+    """By weight: of each kind the copy of fewest bytes within --rank-error; none where exactly takes no more."""
+    kinds: tuple[ActivationKind, ...] = get_args(ActivationKind)
+    found = [planner.low_rank.measured(update, kind, planner.size) for kind in kinds]
+    names = [name for name in update.updates if any(name in each for each in found)]
+    every = {name: [each.get(name) for each in found] for name in names}
+    return {name: [how for how in each if how is not None] for name, each in every.items()}
+
+
+def _bytes(how: LowRank) -> int:
+    """Of the arena, that a copy takes."""
     return next(trial.size_bytes for trial in how.trials if trial.ranks == how.ranks)
 
 
@@ -147,21 +152,32 @@ def choose_with_copies(planner: Planner) -> Candidate:
     if planner.meets(plain.plan.arena_bytes, plain.choice.cost.ps):
         return plain
     update = resolve_update(graph, o.update)
-    found = _Copies(planner, update, gains, gain_of_plan(graph, update, gains)).planned(-1)
+    copies = _Copies(planner, update, gains, gain_of_plan(graph, update, gains))
+    found = copies.planned(-1, copies.smallest())
     return plain if found is None else found[1]
 
 
 def _auto(planner: Planner, gains: GainTable, exact: Candidate) -> Candidate:
-    """Deeper suffixes with copies, or what was found without."""
+    """What the search finds with copies, deeper suffixes with them, or what was found without."""
     graph, before = planner.model.graph, gain_of_plan(planner.model.graph, exact.update, gains)
     fits = planner.meets(exact.plan.arena_bytes, exact.choice.cost.ps)
     best, rounds = (before if fits else -1, exact), list[ChoiceRound]()
+    every = resolve_update(graph, f"last:{planner.layer_count}")
+    searched = best_choice(planner, gains, planner.layer_count, False, _kinds(planner, every))
+    if searched is not None:
+        rounds += searched.choice.rounds
+        chosen = searched.candidate.update
+        copies = _Copies(planner, replace(chosen, activations={}), gains, gain_of_plan(graph, chosen, gains))
+        found = copies.planned(best[0], dict(chosen.activations))
+        best = best if found is None else found
+    tried = len(rounds)
     for depth in range(planner.layer_count, 0, -1):
         update = resolve_update(graph, f"last:{depth}")
         gain = gain_of_plan(graph, update, gains)
-        if gain <= best[0] or len(rounds) == SUFFIXES:
+        if gain <= best[0] or len(rounds) - tried == SUFFIXES:
             break
-        found = _Copies(planner, update, gains, gain).planned(best[0])
+        copies = _Copies(planner, update, gains, gain)
+        found = copies.planned(best[0], copies.smallest())
         size = None if found is None else found[1].plan.arena_bytes
         rounds.append(ChoiceRound("full", (gain if found is None else found[0]) / UNITS, size, found is not None))
         best = best if found is None else found

@@ -7,17 +7,18 @@ not timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.update_model import UpdateModel, build_update_model, largest_load, with_limit
 from tinytrain_compile.driver.update_reasons import layer_reasons
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.plan import Answer, Row, Selection, load_per_step, select
-from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways, scheme_text
+from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways, scheme_text, with_copies
 from tinytrain_compile.sparse.gains import UNITS
 
 QUICK_ROUNDS = 8
@@ -293,9 +294,19 @@ def _suffix(model: UpdateModel, selection: Selection) -> str | None:
     return f"last:{depth}" if depth and not any(selection[: len(selection) - depth]) else None
 
 
-def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: bool = True) -> Found | None:
-    """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update."""
-    search = _looked_at(planner, gains, layer_count)
+Copies = Mapping[str, Sequence[LowRank]]
+"""Weight -> low-rank copies that its layer may keep."""
+
+
+def best_choice(
+    planner: Planner, gains: GainTable, layer_count: int, proof: bool = True, copies: Copies | None = None
+) -> Found | None:
+    """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update.
+
+    copies: further ways to train a layer, worth less by their errors.
+    """
+    every = with_copies(layer_ways(planner.model.graph, gains), copies or {}, gains)
+    search = _looked_at(planner, every, gains, layer_count)
     search.run()
     for part in FREE:
         if search.candidate is not None or planner.options.arena_bytes is None:
@@ -316,13 +327,12 @@ def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: boo
     return search.found()
 
 
-def _looked_at(planner: Planner, gains: GainTable, layer_count: int) -> Search:
+def _looked_at(planner: Planner, every: tuple[LayerWays, ...], gains: GainTable, layer_count: int) -> Search:
     """The search among as many layers, from the back, as the best of a few quick plans says.
 
     What a model knows of the forward pass is what one plan does that trains all of its layers. Where fewer are trained,
     less is kept, streams are longer, and other layers are the narrow place: so that is a model of its own.
     """
-    every = layer_ways(planner.model.graph, gains)
     depths = dict.fromkeys(max(1, layer_count * part // DEPTH_PARTS) for part in DEPTHS)
     whole = build_update_model(planner, _last(every, layer_count))
     found, first = list[Search](), Search(planner, gains, whole, whole)

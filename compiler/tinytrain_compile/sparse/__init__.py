@@ -6,8 +6,10 @@ from tinytrain_compile.sparse.choices import (
     entries_of_plan,
     gain_of_plan,
     layer_ways,
+    lost_gain,
     scheme_plan,
     scheme_text,
+    with_copies,
 )
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
@@ -28,6 +30,7 @@ __all__ = [
     "gain_of_plan",
     "layer_ways",
     "layers_of",
+    "lost_gain",
     "parameter_of",
     "read_gains",
     "resolve_update",
@@ -35,4 +38,5 @@ __all__ = [
     "scheme_text",
     "tables_of_gradients",
     "tables_without_data",
+    "with_copies",
 ]

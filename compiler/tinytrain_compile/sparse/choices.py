@@ -8,10 +8,11 @@ file. A table with gains of channels says which are better.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from glob import escape
 
+from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.sparse.gains import GainTable, axes_of, prior_gain
@@ -28,13 +29,14 @@ class Way:
     """One way to train a layer.
 
     kind: what it is called in all layers: "frozen", "bias", "in/8" to "out/2", "all". gain: what it is worth, in 1 /
-    UNITS. elements: parameters that it trains.
+    UNITS. elements: parameters that it trains. kept: the low-rank copy that the layer keeps for it; None: its input.
     """
 
     kind: str
     entry: SchemeEntry
     gain: int
     elements: int
+    kept: LowRank | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,39 @@ def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWa
         LayerWays(layer, ways if index >= frozen else ways[:1])
         for index, (layer, ways) in enumerate(zip(layers, found, strict=True))
     )
+
+
+def with_copies(
+    layers: Sequence[LayerWays], copies: Mapping[str, Sequence[LowRank]], gains: GainTable
+) -> tuple[LayerWays, ...]:
+    """The same with a way for each low-rank copy of a layer's input, by its weight, in front of that with all of it.
+
+    Such a way is worth less by the error's share of the weight's gain.
+    """
+    return tuple(replace(item, ways=(*item.ways[:-1], *_copied(item, copies, gains), item.ways[-1])) for item in layers)
+
+
+def _copied(item: LayerWays, copies: Mapping[str, Sequence[LowRank]], gains: GainTable) -> list[Way]:
+    every, found = item.ways[-1], list[Way]()
+    if every.entry.weight == "all":
+        alone = gain_of(item.layer, replace(every.entry, bias=False), gains)
+        for how in copies.get(item.layer.weights[0].name, ()):
+            entry = replace(every.entry, activation=how.kind, ranks=_said_ranks(how, True))
+            gain = every.gain - lost_gain(how, alone)
+            found.append(Way(f"all, {how.kind}", entry, gain, every.elements, how))
+    return found
+
+
+def lost_gain(how: LowRank | None, gain: int) -> int:
+    """The share of a weight's gain by which its gradient is off with this copy; None, or not measured: nothing."""
+    return 0 if how is None or how.error is None else round(min(how.error, 1.0) * gain)
+
+
+def _said_ranks(how: LowRank, fixed: bool) -> tuple[int, ...]:
+    """As a scheme file has them, which has no ranks of fixed subspaces but where `fixed` says so."""
+    if how.kind == "asi":
+        return how.ranks
+    return how.ranks[:-1] if fixed else ()  # the mode of samples is whole
 
 
 def _ways(layer: Layer, gains: GainTable, whole: frozenset[str], last: bool) -> tuple[Way, ...]:
@@ -110,9 +145,8 @@ def _entry_of(layer: Layer, plan: UpdatePlan, fixed: bool = False) -> SchemeEntr
     bias = any(value.name in plan.updates for value in layer.biases)
     weights = [value for value in layer.weights if value.name in plan.updates]
     how = plan.activations.get(layer.weights[0].name) if weights else None
-    kept = (how.kind, how.ranks) if how is not None and how.kind == "asi" else ("", ())
-    if fixed and how is not None and how.kind == "subspace":
-        kept = how.kind, how.ranks[:-1]  # the mode of samples is whole
+    ranks = () if how is None else _said_ranks(how, fixed)
+    kept = (how.kind, ranks) if how is not None and ranks else ("", ())
     piece = next((plan.updates[value.name] for value in weights if plan.updates[value.name] is not None), None)
     if piece is None:
         return SchemeEntry(layer.name, bias, "all" if weights else 0, "out", *kept)
@@ -134,9 +168,11 @@ def entries_of_plan(graph: Graph, plan: UpdatePlan, fixed: bool = False) -> tupl
 def scheme_plan(layers: Sequence[LayerWays], chosen: Sequence[Way], label: str) -> UpdatePlan:
     """The update that trains every layer in its way."""
     updates: UpdateMap = {}
+    copies = dict[str, LowRank | None]()
     for item, way in zip(layers, chosen, strict=True):
         updates.update(entry_updates(item.layer, way.entry))
-    return UpdatePlan(updates, label)
+        copies |= {} if way.kept is None else {item.layer.weights[0].name: way.kept}
+    return UpdatePlan(updates, label, copies)
 
 
 def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
