@@ -246,14 +246,15 @@ static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
 {
     uint32_t bits = 0;
 #if TT_HAS_DSP
-    /* of four bytes, those are chosen from the bits' own numbers whose differences to both bounds are not negative */
-    const uint32_t least = (uint8_t)(low + 1) * 0x01010101u, most = (uint8_t)(high - 1) * 0x01010101u;
+    /* of four bytes, those are chosen from the bits' own numbers whose distance from the least that passes is below the
+     * count of these, without sign */
+    const uint32_t least = (uint8_t)-(low + 1) * 0x01010101u, count = (uint8_t)(high - low - 1) * 0x01010101u;
     for (uint32_t half = 0; half < 8u; half += 4u) {
-        uint32_t bytes, rest;
+        uint32_t bytes;
         memcpy(&bytes, from + half, sizeof bytes);
-        __asm__("ssub8 %1, %0, %2\n\tsel %1, %4, %5\n\tssub8 %0, %3, %0\n\tsel %0, %1, %5"
-                : "+&r"(bytes), "=&r"(rest)
-                : "r"(least), "r"(most), "r"(0x08040201u << half), "r"(0));
+        __asm__("uadd8 %0, %0, %1\n\tusub8 %0, %0, %2\n\tsel %0, %4, %3"
+                : "+&r"(bytes)
+                : "r"(least), "r"(count), "r"(0x08040201u << half), "r"(0));
         __asm__("usada8 %0, %1, %2, %0" : "+r"(bits) : "r"(bytes), "r"(0));
     }
 #else
@@ -269,9 +270,28 @@ static inline uint8_t tt_passed8(const int8_t *from, int32_t low, int32_t high)
     return (uint8_t)bits;
 }
 
+/* The upper half of a product of 64 bits, rounded half up, plus acc. */
+static inline int32_t tt_upper(int32_t acc, int32_t x, int32_t multiplier)
+{
+#if TT_HAS_DSP
+    int32_t y;
+    __asm__("smmlar %0, %1, %2, %3" : "=r"(y) : "r"(x), "r"(multiplier), "r"(acc));
+    return y;
+#else
+    return acc + (int32_t)(((int64_t)x * multiplier + ((int64_t)1 << 31)) >> 32);
+#endif
+}
+
 /* tt_quick_halve, plus zero (an int8), in [low, high], as int8: the end of an addition. */
 static inline int8_t tt_halve8(int32_t sum, int32_t times, int32_t zero, int32_t low, int32_t high)
 {
+#if TT_HAS_THUMB2
+    if (TT_KNOWN(times == 8) && low == -128 && high == 127) {
+        int32_t byte;
+        __asm__("ssat %0, #8, %1, asr #8" : "=r"(byte) : "r"(sum + (sum >> 31) + zero * 256 + 128)); /* tt_quick_halve */
+        return (int8_t)byte;
+    }
+#endif
     const int32_t y = tt_quick_halve(sum, times, zero);
 #if TT_HAS_THUMB2
     if (low == -128 || high == 127) {

@@ -150,10 +150,18 @@ static inline int32_t tt_scaled(int32_t value, int32_t multiplier, int32_t expon
     return tt_clamp64(product);
 }
 
-/* A bias less tt_scaled of its gradient: a function, for it is needed once a channel and is long. */
-TT_SHARED int32_t tt_moved_bias(int32_t bias, int32_t gradient, int32_t multiplier, int32_t exponent)
+/* A bias less tt_scaled of its gradient. */
+static inline int32_t tt_moved_bias(int32_t bias, int32_t gradient, int32_t multiplier, int32_t exponent)
 {
     return tt_subtract(bias, tt_scaled(gradient, multiplier, exponent));
+}
+
+/* The same by what its step is made of: a function, for it is needed once a channel and is long. rate: multiplier and shift;
+ * p: of the gradient. */
+TT_SHARED int32_t tt_stepped_bias(
+    int32_t bias, int32_t gradient, int32_t multiplier, int32_t shift, const int32_t *rate, const int32_t *p)
+{
+    return tt_moved_bias(bias, gradient, tt_high_multiply(multiplier, rate[0]), shift + rate[1] + p[0] - 31);
 }
 
 /* value + zero in [low, high], as int8; no sum can overflow. */

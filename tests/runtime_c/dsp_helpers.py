@@ -54,6 +54,7 @@ def _halved_above(value: Any) -> Sequence[Any]:
     return (fx.above(fx.shift_right(value, 8), value),)
 
 
+INT20 = between(-(1 << 20), 1 << 20)
 HALVED = between(-(1 << 30), 1 << 30, -384, -129, -128, -127, -1, 0, 1, 127, 128, 129, 384)
 
 
@@ -250,6 +251,12 @@ DSP_HELPERS = (
     Helper("quick_add", "y0 = tt_quick_add(a0, a1);", (WORD, WORD), lambda a, b: (fx.saturate(a + b),)),
     Helper("halve", "y0 = tt_halve(a0, 8);", (WORD,), lambda a: (fx.shift_right(a, 8),)),
     Helper("halve_once", "y0 = tt_halve(a0, 1);", (WORD,), lambda a: (fx.shift_right(a, 1),)),
+    Helper(
+        "upper",
+        "y0 = tt_upper(a0, a1, a2);",
+        (HALVED, INT20, NORMAL),
+        lambda s, x, m: (s + ((x * m + (1 << 31)) >> 32),),
+    ),
     Helper("quick_halve", "y0 = tt_quick_halve(a0, 8, 0);", (HALVED,), lambda a: (fx.shift_right(a, 8),)),
     *(_halve8(*limits) for limits in ((12, -128, 127), (-128, -128, 100), (-5, -5, 127), (3, -20, 60))),
     Helper("rescale", "y0 = tt_rescale(a0, a1, a2);", (WORD, FACTOR, SHIFT), lambda a, m, s: (fx.requantise(a, m, s),)),

@@ -101,6 +101,7 @@ class ForKind(IntEnum):
 class Bind(Stmt):
     var: Var
     value: Expr
+    def __init__(self, var: Var, value: Expr) -> None: ...
 
 class For(Stmt):
     loop_var: Var

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from tvm import ir, sym, tirx
 from tvm.tirx import Stmt
 
+from tinytrain_compile.lower.left_out import kept_sums
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, join
 from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
 from tinytrain_compile.lower.printing.float_runs import moved_run
@@ -55,7 +56,7 @@ class PairPrinter(Printer):
             tuple[tirx.BufferStore, tirx.Mul]
         ] = []  # statements that add a product under one condition (or none), and the products
         under = ""
-        for item in node.seq:
+        for item in kept_sums(node.seq):
             parts = self._parts(item)
             if run and (parts is None or parts[2] != under):
                 found += self._paired(run)

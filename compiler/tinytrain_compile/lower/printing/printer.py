@@ -16,6 +16,7 @@ from tvm import ir, tirx
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
 from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.left_out import kept_sums, without_border
 from tinytrain_compile.lower.loop_names import LoopNames
 from tinytrain_compile.lower.printing.c_expr import (
     ATOM,
@@ -203,7 +204,7 @@ class Printer:
 
     def _body(self, node: Stmt) -> list[Statement]:
         if isinstance(node, tirx.SeqStmt):
-            return [s for item in node.seq for s in self._body(item)]
+            return [s for item in kept_sums(node.seq) for s in self._body(item)]
         if isinstance(node, tirx.For):
             return [(self._unroll_moves and in_one_call(node, self._element, self._expr)) or self._loop(node)]
         if isinstance(node, tirx.BufferStore):
@@ -225,15 +226,14 @@ class Printer:
         raise NotImplementedError(f"TIR statement {kind_of(node)}")
 
     def _loop(self, node: tirx.For) -> Loop:
-        low = self._expr(node.min)
-        extent = self._expr(node.extent)
+        low, extent = self._expr(node.min), self._expr(node.extent)
         high = extent.text if low.text == "0" else f"{low.text} + {extent.text}"
         if isinstance(node.extent, tirx.Sub) and node.extent.b.same_as(node.min):
             high = self._expr(node.extent.a).text
         if isinstance(node.min, tirx.IntImm) and isinstance(node.extent, tirx.IntImm):
             high = str(int(node.min.value) + int(node.extent.value))
         var = self._name(node.loop_var, self._loops.of(node.loop_var))
-        return Loop(var, low.text, high, self._body(node.body), self._moves(node.body))
+        return Loop(var, low.text, high, self._body(without_border(node)), self._moves(node.body))
 
     def _moves(self, body: Stmt) -> bool:
         return (

@@ -59,7 +59,8 @@ def depthwise(
     if form is not None:
         return depthwise_pairs(shape, pixel, weight, finish, form, stages)
     columns = conv.kernel[1] if lanes else 0
-    return depthwise_sums(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns)
+    inside = (conv.pads[0], conv.pads[0] + height) if block is None else None
+    return depthwise_sums(shape, conv.strides, pixel, Taps(tap), finish, tiles, style, stages, columns, inside)
 
 
 def _ahead(pads: Sequence[int], phases: Sequence[int]) -> Callable[[Expr, Expr], tuple[Expr, Expr]]:
@@ -120,6 +121,7 @@ def depthwise_gradient(
         return guarded(functools.reduce(tirx.And, inside), weight(c, *places, 0).astype("int16"))
 
     columns = last[1] + 1 if lanes else 0
-    return depthwise_sums(
-        shape, (1, 1), pixel, Taps(tap, _ahead(conv.pads, phases)), finish, tiles, style, stages, columns
-    )
+    above = last[0] - conv.pads[0] // phases[0]
+    inside = (above, above + height * (conv.strides[0] // phases[0])) if block is None else None
+    taps = Taps(tap, _ahead(conv.pads, phases))
+    return depthwise_sums(shape, (1, 1), pixel, taps, finish, tiles, style, stages, columns, inside)

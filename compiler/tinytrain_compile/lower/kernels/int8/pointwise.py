@@ -65,8 +65,25 @@ def _map(node: Node, name: str, function: Callable[[Expr], Expr]) -> KernelSpec:
     return KernelSpec([x], [te.compute(x.shape, lambda i: function(x[i]), "out")], plain)
 
 
+UPPER = 32 - 31 + ADD_BITS
+"""Bits by which a centred operand is lifted for the upper half of its product with a multiplier, less its shift."""
+
+
+def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
+    """Bits to the left with which one rounding gives what the factor of a QAdd's operand gives with two, of every int8.
+
+    One rounding: the upper half of the product with the multiplier. None: there are no such bits.
+    """
+    (multiplier, shift), centred = factor, np.arange(-128, 128, dtype=np.int64) - zero
+    if not 0 <= UPPER + shift <= LIFT + 6 or multiplier == 0:
+        return None
+    once = ((centred << (UPPER + shift)) * multiplier + (1 << 31)) >> 32
+    twice = fx.requantise(centred << ADD_BITS, multiplier, shift)
+    return UPPER + shift if np.array_equal(once, twice) else None
+
+
 @kernel("QAdd")
-def qadd(node: Node, _context: KernelContext) -> KernelSpec:
+def qadd(node: Node, context: KernelContext) -> KernelSpec:
     """Both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8 anyway."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
@@ -79,7 +96,20 @@ def qadd(node: Node, _context: KernelContext) -> KernelSpec:
     limits = (attrs.y_zero, attrs.low, attrs.high)
     is_below_one = attrs.a_factor[1] <= 0 and attrs.b_factor[1] <= 0
 
+    sides = ((a, attrs.a_zero, attrs.a_factor), (b, attrs.b_zero, attrs.b_factor))
+    lifts = [upper_half(zero, factor) for _, zero, factor in sides] if context.isa.dsp else [None]
+
+    def sum_at(i: Expr) -> Expr:
+        """Of both operands in one multiply-add each, where that rounds alike."""
+        acc = i32(0)
+        for (x, zero, factor), lift in zip(sides, lifts, strict=True):
+            assert lift is not None
+            acc = call_int("tt_upper", acc, Centred(x, zero)[i] * i32(1 << lift), i32(factor[0]))
+        return acc
+
     def element(i: Expr) -> Expr:
+        if is_below_one and not attrs.above and None not in lifts:
+            return call_int("tt_halve8", sum_at(i), i32(SUM_BITS), *map(i32, limits), dtype="int8")
         left, right = rescaled(a, i, attrs.a_zero, attrs.a_factor), rescaled(b, i, attrs.b_zero, attrs.b_factor)
         if is_below_one and not attrs.above:  # operands are below 2^28, so the sum is below 2^29
             return call_int("tt_halve8", left + right, i32(SUM_BITS), *map(i32, limits), dtype="int8")

@@ -75,7 +75,13 @@ def _moved_bias(bias: Expr, summed: Expr, scale: list[te.Tensor], channel: Expr)
 def qbias_update(node: Node, _context: KernelContext) -> KernelSpec:
     """The sums of g over all pixels, then the step."""
     bias, g, scale = tensor(node, "bias"), _pixels(node), tensors(node, *SCALE)
-    out, schedule = error_sums(g, lambda acc, c: _moved_bias(bias[c], acc, scale, c))
+    multiplier, shift, rate, p = scale
+
+    def moved(acc: Expr, c: Expr) -> Expr:
+        own = (bias[c], acc, multiplier[c], i32(shift[c]))
+        return call_int("tt_stepped_bias", *own, address(rate), address(p))
+
+    out, schedule = error_sums(g, moved)
     return KernelSpec([bias, g, *scale], [out], schedule)
 
 

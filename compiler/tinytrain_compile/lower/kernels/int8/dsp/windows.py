@@ -25,6 +25,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.context import SPEED, CodeStyle
+from tinytrain_compile.lower.left_out import skip_border
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import forward_dense
@@ -97,10 +98,12 @@ def depthwise_sums(
     style: CodeStyle,
     tables: Sequence[te.Tensor] = (),
     lanes: int = 0,
+    inside: tuple[int, int] | None = None,
 ) -> tuple[te.Tensor, Schedule]:
     """out[n,y,x,c] = finish(sum over taps of padded[c, y stride + r, x stride + s] tap(c, r, s)), phase by phase.
 
     tables: what finish reads of a channel. lanes: columns of taps, if four pixels are computed at a time on vectors.
+    inside: rows of the channel image that are not its border, if that is known; only these are summed.
     """
     n, height, width, channels = shape
     rows, columns = tiles.phases
@@ -126,11 +129,16 @@ def depthwise_sums(
         return finish(acc[tuple(index[axis] for axis in order)], b, y * rows + p, x * columns + q, c)
 
     step = strides[1] if lanes else 0
-    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables, step)
+    return te.compute(cut, element, "out"), lambda sch: _schedule(sch, tiles, style, tables, step, inside)
 
 
 def _schedule(
-    sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, tables: Sequence[te.Tensor], step: int
+    sch: s_tir.Schedule,
+    tiles: DepthwiseTiles,
+    style: CodeStyle,
+    tables: Sequence[te.Tensor],
+    step: int,
+    inside: tuple[int, int] | None,
 ) -> None:
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
@@ -144,7 +152,7 @@ def _schedule(
     if step:
         sch.vectorize(pixel)
     else:
-        _packed_sums(sch, tiles, style)
+        _packed_sums(sch, tiles, style, inside)
         sch.unroll(pixel)
         keep_results(sch, column, 7)
     keep_tables(sch, tables, channel, 2)
@@ -156,7 +164,7 @@ def _schedule(
         sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
 
 
-def _packed_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle) -> None:
+def _packed_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, inside: tuple[int, int] | None) -> None:
     acc = sch.get_sblock("acc")
     own = sch.get_loops(acc)[7:]
     spatial, (r, s) = own[:6], own[6:]
@@ -169,6 +177,8 @@ def _packed_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle) -
     start = sch.decompose_reduction(acc, r)
     for loop in sch.get_loops(start)[7:]:
         sch.unroll(loop)
+    if inside is not None and tiles.taps[0] > style.unrolled_rows and tiles.strip_rows == tiles.padded[0]:
+        skip_border(sch, sch.get_loops(sch.get_sblock("acc_update"))[7], inside, tiles.padded[1])
 
 
 def _pixel_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, step: int) -> None:

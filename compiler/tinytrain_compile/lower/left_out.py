@@ -1,0 +1,159 @@
+"""Sums that need not be computed: over rows of taps in an image's border, and of errors that no clamp let pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, s_tir, sym, tirx
+from tvm.ir import Var
+from tvm.s_tir.schedule import LoopRV
+from tvm.tirx import Buffer, Stmt
+
+from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper, variables
+
+INSIDE = ("rows_from", "rows_to", "row_pitch")
+"""Annotations of a loop over rows of taps, see skip_border."""
+_END, _KEEP, _SUM = "tt_rescaled_error", 1, 2
+"""What makes an error of a sum; which of its operands tells whether that is kept, and which is the sum."""
+_SUMS = ("tt_dot2", "tt_dot4", "tt_dot_2x2", "tt_dot_windows")
+"""Helpers that give sums, and do nothing else."""
+_BYTES = 4
+"""Of a word."""
+
+
+# ---- rows of taps in the border -------------------------------------------------------------------------------------
+
+
+def skip_border(schedule: s_tir.Schedule, loop: LoopRV, rows: tuple[int, int], pitch: int) -> None:
+    """Marks a loop over rows of taps whose first operands lie in rows of `pitch` elements.
+
+    rows: the first and the one behind the last that are not 0.
+    """
+    for name, number in zip(INSIDE, (*rows, pitch), strict=True):
+        schedule.annotate(loop, name, number)
+
+
+def without_border(loop: tirx.For) -> Stmt:
+    """A loop's body; of a marked one, under the condition that it adds anything."""
+    place = _first_operand(loop.body) if INSIDE[0] in loop.annotations else None
+    if place is None:
+        return loop.body
+    low, high, pitch = (int(str(loop.annotations[name])) for name in INSIDE)
+    own = sorted(variables(place), key=str)
+    found = sym.detect_linear_equation(place, own)
+    numbers = [int(factor) for factor in found if isinstance(factor, tirx.IntImm)]
+    if not numbers or len(numbers) < len(found):
+        return loop.body
+    row: ir.Expr = tirx.const(numbers[-1] // pitch, "int32")  # all else is a place within a row
+    for factor, var in zip(numbers[:-1], own, strict=True):
+        row = row + var * (factor // pitch) if factor % pitch == 0 else row
+    return tirx.IfThenElse(tirx.And(row >= low, row < high), loop.body, None)
+
+
+def _first_operand(node: Tir) -> ir.Expr | None:
+    if is_helper(node):
+        pointers = [argument for argument in node.args if is_call(argument, "address_of")]
+        return addressed(pointers[0]).indices[0] if pointers else None
+    return next((found for child in children(node) if (found := _first_operand(child)) is not None), None)
+
+
+# ---- errors that are not kept ---------------------------------------------------------------------------------------
+
+
+def kept_sums(parts: Sequence[Stmt]) -> list[Stmt]:
+    """Statements of which those that sum for errors are under the condition that one of these is kept.
+
+    What tells it is read once. The same statements where there are no such errors, or where no bits of a mask tell it.
+    """
+    ends = {place: call for place, part in enumerate(parts) if (call := _end(part)) is not None}
+    bits = [bit for call in ends.values() if (bit := _bit(call.args[_KEEP])) is not None]
+    sums = {value.source for call in ends.values() if isinstance(value := call.args[_SUM], ir.TensorLoad)}
+    first = last = min(ends, default=0)
+    while first > 0 and _only_sums(parts[first - 1], sums):
+        first -= 1
+    places = None if not bits or len(bits) < len(ends) else _places(bits)
+    if len(sums) != 1 or places is None or first == last:
+        return list(parts)
+    kept = Var("kept", "uint32")
+    body = tirx.SeqStmt(list(parts[first:last])) if last - first > 1 else parts[first]
+    guarded = tirx.IfThenElse(_set(kept, sum(1 << place for place in places.numbers)), body, None)
+    rest = list(parts[last:])
+    for (place, call), number in zip(ends.items(), places.numbers, strict=True):
+        rest[place - last] = _with_test(parts[place], call, _set(kept, 1 << number))
+    return [*parts[:first], tirx.Bind(kept, places.word), guarded, *rest]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """word: bytes of a mask side by side, moved to the first bit that is read; numbers: of bits in it, in order."""
+
+    word: ir.Expr
+    numbers: list[int]
+
+
+def _places(bits: Sequence[tuple[ir.Expr, ir.Expr]]) -> _Places | None:
+    """One word of all bits; None if they are of more than four bytes, or not neighbours in them."""
+    own = list({str(byte): byte for byte, _ in bits}.values())
+    numbers = list({str(number): number for _, number in bits}.values())
+    follow = sym.Analyzer().simplify(numbers[0] + (len(numbers) - 1) - numbers[-1])
+    if len(own) > _BYTES or len(numbers) > 2 or not isinstance(follow, tirx.IntImm) or int(follow):
+        return None
+    apart = 8 * _BYTES // 2 if len(own) <= 2 else 8
+    lifted = [tirx.LShift(_bare(byte), _word(apart * i)) if i else _bare(byte) for i, byte in enumerate(own)]
+    word = tirx.RShift(functools.reduce(tirx.BitwiseOr, lifted), numbers[0].astype("uint32"))
+    names, order = [str(byte) for byte in own], [str(number) for number in numbers]
+    return _Places(word, [apart * names.index(str(byte)) + order.index(str(number)) for byte, number in bits])
+
+
+def _bare(byte: ir.Expr) -> ir.Expr:
+    """A byte as a part of a word."""
+    return (byte.value if isinstance(byte, tirx.Cast) else byte).astype("uint32")
+
+
+def _set(word: Var, bits: int) -> ir.Expr:
+    return tirx.NE(tirx.BitwiseAnd(word, _word(bits)), _word(0))
+
+
+def _word(value: int) -> ir.Expr:
+    return tirx.const(value, "uint32")
+
+
+def _with_test(end: Stmt, call: ir.Call, test: ir.Expr) -> Stmt:
+    """An end of a sum that is kept where the test holds."""
+    assert isinstance(end, tirx.BufferStore)
+    operands = [test if place == _KEEP else operand for place, operand in enumerate(call.args)][1:]
+    return tirx.BufferStore(end.buffer, tirx.call_extern("int8", _END, *operands), list(end.indices))
+
+
+def _end(part: Stmt) -> ir.Call | None:
+    """The call that makes an error of a sum, if that is what a statement stores."""
+    value = part.value if isinstance(part, tirx.BufferStore) else None
+    return value if value is not None and is_helper(value) and helper_name(value) == _END else None
+
+
+def _bit(keep: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
+    """(byte, number of its bit) of `0 < (byte >> number & 1)`."""
+    if not isinstance(keep, tirx.LT) or not isinstance(keep.b, tirx.BitwiseAnd):
+        return None
+    shifted, one = keep.b.a, keep.b.b
+    if not isinstance(shifted, tirx.RShift) or not isinstance(one, tirx.IntImm) or int(one) != 1:
+        return None
+    return shifted.a, shifted.b
+
+
+def _only_sums(part: Stmt, sums: set[Buffer]) -> bool:
+    """Whether a statement adds to these sums, and does nothing else."""
+    nodes = list(_all(part))
+    stores = [node.buffer for node in nodes if isinstance(node, tirx.BufferStore)]
+    calls = [node for node in nodes if is_helper(node)]
+    given = {addressed(operand).source for call in calls for operand in call.args if is_call(operand, "address_of")}
+    adds = bool(stores) or bool(given & sums)
+    return adds and bool(calls) and all(helper_name(call) in _SUMS for call in calls) and set(stores) <= sums
+
+
+def _all(node: Tir) -> Iterator[Tir]:
+    yield node
+    for child in children(node):
+        yield from _all(child)
