@@ -3,9 +3,9 @@
 Four tasks: the digits example turned in its own way, and the network of 7 convolutions on turned images, on low
 contrast with noise, and under a new head (see choice.py); all of it trained in float32. `finetune` sees 400 samples
 (700 of the example). A fine grid of 33 rates over two decades and a half is then trained for as many epochs as it
-recommends, with the same schedule, on the same samples and as many seeds; both are judged by test samples that chose
-nothing. A point of the grid is smoothed with its two neighbours: the largest of 33 means of noisy trainings is above
-the truth.
+recommends, with the same schedule, on the same samples; both are judged by test samples that chose nothing. A point of
+the grid is smoothed with its two neighbours: the largest of 33 means of noisy trainings is above the truth. The rate
+that is recommended is trained on as many seeds as such three points together.
 
 usage: python -m benchmarks.finetune [--tasks digits,turned,..] [--seeds N] [--task-seed N]
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 TASKS = ("digits", "turned", "contrast", "head")
 GRID = tuple(10.0 ** (-1.25 + step / 12.8) for step in range(33))
 """Times the rate that the options say."""
+NEIGHBOURS = 3
+"""Points of the grid that are smoothed together."""
 EPOCHS = 24
 BAR_POINTS, BAR_SHARE = 1.0, 0.1
 
@@ -70,14 +73,15 @@ def measure(name: str, seeds: int, task_seed: int, folder: Path) -> tuple[float,
         for rate in GRID
         for seed in range(seeds)
     ]
+    runs += [replace(runs[0], rate=found.rate, seed=50 + seed) for seed in range(NEIGHBOURS * seeds)]
     curves = learn_all(builds, runs, -1, lambda _index, _curve: None)
     ends = np.array([100 * (curve.scores[-1].accuracy or 0.0) * (not curve.failed) for curve in curves])
-    means = ends.reshape(len(GRID), seeds).mean(axis=1)
-    smooth = np.convolve(means, np.ones(3) / 3, "valid")
-    best, mine = smooth.max(), 100 * (final.curve[-1].accuracy or 0.0)
+    means = ends[: len(GRID) * seeds].reshape(len(GRID), seeds).mean(axis=1)
+    smooth = np.convolve(means, np.ones(NEIGHBOURS) / NEIGHBOURS, "valid")
+    best, mine = smooth.max(), ends[len(GRID) * seeds :].mean()
     share = searched / (len(GRID) * seeds * EPOCHS * final.steps)
     rate = options.learning_rate * GRID[1 + int(smooth.argmax())]
-    row = f"| {name} | {100 * (final.curve[0].accuracy or 0):.1f} | {found.chosen.rate:.3g} | {epochs} | {mine:.1f} "
+    row = f"| {name} | {100 * (final.curve[0].accuracy or 0):.1f} | {found.rate:.3g} | {epochs} | {mine:.1f} "
     return best - mine, share, f"{row}| {rate:.3g} | {best:.1f} | {best - mine:+.1f} | {share:.1%} |"
 
 

@@ -65,7 +65,7 @@ class Family:
     first: int
 
 
-DIGITS = Recipe(batch=8, clip=1.0, passes=12, rates=(0.03, 0.1, 0.3, 1.0))
+DIGITS = Recipe(batch=8, clip=1.0, passes=12, rates=(0.1, 0.3, 1.0, 3.0, 10.0))
 KEYWORDS = Recipe(batch=1, clip=None, passes=12, rates=(0.001, 0.003, 0.01, 0.03))
 
 

@@ -43,13 +43,15 @@ class Run:
 class Firmware:
     """A program of an example: main, with all C of the folder `out`, and the files that it reads (name -> bytes).
 
-    shown: a line that it prints as it is shown, from the line and all that was printed so far.
+    shown: a line that it prints as it is shown, from the line and all that was printed so far. flags: of the compiler,
+    besides those of every example.
     """
 
     main: Path
     out: Path
     files: Mapping[str, bytes]
     shown: Callable[[str, str], str] = lambda line, _so_far: f"  {line}"
+    flags: tuple[str, ...] = ()
 
 
 def say(text: str = "") -> None:
@@ -69,9 +71,12 @@ def compile_model(arguments: list[str]) -> None:
         sys.exit(finished.returncode)
 
 
-def train(firmware: Firmware, build: Path, host_only: bool) -> tuple[Run, Run | None]:
-    """(the run to report, the host's run if the first is the board's): the board's where its tools are installed."""
-    tools, target = find_tools(), load_target(TARGET)
+def train(firmware: Firmware, build: Path, host_only: bool, name: str = TARGET) -> tuple[Run, Run | None]:
+    """(the run to report, the host's run if the first is the board's): the board's where its tools are installed.
+
+    name: of the target.
+    """
+    tools, target = find_tools(), load_target(name)
     if tools.host_cc is None:
         sys.exit("no C compiler found (apt-get install gcc)")
     host_build = _build_command(tools.host_cc, firmware, None)
@@ -110,7 +115,7 @@ def _build_command(compiler: str, firmware: Firmware, board: Target | None) -> l
     """The compiler's command line; `board` None builds for the host what the board computes."""
     out = firmware.out
     sources = [str(path) for path in (*sorted(out.glob("*.c")), firmware.main)]
-    common = [*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, f"-I{out}", f"-I{out / 'verify'}", *sources]
+    common = [*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, *firmware.flags, f"-I{out}", f"-I{out / 'verify'}", *sources]
     if board is None:
         tail = [str(out / "verify" / "host.c"), "-no-pie", "-o", "firmware"]
         return [compiler, *HOST_FLAGS, *common, *tail]

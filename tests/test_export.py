@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +104,14 @@ def test_a_calibrated_build(tmp_path: Path) -> None:
     run(*arguments(tmp_path, out)).check_error("E0101", 2)
     assert "float32" in run(*arguments(tmp_path, out, **calib)).check_success().out
     assert (outputs(out.read_bytes(), x).argmax(axis=1) == wanted.argmax(axis=1)).mean() > 0.97
+
+
+@pytest.mark.parametrize("accumulate", ["exact", "inplace"])
+def test_a_clipped_build_with_a_batch(accumulate: str, tmp_path: Path) -> None:
+    """What --batch and --accumulate are decides whether squares are part of a checkpoint."""
+    options: dict[str, Any] = {"batch": 4, "accumulate": accumulate, "clip_norm": 1.0, "update": "head"}
+    compiled = tt.compile(DIGITS / "digits.onnx", verify="none", **options)
+    compiled.save(tmp_path / "out")
+    with compiled.twin() as twin:
+        twin.save(tmp_path / "device.bin")
+    run(*arguments(tmp_path, tmp_path / "trained.onnx")).check_success()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -130,6 +131,47 @@ def test_longer_trainings_are_taken_only_where_they_are_better(own: Path, monkey
         assert found.worth_it and sum("<- taken" in line for line in finding_lines(found)) == 1
     best = {1: 0.1, 2: 0.1, 6: 0.1}
     assert not found_by(own).worth_it
+
+
+def test_rates_outside_of_the_first_are_tried_while_they_are_better(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 0.000316 to 0.316 the best is at an end; and what is recommended is the top between three, not one of them."""
+
+    def learned(_builds: Any, runs: Sequence[LearningRun], _jobs: int, told: Any) -> list[Curve]:
+        found = [Curve((Score(9.0, 0.1), Score(1.0, worth(run.rate) + 0.001 * run.epochs)), (), 9) for run in runs]
+        for index, curve in enumerate(found):
+            told(index, curve)
+        return found
+
+    def worth(rate: float) -> float:
+        return 0.9 - 0.01 * math.log10(rate / best) ** 2
+
+    monkeypatch.setattr(search, "learn_all", learned)
+    for best in (4.0, 0.03, 2e-5):
+        found = found_by(own, Effort(6, 3, clips=(0.0,), jobs=1))
+        rates = [one.rate for one in found.rounds[0]]
+        assert rates == sorted(rates) and min(rates) < best < max(rates) and len(rates) == (7 if best == 0.03 else 10)
+        assert found.rate == pytest.approx(best, rel=1e-3)
+        assert tomllib.loads(finding_toml(found, {}))["lr"] == found.rate
+    best = 1e6
+    assert len(found_by(own, Effort(6, 3, clips=(0.0,), jobs=1)).rounds[0]) == 7 + search.MORE_RATES
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "steps"),
+    [
+        ((0.8, 0.9, 0.8), 0.0),
+        ((0.8, 0.9, 0.86), 0.2143),
+        ((0.9, 0.89, 0.8), -0.625),
+        ((0.9, 0.8, 0.65), -1.0),  # the top is outside
+        ((0.8, 0.86, 0.9), 1.0),
+        ((0.9, 0.85, 0.9), -1.0),  # there is none
+        ((0.9, 0.9, 0.9), -1.0),
+    ],
+)
+def test_the_top_of_a_parabola(accuracies: tuple[float, ...], steps: float) -> None:
+    rates = (0.01, 0.03, 0.09)
+    tried = [Tried(1, 0.0, r, 1, (Score(1.0, a),), 0) for r, a in zip(rates, accuracies, strict=True)]
+    assert math.log(search.top_of(tried) / 0.03, 3) == pytest.approx(steps, abs=2e-4)
 
 
 def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Path) -> None:
@@ -312,7 +354,7 @@ def test_curves() -> None:
     assert mean_curve(curves, [False, True])[1] == Score(float("inf"), 0.35)
     bad = Tried(1, 0.0, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
     one = Learned(0, (Score(1.0), Score(0.4), Score(0.35)), (), 0.0, 7)
-    page = finding_html(Finding(((bad, bad),), bad, (one,), 0, 1), "<m>")
+    page = finding_html(Finding(((bad, bad),), bad, 1.0, (one,), 0, 1), "<m>")
     assert "&lt;m&gt;" in page
     assert re.findall('points="([^"]*)"', page) and not re.search('points="[^"]*(inf|nan)', page)
     assert one.epochs_to_most == 1 and one.epochs == 2
@@ -380,7 +422,7 @@ def test_where_nothing_gets_better_no_rate_is_written() -> None:
     """And losses that are not finite are drawn as the worst."""
     bad = Tried(1, 0.0, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
     one = Learned(0, (Score(1.0), Score(float("inf"))), (), 0.0, 7)
-    found = Finding(((bad,),), bad, (one,), 0, 1)
+    found = Finding(((bad,),), bad, 1.0, (one,), 0, 1)
     text = finding_toml(found, {"arena": "24KB"})
     assert tomllib.loads(text) == {"arena": "24KB"} and "recommend  nothing" in text
     assert len(finding_lines(found)) > 3

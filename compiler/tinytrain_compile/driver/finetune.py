@@ -1,8 +1,8 @@
 """`tinytrain-compile finetune`: which learning rate, how many epochs, which batch; and what that gains on own samples.
 
 The search halves successively (Jamieson and Talwalkar, AISTATS 2016): many rates for a few epochs, the better ones for
-longer and on more seeds, then rates between them. Work is counted: see the constants. What is recommended is trained
-again on all own samples, and judged by samples that nothing was chosen by.
+longer and on more seeds, then rates between them, and the top of the parabola through these. Work is counted: see the
+constants. What is recommended is trained again on all own samples, and judged by samples that nothing was chosen by.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.report import finding_html, finding_toml
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
-FIRST_RATES = tuple(10.0 ** (power / 2) for power in range(-3, 4))
+STEP = 10.0**0.5
+FIRST_RATES = tuple(STEP**power for power in range(-3, 4))
 """Learning rates of the first round, times the one that the options say."""
-NEXT_TO = (10.0**-0.25, 1.0, 10.0**0.25)
-"""Rates of the last round, times the best so far."""
+MORE_RATES = 4
+"""At most so many more in that round, while the best is the largest or the smallest of its own."""
+NEXT_TO = (10.0**-0.375, 10.0**-0.125, 10.0**0.125)
+"""Rates of the last round, times the best so far: longer trainings want smaller ones."""
 SURVIVORS = 3
 """Rates of the second round."""
 FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 3, 2
@@ -63,7 +66,7 @@ class Effort:
     def most_runs(self, builds: int, old: bool) -> int:
         """Of a search with so many builds, final ones included. old: whether there are old samples."""
         first, second = len(FIRST_RATES) * builds, SURVIVORS * min(SECOND_SEEDS, self.seeds)
-        return first + second + (len(NEXT_TO) + (2 if old else 1)) * self.seeds
+        return first + MORE_RATES + second + (len(NEXT_TO) + (2 if old else 1)) * self.seeds
 
 
 def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress, keep: bool = False) -> Finding:
@@ -202,9 +205,8 @@ class _Search:
     def run(self) -> Finding:
         """Three rounds, then what is recommended on all samples."""
         epochs, seeds = self.effort.epochs, self.effort.seeds
-        rates = [variant.project.summary.learning_rate for variant in self.variants]
-        each = [(build, rate * step) for build, rate in enumerate(rates) for step in FIRST_RATES]
-        first = self._round(each, 1, max(1, epochs // FIRST_SHARE))
+        tried = self._first_round(max(1, epochs // FIRST_SHARE))
+        each, first = list(tried), tuple(tried.values())
         best = sorted(range(len(each)), key=lambda index: first[index].best.worth, reverse=True)[:SURVIVORS]
         again = [each[index] for index in sorted(best)]
         second = self._round(again, min(SECOND_SEEDS, seeds), max(1, epochs // SECOND_SHARE))
@@ -212,11 +214,27 @@ class _Search:
         last = [(self.taken, rate * step) for step in NEXT_TO]
         third = self._round(last, seeds, epochs)
         chosen = max(third, key=lambda one: one.best.worth)
+        rate = top_of(third)
         shorter = max(second, key=lambda one: one.best.worth)
         if chosen.settles and shorter.best.worth > chosen.best.worth:  # longer trainings make it worse
-            chosen = shorter
-        learned = self._final(self.taken, chosen.rate, max(1, chosen.best_epoch))
-        return Finding((first, second, third), chosen, learned, _replay(learned), self.made)
+            chosen, rate = shorter, shorter.rate
+        rate = float(f"{rate:.4g}")  # as it is written
+        learned = self._final(self.taken, rate, max(1, chosen.best_epoch))
+        return Finding((first, second, third), chosen, rate, learned, _replay(learned), self.made)
+
+    def _first_round(self, epochs: int) -> dict[tuple[int, float], Tried]:
+        """(variant, rate) -> how it went, in order of both: FIRST_RATES, and more where the best may lie outside."""
+        rates = [variant.project.summary.learning_rate for variant in self.variants]
+        each = [(build, rate * step) for build, rate in enumerate(rates) for step in FIRST_RATES]
+        found = dict(zip(each, self._round(each, 1, epochs), strict=True))
+        for _ in range(MORE_RATES):
+            build, best = max(found, key=lambda one: found[one].best.worth)
+            own = [rate for other, rate in found if other == build]
+            if min(own) < best < max(own):
+                break
+            more = (build, best * STEP if best == max(own) else best / STEP)
+            (found[more],) = self._round([more], 1, epochs)
+        return dict(sorted(found.items()))
 
     def _round(self, each: Sequence[tuple[int, float]], seeds: int, epochs: int) -> tuple[Tried, ...]:
         runs = [self._run(b, rate, seed, epochs) for b, rate in each for seed in range(seeds)]
@@ -265,6 +283,20 @@ class _Search:
 
         learn_all(self.builds, missing, self.effort.jobs, done)
         return [curve_of(found) for run in runs if (found := self.known.of(run.key)) is not None]
+
+
+def top_of(tried: Sequence[Tried]) -> float:
+    """The rate at the top of the parabola through three accuracies (losses, where there are none), over logarithms of
+    rates that are equally far apart: less noisy than the best of three. Never outside them, nor further than half a
+    step from the best, which is the answer where there is no top.
+    """
+    below, middle, above = (-one.best.loss if one.best.accuracy is None else one.best.accuracy for one in tried)
+    best = max(range(3), key=lambda index: tried[index].best.worth)
+    bend = below - 2 * middle + above
+    if not np.isfinite(bend) or bend >= 0:
+        return tried[best].rate
+    top = min(max((below - above) / (2 * bend), -1.0, best - 1.5), 1.0, best - 0.5)  # steps from the middle
+    return tried[1].rate * (tried[2].rate / tried[1].rate) ** top
 
 
 def _means(curves: Sequence[Curve]) -> tuple[Score, ...]:

@@ -16,14 +16,17 @@ REPORT = "report.json"
 _RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}
 """What decides which numbers a step makes and how they are stored. Samples and targets come and go; what layers keep of
 their inputs is part of the scheme."""
+_OF_CLIPPING = frozenset(("batch", "accumulate"))
+"""With --clip-norm these decide whether the squares of the step before are stored."""
 
 
 def recorded(options: CompileOptions, told: bool) -> dict[str, Any]:
     """By the command's long names, `_` for `-`; of a file its name alone. told: the model says how it is trained."""
     found: dict[str, Any] = {}
+    names = _RECORDED | (_OF_CLIPPING if options.clip_norm is not None else frozenset[str]())
     for item in fields(CompileOptions):
         value, known = getattr(options, item.name), item.name in options.given
-        if item.name in _RECORDED and (known or (value != item.default and not told)) and value not in (None, (), {}):
+        if item.name in names and (known or (value != item.default and not told)) and value not in (None, (), {}):
             found[_long(item.name)] = _plain(value)
     return found
 
@@ -57,7 +60,7 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
         options, scheme = dict(content["options"]), str(content["scheme"])
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise wrong("says no options: it is damaged, or of an earlier version") from problem
-    unknown = sorted(set(options) - {_long(name) for name in _RECORDED})
+    unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING})
     if unknown:
         raise wrong(f"has the unknown option {unknown[0]!r}")
     for name, path in files.items():

@@ -22,6 +22,8 @@ def shaped(name: str, y: Array, wanted: tuple[int, ...], classes: int) -> Array:
     what, way = f"y has shape {y.shape}", f"this loss takes {wanted}"
     if classes and _is_one_hot(y, wanted, classes):
         what, way = f"y is one-hot, of shape {y.shape}", f"give class indices of shape {wanted}: y.argmax(axis=1)"
+    elif classes and y.dtype.kind == "f" and y.size == math.prod(wanted) * classes:
+        way = f"classes are integers of shape {wanted}; for values: --loss mse (or bce for yes and no)"
     raise CompileError("E0305", name, what, way)
 
 

@@ -140,14 +140,16 @@ class Learned:
 class Finding:
     """All that `finetune` found.
 
-    rounds: what was tried. chosen: of the last one. learned: what is recommended without replay and, where there are
-    old samples, with it. replay: old samples to keep, 0 for none. samples, tests: how many of them. trainings: run.
-    step: what a call costs on the target by its figures; calls: of an update. update: what is trained; scheme: as a
-    file, where that was chosen by --update auto ("" else). notes: what was made of the samples.
+    rounds: what was tried. chosen: of the last one. rate: what is recommended, near that of chosen. learned: what that
+    gives without replay and, where there are old samples, with it. replay: old samples to keep, 0 for none. samples,
+    tests: how many of them. trainings: run. step: what a call costs on the target by its figures; calls: of an update.
+    update: what is trained; scheme: as a file, where that was chosen by --update auto ("" else). notes: what was made
+    of the samples.
     """
 
     rounds: tuple[tuple[Tried, ...], ...]
     chosen: Tried
+    rate: float
     learned: tuple[Learned, ...]
     replay: int
     trainings: int

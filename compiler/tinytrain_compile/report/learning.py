@@ -94,7 +94,7 @@ def _advice(finding: Finding) -> list[str]:
         return [f"{'recommend':<10} nothing: no rate made anything better on samples that were held back"]
     kept = f"; keep {finding.replay} old samples and replay one after each new one" if finding.replay else ""
     clip = f" --clip-norm {finding.chosen.clip:g}" if finding.chosen.clip else ""
-    options = f"--lr {finding.chosen.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
+    options = f"--lr {finding.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
     falling = f"{'':<10} falling to 0 along a cosine over all updates (--runtime schedule, docs/training-loop.md)"
     return [f"{'recommend':<10} {options}{kept}", *([falling] if finding.chosen.settles else [])]
 
@@ -118,7 +118,7 @@ def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
     """What a compilation reads by --config: options that were given (long name -> value), and what is recommended."""
     if not finding.worth_it:
         return _toml(options, finding)
-    found = {**options, "lr": float(f"{finding.chosen.rate:.4g}"), "batch": finding.chosen.batch}
+    found = {**options, "lr": float(f"{finding.rate:.4g}"), "batch": finding.chosen.batch}
     found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
     found["epochs"] = finding.taken.epochs
     found |= {"runtime": "schedule"} if finding.chosen.settles else {}

@@ -1,0 +1,134 @@
+"""Trains a model of your own on your own samples in QEMU: what finetune recommended, on the board.
+
+    tinytrain-compile finetune model.onnx --data own.npz
+    tinytrain-compile model.onnx --config finetune.toml
+    python examples/own/run.py model.onnx --data own.npz
+    tinytrain-compile export model.onnx --checkpoint own/trained.bin -o trained.onnx
+    python examples/own/judge.py trained.onnx
+
+Any model and number format; own.npz is what finetune takes (docs/finetune.md). Its test samples train nothing.
+Into the folder own/ go main.c with your model's name, to go on from, the checkpoint trained.bin, and judged.npz: the
+test samples with what the board made of them. Without arm-none-eabi-gcc or qemu-system-arm it trains on the host alone,
+and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from board import Firmware, check_equal, facts, say, show, train
+
+import tinytrain_compile as tt
+from tinytrain_compile.driver.project_options import read_project
+from tinytrain_compile.files.own_data import read_own_data
+
+HERE = Path(__file__).resolve().parent
+
+
+def own_arrays(path: Path, seed: int) -> dict[str, Any]:
+    """x, y, x_test, y_test of an .npz as finetune takes them: what is missing is split off, or repeats the input."""
+    arrays, notes = read_own_data(path, seed)
+    for note in notes:
+        say(f"samples    {note}")
+    if "y" not in arrays:
+        say("samples    there is no y: the network learns to repeat its input")
+        arrays |= {"y": arrays["x"], "y_test": arrays["x_test"]}
+    return arrays
+
+
+def twin_of(model: Path, project: Path, scheme: Path, calib: Path | None) -> tt.Twin:
+    """The model of an output folder on the desk; scheme: where to put what it trains."""
+    options, text = read_project(project, {"calib": calib, "weights": None})
+    scheme.write_text(text, encoding="utf-8")
+    plain = {"update": scheme, "verify": "none", "remat": "off", "stream": "off"}
+    return tt.compile(model, **{**options, **plain}).twin()
+
+
+def samples(twin: tt.Twin, arrays: Mapping[str, Any], together: int, seed: int) -> dict[str, bytes]:
+    """train.bin and test.bin: what main.c reads in place of a sensor. The order is drawn once.
+
+    together: samples that a call takes.
+    """
+    x, y = twin.as_slots(arrays["x"], arrays["y"])
+    order = np.random.default_rng(seed).permutation(len(x))
+    calls = (order[at : at + together] for at in range(0, len(x) - together + 1, together))
+    own = b"".join(x[call].tobytes() + y[call].tobytes() for call in calls)
+    return {"train.bin": own, "test.bin": twin.as_inputs(arrays["x_test"]).tobytes()}
+
+
+def own_program(project: Path, work: Path) -> Path:
+    """main.c with the prefix of a project, and what it includes."""
+    (header,) = (path for path in project.glob("*_train.h"))
+    prefix = header.name.removesuffix("_train.h")
+    text = (HERE / "main.c").read_text(encoding="utf-8")
+    text = re.sub(r"\bown_", f"{prefix}_", re.sub(r"\bOWN_", f"{prefix.upper()}_", text))
+    (work / "main.c").write_text(text, encoding="utf-8")
+    shutil.copyfile(HERE.parent / "firmware.h", work / "firmware.h")
+    return work / "main.c"
+
+
+def told(score: Mapping[str, float]) -> str:
+    """A score for people."""
+    accuracy = f"accuracy {100 * score['accuracy']:.1f} %   " if "accuracy" in score else ""
+    return f"{accuracy}loss {score['loss']:.4g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--data", type=Path, required=True, help="your samples, as finetune takes them")
+    parser.add_argument("--project", type=Path, default=Path("out"), help="what tinytrain-compile wrote (default: out)")
+    parser.add_argument("--calib", type=Path, help="the file that the project was calibrated with, if it was")
+    parser.add_argument("--work", type=Path, default=Path("own"), help="folder for what is made (default: own)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of samples, and of a split as finetune's")
+    parser.add_argument("--host", action="store_true", help="train on the host only, even where QEMU is installed")
+    given = parser.parse_args()
+    try:
+        learn(given, given.work.resolve(), given.project.resolve())
+    except tt.CompileError as problem:
+        sys.exit(str(problem))
+
+
+def learn(given: argparse.Namespace, work: Path, project: Path) -> None:
+    """Build the program, train, judge."""
+    arrays = own_arrays(given.data, given.seed)
+    work.mkdir(parents=True, exist_ok=True)
+    with twin_of(given.model, project, work / "update.toml", given.calib) as twin:
+        program = own_program(project, work)
+        report = json.loads((project / "report.json").read_text(encoding="utf-8"))
+        updates = len(arrays["x"]) // report["batch"]
+        if updates == 0:
+            sys.exit(f"a batch of {report['batch']} is more than the {len(arrays['x'])} samples to train on")
+        flags = (f"-DBATCH={report['batch']}u", f"-DUPDATES={updates}u")
+        files = samples(twin, arrays, report["micro_batch"], given.seed)
+        result, host = train(Firmware(program, project, files, flags=flags), work, given.host, report["target"])
+        folder = work / ("host" if host is None else "qemu")
+        test = arrays["x_test"], arrays["y_test"]
+        before = twin.evaluate(*test)
+        shutil.copyfile(folder / "trained.bin", work / "trained.bin")
+        twin.load(work / "trained.bin")
+        outputs = twin.predict(arrays["x_test"])
+        same = twin.instance.infer(twin.as_inputs(arrays["x_test"])).tobytes() == (folder / "outputs.bin").read_bytes()
+        say(f"\nlearned    {len(outputs)} test samples: {told(before)} -> {told(twin.evaluate(*test))}")
+        np.savez(work / "judged.npz", x=test[0], y=test[1], outputs=outputs)
+    say("\n".join([*facts(result, host, report), f"wrote      {', '.join(show(work / n) for n in RESULTS)}"]))
+    check_equal(result, host)
+    if not same:
+        sys.exit("the board's outputs are not the twin's: please report this")
+
+
+RESULTS = ("main.c", "trained.bin", "judged.npz")
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""examples/own: its program trains whatever model, and what it learns is what a twin of the same calls does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tinytrain_compile as tt
+from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile.twin.loop import Schedule
+
+OWN = ROOT / "examples" / "own"
+DIGITS = ROOT / "examples" / "digits"
+
+
+def python(script: Path, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(script), *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+def values_model(path: Path) -> None:
+    """y = x W + b of three values, for a loss on values."""
+    rng = np.random.default_rng(0)
+    w = numpy_helper.from_array(rng.standard_normal((5, 3)).astype(np.float32), "w")
+    b = numpy_helper.from_array(np.zeros(3, np.float32), "b")
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c]) for n, c in (("x", 5), ("y", 3))]
+    graph = helper.make_graph([helper.make_node("Gemm", ["x", "w", "b"], ["y"])], "values", ends[:1], ends[1:], [w, b])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_a_model_of_values_trains_on_the_board_as_its_twin_does(tmp_path: Path) -> None:
+    """In batches of several calls; without a test set, so that one is split off; back in the file it is what it was."""
+    model, rng = tmp_path / "values.onnx", np.random.default_rng(1)
+    values_model(model)
+    x = rng.standard_normal((45, 5)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x, y=x[:, :3] * 2)
+    options = {"loss": "mse", "lr": 0.05, "batch": 4, "micro_batch": 2, "verify": "none", "epochs": 3}
+    compiled = tt.compile(model, **options, runtime="schedule")
+    compiled.save(tmp_path / "out")
+    done = python(OWN / "run.py", model, "--data", "own.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = [float(found) for found in re.findall(r"epoch +\d+   loss ([0-9.]+)", done.stdout)]
+    assert len(losses) == 3 and losses[2] < losses[0]
+    assert "9 of 45 samples are kept" in done.stdout and re.search(r"^equal      yes: ", done.stdout, re.MULTILINE)
+    with compiled.twin() as twin:
+        rest = [row for row in range(45) if not (np.load(tmp_path / "own" / "judged.npz")["x"] == x[row]).all(1).any()]
+        order = np.asarray(rest)[np.random.default_rng(0).permutation(36)]
+        falling = Schedule("cosine", 0.05, every=27)
+        for update in range(27):
+            some = order[update % 9 * 4 : update % 9 * 4 + 4]
+            twin.train_step(x[some], x[some, :3] * 2, lr=falling.rate_of(update))
+        assert twin.instance.save() == (tmp_path / "own" / "trained.bin").read_bytes()
+    checkpoint = ["--checkpoint", "own/trained.bin", "-o", "trained.onnx"]
+    command = [sys.executable, "-m", "tinytrain_compile", "export", "values.onnx", *checkpoint]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    judged = python(OWN / "judge.py", "trained.onnx", cwd=tmp_path)
+    found = re.search(r"9 test samples, mean squared error (\S+); largest difference to the board (\S+)", judged.stdout)
+    assert found is not None, judged.stdout + judged.stderr
+    assert float(found[2]) < 1e-5
+    learned = re.search(r"learned    9 test samples: loss (\S+) -> loss (\S+)", done.stdout)
+    assert learned is not None and float(found[1]) == pytest.approx(float(learned[2]), rel=1e-3)
+
+
+def test_the_program_of_an_int8_model_learns(tmp_path: Path) -> None:
+    options = {"quant": "int8", "calib": DIGITS / "calib.npz", "batch": 4, "clip_norm": 1.0, "lr": 0.1, "epochs": 1}
+    tt.compile(DIGITS / "digits.onnx", update="head", verify="none", **options).save(tmp_path / "out")
+    own = ("--data", DIGITS / "data.npz", "--calib", DIGITS / "calib.npz", "--host")
+    done = python(OWN / "run.py", DIGITS / "digits.onnx", *own, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"accuracy ([0-9.]+) %.* -> accuracy ([0-9.]+) %", done.stdout)
+    assert found is not None and float(found[2]) > float(found[1]) + 10
+
+
+def test_what_is_missing_is_one_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((12, 5), np.float32), y=np.zeros((12, 3), np.float32))
+    values_model(tmp_path / "values.onnx")
+    done = python(OWN / "run.py", "values.onnx", "--data", "own.npz", cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "name the folder" in done.stderr
