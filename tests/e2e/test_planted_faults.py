@@ -55,7 +55,8 @@ def in_function(name: str, pattern: str, new: str) -> Change:
     def change(text: str) -> str:
         start = re.search(rf"^void {name}\(", text, re.MULTILINE)
         assert start is not None
-        return text[: start.start()] + re.sub(pattern, new, text[start.start() :], count=1)
+        end = text.index("\n}\n", start.start()) + 3
+        return text[: start.start()] + re.sub(pattern, new, text[start.start() : end], count=1) + text[end:]
 
     return change
 
@@ -83,7 +84,7 @@ def test_one_flipped_bit_of_a_trained_weight(sound: chain.Project) -> None:
 
 
 def test_wrong_update_kernel_names_tensor_and_step(sound: chain.Project) -> None:
-    change = in_function(r"net_sgd_update_4x10", r"= (\S+) - ", r"= \1 + ")
+    change = in_function(r"net_sgd_update_4x10", r"(tt_sgd\([^;]*, )(\S+, 40\);)", r"\1-\2")
     text = failure(planted(sound, "net_kernels.c", change))
     assert re.search(r"'fc3_weight', step 0, index \d+: the C code gives \S+, the reference \S+", text), text
 
