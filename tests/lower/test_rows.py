@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import ROW_OPS, check_rows_on_board, has_rows, row_cases
 from testing.layers import rows_layer, streamed_layer
+from testing.ops.case import Case
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
+from tinytrain_compile.ir import Node
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.int8.conv_form import forward_row_lines
 
 CASES = 8
@@ -46,6 +50,35 @@ def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
     odd = [c for c in cases if c.attrs.conv.groups > 1 and c.attrs.input_hw[0] % c.attrs.conv.strides[0]]  # type: ignore[attr-defined]
     assert odd
     run_sanitised(odd, tmp_path, make=partial(by_row_blocks, step=1, ring=True))
+
+
+def spread_streams() -> list[Case]:
+    """Streams of errors of which some lie with zeros between their rows."""
+    return [case for case in cases_of("Stream", 60) if any(_apart(node) > 1 for node in case.attrs.nodes)]  # type: ignore[attr-defined]
+
+
+def _apart(node: Node) -> int:
+    form = row_form(node)
+    return form.apart if form is not None and form.sum is None else 1
+
+
+@pytest.mark.parametrize("context", [SCALAR, VECTORS], ids=["scalar", "vectors"])
+def test_streams_of_errors_with_zeros_between_their_rows(context: KernelContext, tmp_path: Path) -> None:
+    cases = spread_streams()
+    assert len(cases) > 10
+    run_sanitised(cases, tmp_path, context=context)
+
+
+def test_zeros_between_rows_of_an_error_that_are_forgotten_are_seen(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(spread_streams(), tmp_path, partial(re.sub, r"(tt_find_rows_apart\(.*), \d+\);", r"\1, 1);"))
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m55"])
+def test_streams_with_zeros_between_rows_on_a_board(target: str) -> None:
+    assert all(found.equal for found in measure(spread_streams()[:6], target))
 
 
 @pytest.mark.parametrize(("size", "outputs"), [(24, 4), (32, 6)])

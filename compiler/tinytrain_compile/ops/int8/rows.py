@@ -64,7 +64,7 @@ def convolution_rows(node: Node) -> RowForm | None:
         tiles, stays = forward_row_product(node)
         if tiles.ready:
             return RowForm(maps, scratch_bytes=_aligned(tiles.scratch_bytes))
-        strip = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
+        strip = _aligned(tiles.strip_bytes) + _aligned(tiles.ends_bytes)
         size = strip + (0 if tiles.direct else _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis]))
         kept = strip if stays else _aligned(_SUM * outputs)  # vectors keep a sum of every channel's weights
         return RowForm(maps, kept_bytes=kept, scratch_bytes=max(kept, size))
@@ -82,26 +82,27 @@ def convolution_rows(node: Node) -> RowForm | None:
 
 
 def error_rows(node: Node) -> RowForm | None:
-    """The rule of a data gradient, 1x1 or depthwise; not where strides leave zeros between the rows of the error."""
+    """The rule of a data gradient, 1x1 or depthwise."""
     conv = geometry(node)
     maps = tuple(position(node, name) for name in ("g", *_mask(node)))
     if not _whole_bytes(node):
         return None
     if is_product(conv):
-        tiles = error_row_product(node)
+        tiles, stays = error_row_product(node)
         if tiles.ready:
             return RowForm(maps, scratch_bytes=_aligned(tiles.scratch_bytes))
-        kept = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
-        return RowForm(maps, kept_bytes=kept, scratch_bytes=kept + _aligned(_WIDE * tiles.depth * tiles.tile[0]))
-    phases = backward_phases(node)
-    if not is_depthwise(node) or conv.strides[0] != phases[0]:
+        strip = _aligned(tiles.strip_bytes) + _aligned(tiles.ends_bytes)
+        size = strip + _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis])
+        return RowForm(maps, kept_bytes=strip if stays else 0, scratch_bytes=size)
+    if not is_depthwise(node):
         return None
+    phases = backward_phases(node)
     deep, high = backward_depthwise(node), phases[0]
     reach = deep.taps[0] + (high - 1 + conv.pads[0] % high) // high
     sizes = (reach * deep.padded[1], math.prod(phases) * deep.taps[0] * deep.taps[1])
     scratch = sum(_aligned(_WIDE * size) for size in sizes)
     pad = deep.taps[0] - 1 - conv.pads[0] // high
-    return RowForm(maps, reach, 1, pad, 0, scratch, windows=True, unit=high)
+    return RowForm(maps, reach, 1, pad, 0, scratch, True, conv.strides[0] // high, high)
 
 
 def rows_of_sum(

@@ -89,8 +89,7 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map; if they are not more
-    than the pixels of the map."""
+    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map, if these are few."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
@@ -136,7 +135,7 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     assert isinstance(attrs, QConvGradInputAttrs)
     (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
     if context.uses_vectors:
-        spec = vector_error_product(few_rows(node, count), context, count * width)
+        spec = vector_error_product(few_rows(node, count), context, count * width, None, error_row_product(node)[1])
         if spec is not None:
             return spec
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
@@ -146,7 +145,7 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
     right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.transposed)
-    tiles = error_row_product(node)
+    tiles = error_row_product(node)[0]
     left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
     out, schedule = packed_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
     return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
