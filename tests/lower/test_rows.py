@@ -81,6 +81,25 @@ def test_streams_with_zeros_between_rows_on_a_board(target: str) -> None:
     assert all(found.equal for found in measure(spread_streams()[:6], target))
 
 
+def dense_gradients() -> list[Case]:
+    """Data gradients of dense k x k layers, of which strides and pads differ."""
+    cases = [case for case in random_cases("QConvGradInput", 160) if has_rows(case, SCALAR)]
+    return [c for c in cases if c.attrs.conv.groups == 1 and c.attrs.conv.kernel != (1, 1)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("context", [SCALAR, VECTORS], ids=["scalar", "vectors"])
+def test_data_gradients_of_dense_layers(context: KernelContext, tmp_path: Path) -> None:
+    cases = dense_gradients()
+    assert len(cases) > 20 and any(row_form(case.node()).unit > 1 for case in cases)  # type: ignore[union-attr]
+    run_sanitised(cases[:12], tmp_path, context=context, make=partial(by_row_blocks, step=2, ring=True))
+
+
+def test_a_wrong_row_of_a_dense_gradient_is_seen(tmp_path: Path) -> None:
+    wrong = partial(_changed, old=f"{TABLE}[", new=f"{TABLE}[1 + ")
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(dense_gradients()[:6], tmp_path, wrong, make=partial(by_row_blocks, step=1))
+
+
 @pytest.mark.parametrize(("size", "outputs"), [(24, 4), (32, 6)])
 def test_lines_by_rows_are_of_half_a_row(size: int, outputs: int, tmp_path: Path) -> None:
     case = streamed_layer("first", size, 3, outputs, 3, 2).case()

@@ -269,7 +269,7 @@ class DenseTiles:
 
     def bytes_of_rows(self, channels: int) -> tuple[int, int]:
         """Of an output that is computed row by row: (weights of all of its channels, image rows of one, on 8 bytes)."""
-        weights = 0 if self.ready else channels * self.taps * self.run
+        weights = 0 if self.ready else math.prod(self.phases) * channels * self.taps * self.run
         rows = self.taps * (self.pitch + _PADDING)
         return -(-_WIDE * weights // _ON) * _ON, -(-_WIDE * rows // _ON) * _ON
 
