@@ -125,10 +125,10 @@ def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSp
     maps = tuple(position(node, name) for name in ("g", *attrs.mask.operands))
     if is_product(conv):
         return RowBlockSpec(_error_product(node, context, count), count, maps, rows)
-    block = _row_block(node, "g", count)
     if not is_depthwise(node):
-        return _error_dense(node, context, block, maps)
+        return _error_dense(node, context, count, maps)
     phases = backward_phases(node)
+    block = _row_block(node, "g", count)
     spec = with_table(_error_depthwise(node, context, block), block.row_at)
     return RowBlockSpec(spec, count, maps, rows // phases[0], _error_windows(node))
 
@@ -154,14 +154,15 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
 
 
-def _error_dense(node: Node, context: KernelContext, block: RowBlock, maps: tuple[int, ...]) -> RowBlockSpec:
+def _error_dense(node: Node, context: KernelContext, count: Var, maps: tuple[int, ...]) -> RowBlockSpec:
     attrs, tiles, along = node.attrs, backward_dense(node), error_patch(node).rows
     assert isinstance(attrs, QConvGradInputAttrs)
+    block = _row_block(node, "g", count)
     shape = result(node, "error").shape
     if tiles is None or shape[1] % along.phases:
         raise NoRowsError(f"{node.name}: taps or strides leave holes between rows of the error")
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
-    masks, keep = mask_operand(few_rows(node, block.count * along.phases), attrs.mask, shape)
+    masks, keep = mask_operand(few_rows(node, count * along.phases), attrs.mask, shape)
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
@@ -169,7 +170,7 @@ def _error_dense(node: Node, context: KernelContext, block: RowBlock, maps: tupl
     spec = KernelSpec([*exponents, block.image, *factor, *weights, *masks], [out, None], schedule)
     rows = shape[1] // along.phases
     windows = windows_of(rows, along.extent, along.window, 1, -along.ends[0])
-    return RowBlockSpec(with_table(spec, block.row_at), block.count, maps, rows, windows)
+    return RowBlockSpec(with_table(spec, block.row_at), count, maps, rows, windows)
 
 
 def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> KernelSpec:
