@@ -73,8 +73,8 @@ class EmitOptions:
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    pieces: StepPieces | None = None
-    """Of a step that can be computed in slices; None: only whole."""
+    pieces: tuple[StepPieces, ...] = ()
+    """Of a step that can be computed in slices: of every plan, the smallest first; (): only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
     smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
@@ -104,7 +104,9 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     planned = (*options.smaller, (train, plan))
     named = tables_of_plans(planned, prefix)
     own = [(*each, tables) for each, tables in zip(planned, named, strict=True)]
-    interfaces, models = zip(*(_planned(t, p, kernels, options, names) for t, p, names in own), strict=True)
+    pieces = options.pieces or (None,) * len(own)
+    made = (_planned(*each, kernels, options, cut) for each, cut in zip(own, pieces, strict=True))
+    interfaces, models = zip(*made, strict=True)
     interface, model = interfaces[-1], models[-1]
     with_plans(models, interfaces, prefix)
     constants = [*dict(found for each in own for found in flash_tables(*each)).items()]
@@ -149,12 +151,17 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
 
 
 def _planned(
-    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions, tables: Names
+    train: TrainGraph,
+    plan: MemoryPlan,
+    tables: Names,
+    kernels: KernelSet,
+    options: EmitOptions,
+    pieces: StepPieces | None,
 ) -> tuple[Interface, dict[str, object]]:
     """Of one plan: what a caller needs to know, and what the templates do."""
     interface = _interface(train, plan, options)
     watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.pieces)
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, pieces)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
     model["accumulates"] = interface.accumulates
