@@ -39,7 +39,7 @@ def board_files(
 
 
 def has_script(target: Target) -> bool:
-    """Whether a project for this target has a link script, which is one for Arm's start-up: of boards with a Cortex-M."""
+    """Whether a project for this target has a link script: it is for Arm's start-up, so boards with a Cortex-M do."""
     return target.board is not None and bool(target.gcc_flags)
 
 
