@@ -114,8 +114,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
     calls = sequence_names(models, prefix)
-    small = [*calls] if options.small_calls else []
-    small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
+    small = [*(calls if options.small_calls else ()), *(name for name in kernel_files if name.endswith("_small.c"))]
     external = [name for name in options.external if name.endswith(".c")]
     public = header_data(train, interface, model) if interface.counted else model
     parts = part_files(templates, public, train, options.parts, prefix)
