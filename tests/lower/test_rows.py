@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -62,6 +63,33 @@ def test_lines_by_rows_are_of_half_a_row(size: int, outputs: int, tmp_path: Path
     run_sanitised([case], tmp_path, make=partial(by_row_blocks, step=2, ring=True))
 
 
+def direct_cases() -> list[Case]:
+    """3x3 depthwise layers whose rows DSP cores multiply as they lie: with every kind of end."""
+    made: list[Case] = []
+    for size, channels, stride in ((4, 3, 1), (16, 5, 1), (8, 4, 2), (24, 2, 2)):
+        for zero in (-128, -7, 9):
+            case = streamed_layer(f"direct {size}, {zero}", size, channels, channels, 3, stride, depthwise=True).case()
+            made.append(replace(case, attrs=replace(case.attrs, y_zero=zero)))  # type: ignore[call-arg]
+    return made
+
+
+def test_rows_as_they_lie_are_those_of_the_map(tmp_path: Path) -> None:
+    """By the table, from a ring; not if it is off by one row."""
+    cases, ring = direct_cases(), partial(by_row_blocks, step=2, ring=True)
+    assert all("tt_depthwise_rows3(" in ring(case.node(), "k", SCALAR)[0].source for case in cases)
+    run_sanitised(cases, tmp_path, make=ring)
+    wrong = partial(_changed, old=f"&{TABLE}[0]", new=f"&{TABLE}[1]")
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases, tmp_path, wrong, make=partial(by_row_blocks, step=2))
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7", "cortex-m33"])
+def test_rows_as_they_lie_on_a_board(target: str) -> None:
+    assert all(found.equal for found in measure(direct_cases(), target, make=partial(by_row_blocks, step=1, ring=True)))
+
+
 @needs_qemu
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", BOARDS)
@@ -84,9 +112,11 @@ def _changed(text: str, old: str, new: str) -> str:
 def in_bands(op: str) -> list[Case]:
     """Depthwise layers whose rows lie in bands on vectors, with masks and phases too."""
     helper, rng = f"tt_depthwise8{'' if op == 'QConv' else '_error'}_rows(", np.random.default_rng(3)
-    made = []
+    made: list[Case] = []
     for size, kernel, stride, kind in ((8, 3, 1, ""), (8, 5, 1, "value"), (40, 3, 2, "bits")):
-        geometry = ((1, 8, size, 8), 8, ConvAttrs((kernel,) * 2, (stride,) * 2, (kernel // 2,) * 4, groups=8))
+        pad = kernel // 2
+        conv = ConvAttrs((kernel, kernel), (stride, stride), (pad, pad, pad, pad), groups=8)
+        geometry = ((1, 8, size, 8), 8, conv)
         mask = MaskAttrs(kind, -50, 60)
         made.append(qconv(rng, geometry, 0) if op == "QConv" else qconv_grad_input(rng, geometry, 0, mask))
         assert helper in by_row_blocks(made[-1].node(), "k", VECTORS, 2)[0].source

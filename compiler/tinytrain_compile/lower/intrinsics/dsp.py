@@ -69,6 +69,7 @@ WRITES_FIRST = {
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
     "tt_passed_bits8": 1,
+    "tt_depthwise_rows3": 1,
     "tt_depthwise8": 2,
     "tt_depthwise8_rows": 2,
     "tt_dense8": 2,
