@@ -347,7 +347,7 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
     int32_t width, int32_t channels, int32_t stride, int32_t zero)
 {
     const int32_t down = (int32_t)(line.v % 65536u);
-#if TT_HAS_DSP
+#if TT_HAS_DSP && !defined(__OPTIMIZE_SIZE__) /* -Os leaves too few registers */
     const int8_t *p0 = x + rows.at[0], *p1 = x + rows.at[1], *p2 = x + rows.at[2];
     int8_t *const end = out + (stride == 1 ? width - 1 : width) * channels; /* in memory, like the ends' numbers */
     const uint32_t u = line.u;
