@@ -296,6 +296,8 @@ def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path:
     assert kept.old[-1].accuracy is not None and kept.old[-1].accuracy > plain.old[-1].accuracy
     assert found.replay == 60 and kept.steps == 2 * plain.steps
     assert any("keep 60 old samples" in line for line in finding_lines(found))
+    written = [tomllib.loads(finding_toml(found, given))["runtime"] for given in ({}, {"runtime": "store, replay=9"})]
+    assert written == ["schedule,replay=60", "store,replay=9,schedule"]
 
 
 def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
@@ -315,6 +317,10 @@ def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
     assert last.threshold is not None and last.false_alarms is not None and last.false_alarms < 0.3
     text = "\n".join(finding_lines(found))
     assert "AUC" in text and "threshold after" in text and "learns to repeat its input" in text
+    write_finding(found, options, {"update": "all", "data": path.name, "loss": "mse"}, tmp_path / "f.toml")
+    built = tt.compile(tmp_path / "m.onnx", config=tmp_path / "f.toml", verify="host")
+    with built.twin() as twin:
+        assert built.report["verify"]["losses"][0] == pytest.approx(twin.train_step(x[:1], x[:1]), rel=1e-6)
 
 
 def test_a_threshold_is_not_of_samples_that_were_learned_by_heart(tmp_path: Path) -> None:

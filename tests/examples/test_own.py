@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 import tinytrain_compile as tt
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.twin.loop import Schedule
+from tinytrain_compile.files.own_data import old_parts
+from tinytrain_compile.twin.loop import Reservoir, Schedule
 
 OWN = ROOT / "examples" / "own"
 DIGITS = ROOT / "examples" / "digits"
@@ -86,3 +87,36 @@ def test_what_is_missing_is_one_line(tmp_path: Path) -> None:
     values_model(tmp_path / "values.onnx")
     done = python(OWN / "run.py", "values.onnx", "--data", "own.npz", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "name the folder" in done.stderr
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_old_samples_are_replayed_as_a_reservoir_on_the_desk_does(tmp_path: Path) -> None:
+    """One after each new one, in batches; those of finetune, and no others."""
+    model, rng = tmp_path / "values.onnx", np.random.default_rng(3)
+    values_model(model)
+    x = rng.standard_normal((23, 5)).astype(np.float32)
+    y = np.concatenate([x[:11, :3], -x[11:, :3]])  # 11 new samples and 12 old ones
+    own = {"x": x[:11], "y": y[:11], "x_test": x[:2], "y_test": y[:2], "x_old": x[11:], "y_old": y[11:]}
+    np.savez(tmp_path / "own.npz", **own)
+    options = {"loss": "mse", "lr": 0.05, "batch": 3, "verify": "none", "epochs": 2, "runtime": "replay=4"}
+    compiled = tt.compile(model, **options)
+    compiled.save(tmp_path / "out")
+    done = python(OWN / "run.py", model, "--data", "own.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "replay     4 old samples, one after each new one; 128 B beside the arena" in done.stdout
+    old = old_parts(12, 4)[0]
+    past, order = Reservoir[int](4, 1), np.random.default_rng(0).permutation(11).tolist()
+    for index in old.tolist():
+        past.add(11 + index)
+    drawn = list[int]()
+    with compiled.twin() as twin:
+        for _ in range(2):  # 22 samples are 7 batches
+            fresh = iter(order)
+            for _ in range(7):
+                some = [past.draw() if past.due() else next(fresh) for _ in range(3)]
+                twin.train_step(x[some], y[some])
+                drawn += some
+        assert twin.instance.save() == (tmp_path / "own" / "trained.bin").read_bytes()
+    assert {index - 11 for index in drawn if index >= 11} == set(old.tolist())
+    assert sum(index >= 11 for index in drawn) == 21

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.driver.processes import in_processes
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.own_data import split
+from tinytrain_compile.files.own_data import old_parts, split
 from tinytrain_compile.files.samples import class_count, is_written
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Curve, RateSchedule, Score
@@ -146,9 +146,7 @@ class Build:
         """Old samples that are replayed, and those that tell what was forgotten: never the same, for all runs alike."""
         if self.old is None:
             return None, None
-        order = np.random.default_rng(11).permutation(len(self.old.x))
-        half = len(order) // 2
-        kept, pool = order[half:], order[:half][: run.replay]
+        pool, kept = old_parts(len(self.old.x), run.replay)
         return Samples(self.old.x[pool], self.old.y[pool]), Samples(self.old.x[kept], self.old.y[kept])
 
     def _steps(self, count: int, pool: Samples | None) -> int:

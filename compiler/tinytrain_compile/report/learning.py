@@ -121,8 +121,17 @@ def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
     found = {**options, "lr": float(f"{finding.rate:.4g}"), "batch": finding.chosen.batch}
     found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
     found["epochs"] = finding.taken.epochs
-    found |= {"runtime": "schedule"} if finding.chosen.settles else {}
+    parts = [*(["schedule"] if finding.chosen.settles else []), *([f"replay={finding.replay}"] if finding.replay else [])]
+    found |= _with_parts(options, parts)
     return _toml(found, finding)
+
+
+def _with_parts(options: Mapping[str, Any], parts: Sequence[str]) -> dict[str, str]:
+    """--runtime with these parts behind those that were given."""
+    asked = [part.strip() for part in str(options.get("runtime", "")).split(",") if part.strip()]
+    known = {part.partition("=")[0] for part in asked}
+    together = [*asked, *(part for part in parts if part.partition("=")[0] not in known)]
+    return {"runtime": ",".join(together)} if together else {}
 
 
 def _toml(found: Mapping[str, Any], finding: Finding) -> str:
