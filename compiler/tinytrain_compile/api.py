@@ -19,7 +19,7 @@ from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
-from tinytrain_compile.ir.learning import SCHEDULES, Finding, RateSchedule
+from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES, Finding, RateSchedule
 from tinytrain_compile.twin import Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -83,6 +83,8 @@ def finetune(
     clips: Sequence[float] = (0.0, 1.0),
     jobs: int = -1,
     schedule: RateSchedule = "cosine",
+    per_layer: bool = False,
+    warm_ups: Sequence[float] = (0.0,),
     out: Path | str = "finetune.toml",
     **options: Any,
 ) -> Finding:
@@ -93,7 +95,9 @@ def finetune(
     """
     if schedule not in SCHEDULES:
         raise CompileError("E0101", "schedule", f"{schedule!r} is none of {', '.join(SCHEDULES)}", "give one of them")
-    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, schedule)
+    if not warm_ups or not all(0 <= share <= MOST_WARM_UP for share in warm_ups):
+        raise CompileError("E0101", "warm_ups", f"not shares up to {MOST_WARM_UP}", "give some, or leave it out")
+    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, schedule, per_layer, tuple(warm_ups))
     return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
 
 

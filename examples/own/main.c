@@ -26,6 +26,10 @@
 #define OWN_EPOCHS 10 /* what finetune, or --epochs, says where it is asked */
 #endif
 
+#ifndef OWN_WARM_UP
+#define OWN_WARM_UP 0u /* updates in which the rate grows first: --warm-up */
+#endif
+
 #define CALLS_OF_AN_UPDATE (BATCH / OWN_MICRO_BATCH)
 
 /* All RAM that the model has. */
@@ -60,10 +64,12 @@ static own_t *start(void)
 static bool give_input(own_t *model, int32_t file, bool training)
 {
     own_row_t row;
-    check(own_begin(model, training ? OWN_TRAIN : OWN_INFER), "the beginning of an image");
     for (size_t i = 0; i < OWN_INPUT_ROWS; i++) {
         if (port_read(file, &row, sizeof row) != 0) {
-            return false;
+            return false; /* nothing has begun that would have to end */
+        }
+        if (i == 0) {
+            check(own_begin(model, training ? OWN_TRAIN : OWN_INFER), "the beginning of an image");
         }
         check(own_push_rows(model, &row, 1), "a row");
     }
@@ -88,7 +94,8 @@ static bool give_input(own_t *model, int32_t file, bool training)
 static void set_rate(own_t *model, uint32_t update, uint32_t updates)
 {
 #ifdef OWN_SCHEDULE_H
-    const own_schedule_t falling = {.kind = OWN_RATE_COSINE, .rate = OWN_LR, .every = updates};
+    const own_schedule_t falling = {
+        .kind = OWN_RATE_COSINE, .warm_up = OWN_WARM_UP, .rate = OWN_LR, .every = updates - OWN_WARM_UP};
     check(own_schedule_set(model, &falling, update), "setting the rate");
 #else
     (void)model, (void)update, (void)updates; /* it stays what --lr says */

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,11 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 import tinytrain_compile as tt
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
+from tests.examples.folders import modules_of
 from tinytrain_compile.files.own_data import old_parts
 from tinytrain_compile.twin.loop import Reservoir, Schedule
 
 OWN = ROOT / "examples" / "own"
 DIGITS = ROOT / "examples" / "digits"
+(own_run,) = modules_of(OWN, "run")
 
 
 def python(script: Path, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -80,6 +83,41 @@ def test_the_program_of_an_int8_model_learns(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r"accuracy ([0-9.]+) %.* -> accuracy ([0-9.]+) %", done.stdout)
     assert found is not None and float(found[2]) > float(found[1]) + 10
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"update": "last:2", "input_lines": True, "runtime": "replay=3"},
+            "replay     none: main.c has no loop for it",
+        ),
+        ({"update": "all", "arena": "20KB", "memory": ["sram2=64KB"]}, ""),
+    ],
+    ids=["rows", "two memories"],
+)
+def test_the_program_takes_rows_and_two_memories(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """To the end: it infers, saves, and nothing is outside of a memory; the checkpoint is that of a twin's calls."""
+    compiled = tt.compile(DIGITS / "digits.onnx", verify="none", epochs=1, lr=0.02, **options)
+    compiled.save(tmp_path / "out")
+    with np.load(DIGITS / "data.npz") as data:
+        some = {name: data[name][:40] for name in ("x", "y", "x_test", "y_test")}
+    np.savez(tmp_path / "own.npz", **some)
+    done = python(OWN / "run.py", DIGITS / "digits.onnx", "--data", "own.npz", "--host", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
+    with compiled.twin() as twin:
+        for index in np.random.default_rng(0).permutation(40).tolist():
+            twin.train_step(some["x"][index : index + 1], some["y"][index : index + 1])
+        assert twin.instance.save() == (tmp_path / "own" / "trained.bin").read_bytes()
+
+
+def test_the_program_of_an_autoencoder_is_judged_by_what_it_should_repeat(tmp_path: Path) -> None:
+    x = np.random.default_rng(2).standard_normal((30, 5)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x[:10], x_test=x[10:], y_test=np.repeat([0, 1], 10))
+    arrays = own_run.own_arrays(tmp_path / "own.npz", 0)
+    assert np.array_equal(arrays["y"], x[:10])
+    assert np.array_equal(arrays["x_test"], x[10:20]) and np.array_equal(arrays["y_test"], x[10:20])
 
 
 def test_what_is_missing_is_one_line(tmp_path: Path) -> None:
