@@ -102,7 +102,7 @@ def test_the_program_takes_rows_and_two_memories(options: dict[str, Any], said: 
     compiled.save(tmp_path / "out")
     with np.load(DIGITS / "data.npz") as data:
         some = {name: data[name][:40] for name in ("x", "y", "x_test", "y_test")}
-    np.savez(tmp_path / "own.npz", **some)
+    np.savez(tmp_path / "own.npz", **some, x_old=some["x"], y_old=some["y"])
     done = python(OWN / "run.py", DIGITS / "digits.onnx", "--data", "own.npz", "--host", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert said in done.stdout
