@@ -75,9 +75,10 @@ def samples(twin: tt.Twin, arrays: Mapping[str, Any], together: int, seed: int, 
     return {"train.bin": own, "old.bin": old, "test.bin": twin.as_inputs(arrays["x_test"]).tobytes()}
 
 
-def replayed_samples(report: Mapping[str, Any], arrays: Mapping[str, Any], rows: bool) -> int:
-    """Old samples that the device keeps, 0 for none; said where the project asks for some. rows: --input-lines."""
-    room = report["runtime"]["replay"]
+def replayed_samples(report: Mapping[str, Any], arrays: Mapping[str, Any]) -> int:
+    """Old samples that the device keeps, 0 for none; said where the project asks for some."""
+    room, streams = report["runtime"]["replay"], report["plan"]["streams"]
+    rows = streams is not None and streams["input_lines"]
     if room is None or not room["samples"]:
         return 0
     if rows or report["micro_batch"] > 1 or report["features"] is not None:
@@ -131,7 +132,7 @@ def learn(given: argparse.Namespace, work: Path, project: Path) -> None:
     with twin_of(given.model, project, work / "update.toml", given.calib) as twin:
         program = own_program(project, work)
         report = json.loads((project / "report.json").read_text(encoding="utf-8"))
-        replayed = replayed_samples(report, arrays, twin.instance.interface.input_rows > 0)
+        replayed = replayed_samples(report, arrays)
         updates = len(arrays["x"]) * (2 if replayed else 1) // report["batch"]
         if updates == 0:
             sys.exit(f"a batch of {report['batch']} is more than the {len(arrays['x'])} samples to train on")
