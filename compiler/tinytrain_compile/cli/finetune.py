@@ -38,22 +38,9 @@ _WITHOUT = frozenset(
 """Options of a compilation about what nothing is made of here: output, verification, search for tiles."""
 
 
-def _own_options() -> list[click.Parameter]:
-    count = click.IntRange(1, 1_000_000)
+def _compared() -> list[click.Parameter]:
+    """What trainings differ in, besides their rates."""
     return [
-        GroupedOption(
-            "common",
-            "-o",
-            "--out",
-            type=click.Path(path_type=Path),
-            default=Path("finetune.toml"),
-            show_default=True,
-            help="What is recommended.",
-        ),
-        GroupedOption("common", "--epochs", type=count, default=30, show_default=True, help="Of a training, at most."),
-        GroupedOption(
-            "common", "--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Trainings of a mean."
-        ),
         GroupedOption(
             "common",
             "--batches",
@@ -85,6 +72,26 @@ def _own_options() -> list[click.Parameter]:
             show_default=True,
             help="Shares of the updates, up to 0.5, in which the rate grows first; 0: none.",
         ),
+    ]
+
+
+def _own_options() -> list[click.Parameter]:
+    count = click.IntRange(1, 1_000_000)
+    return [
+        GroupedOption(
+            "common",
+            "-o",
+            "--out",
+            type=click.Path(path_type=Path),
+            default=Path("finetune.toml"),
+            show_default=True,
+            help="What is recommended.",
+        ),
+        GroupedOption("common", "--epochs", type=count, default=30, show_default=True, help="Of a training, at most."),
+        GroupedOption(
+            "common", "--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Trainings of a mean."
+        ),
+        *_compared(),
         GroupedOption(
             "common",
             "--replay",
