@@ -55,7 +55,8 @@ class EmitOptions:
     debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
     fma: whether the target fuses products that are only added; then every machine does.
-    epochs: passes over the samples, for the loop of the firmware; None: not said.
+    epochs, warm_up: passes over the samples, and updates in which the rate grows first, for the loop of the firmware;
+    None: not said.
     board: the target, where it is a board; None for a core.
     """
 
@@ -70,11 +71,12 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
+    warm_up: int | None = None
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    pieces: StepPieces | None = None
-    """Of a step that can be computed in slices; None: only whole."""
+    pieces: tuple[StepPieces, ...] = ()
+    """Of a step that can be computed in slices: of every plan, the smallest first; (): only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
     smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
@@ -104,7 +106,9 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     planned = (*options.smaller, (train, plan))
     named = tables_of_plans(planned, prefix)
     own = [(*each, tables) for each, tables in zip(planned, named, strict=True)]
-    interfaces, models = zip(*(_planned(t, p, kernels, options, names) for t, p, names in own), strict=True)
+    pieces = options.pieces or (None,) * len(own)
+    made = (_planned(*each, kernels, options, cut) for each, cut in zip(own, pieces, strict=True))
+    interfaces, models = zip(*made, strict=True)
     interface, model = interfaces[-1], models[-1]
     with_plans(models, interfaces, prefix)
     constants = [*dict(found for each in own for found in flash_tables(*each)).items()]
@@ -112,8 +116,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
     calls = sequence_names(models, prefix)
-    small = [*calls] if options.small_calls else []
-    small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
+    small = [*(calls if options.small_calls else ()), *(name for name in kernel_files if name.endswith("_small.c"))]
     external = [name for name in options.external if name.endswith(".c")]
     public = header_data(train, interface, model) if interface.counted else model
     parts = part_files(templates, public, train, options.parts, prefix)
@@ -149,12 +152,17 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
 
 
 def _planned(
-    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions, tables: Names
+    train: TrainGraph,
+    plan: MemoryPlan,
+    tables: Names,
+    kernels: KernelSet,
+    options: EmitOptions,
+    pieces: StepPieces | None,
 ) -> tuple[Interface, dict[str, object]]:
     """Of one plan: what a caller needs to know, and what the templates do."""
     interface = _interface(train, plan, options)
     watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.pieces)
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, pieces)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
     model["accumulates"] = interface.accumulates
@@ -277,6 +285,7 @@ def _template_data(
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
         **_input(_image(train, plan), plan, sequencer),
         "epochs": options.epochs,
+        "warm_up": options.warm_up,
         "exponents_known": train.exponents_known,
         "small_calls": options.small_calls,
         "skipped_behind": behind(train),
