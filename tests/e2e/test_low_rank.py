@@ -215,19 +215,17 @@ def test_ranks_keep_to_the_error_that_was_asked_for(place: Path, kind: str) -> N
     assert sum(kept["0.3"][name] for name in kept["0.05"]) < sum(kept["0.05"].values())
 
 
-@pytest.mark.parametrize("quant", ["fp32", "int8"])
-def test_layers_that_share_a_weight_have_the_same_ranks(place: Path, quant: str) -> None:
+def test_layers_that_share_a_weight_have_the_same_ranks(place: Path) -> None:
     """Their gradients are one sum, whose error is measured; each keeps a copy of its own input."""
     write(shared(), place, "shared.onnx")
-    flags = ("--update", "all", "--activations", "subspace", "--data", "own.npz", *BATCH, "--verify", "host")
-    more = ("--quant", "int8", "--calib", "own.npz") if quant == "int8" else ()
-    run("shared.onnx", *flags, *more, "--rank-error", "0.3").check_success()
+    flags = ("--update", "all", "--activations", "asi", "--data", "own.npz", *BATCH, "--verify", "host")
+    run("shared.onnx", *flags, "--rank-error", "0.5").check_success()
     report = json.loads((place / "out" / "report.json").read_text())
     assert report["verify"]["result"] == "pass"
     both = [item for item in report["low_rank"] if item["layer"] in ("first/Conv", "second/Conv")]
-    assert len(both) == 2 and both[0]["ranks"] == both[1]["ranks"] and 0 < both[0]["error"] <= 0.3
+    assert len(both) == 2 and both[0]["ranks"] == both[1]["ranks"] and 0 < both[0]["error"] <= 0.5
     trial = next(each for each in both[0]["trials"] if each["ranks"] == both[0]["ranks"])
-    assert trial["size_bytes"] == sum(item["kept_bytes"] for item in both)
+    assert trial["size_bytes"] == sum(item["kept_bytes"] + item["state_bytes"] for item in both)
 
 
 def test_int8_counts_int8_bytes(place: Path) -> None:
