@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices fleet clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -96,6 +96,9 @@ fleet: tools $(FLEET)/.stamp ## Eight devices learn together by Flower, against 
 
 bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes
 	$(BIN)/python -m benchmarks.slices
+
+bench-plans: $(STAMP) ## Flash of one image with two plans of MCUNet, against two projects
+	$(BIN)/python -m benchmarks.plans
 
 power-cuts: $(STAMP) ## Cut the power of a device that saves, everywhere, on six flashes; losses (20 CPU minutes; ARGS=--short, ARGS='cut fails')
 	$(BIN)/python -m benchmarks.power_cuts $(ARGS)
