@@ -34,7 +34,6 @@ CASES: dict[str, dict[str, Any]] = {
         "slices": "on",
     },
     "values": {"update": "all", "loss": "mse", "slices": "on"},
-    "plans": {"update": "all", "plans": {"fp32": "29KB,40KB", "int8": "14KB,30KB"}, "slices": "on"},
     "plans of a batch": {
         "update": "all",
         "batch": 4,
