@@ -110,6 +110,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
         "load_bytes": list(analysis.load),
         **_streams_of(summary.plan),
         **_prepared_of(summary),
+        **_copies_of(summary),
         **_second_runs(summary),
         **_page_moves(summary),
     }
@@ -120,6 +121,12 @@ def _prepared_of(summary: Summary) -> dict[str, Any]:
     graph = summary.train.before_remat or summary.train.graph
     found = [node.name for node in graph.nodes if is_prepared(node)]
     return {"prepared": found} if found else {}
+
+
+def _copies_of(summary: Summary) -> dict[str, Any]:
+    """Low-rank copies, which --lock needs where samples have chosen them; nothing if there are none."""
+    kept = summary.train.low_rank
+    return {"copies": [{"layer": k.layer, "kind": k.kind, "ranks": list(k.ranks)} for k in kept]} if kept else {}
 
 
 def _streams_of(plan: MemoryPlan) -> dict[str, Any]:
