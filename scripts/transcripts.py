@@ -8,7 +8,8 @@ Three kinds of block follow a marker in a Markdown file:
     <!-- file: PATH -->   a fenced excerpt of a file, "..." between its pieces. A path that begins with out/ is made by
                           the commands of the page before it.
 
-All commands of a page run, in order, in one fresh folder that holds examples/ and scripts/.
+All commands of a page run, in order, in one fresh folder that holds examples/ and scripts/. A command of the second
+kind finds on its input the page up to there, so that a table may sum up what other commands printed.
 """
 
 from __future__ import annotations
@@ -72,15 +73,15 @@ def sandbox() -> Generator[Path]:
         yield place
 
 
-def run(command: str, folder: Path) -> str:
-    """Output and errors of a shell command, with this Python's programs first on PATH."""
+def run(command: str, folder: Path, page: str = "") -> str:
+    """Output and errors of a shell command that reads `page`, with this Python's programs first on PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
     finished = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
         env=environment,
-        stdin=subprocess.DEVNULL,
+        input=page,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -108,18 +109,22 @@ class Page:
 def refresh(path: str, folder: Path, wanted: Callable[[str], bool] = lambda _marker: True) -> Page:
     """Run a page's commands in `folder`; returns it with their output. `wanted` may leave blocks out by their text."""
     old = (ROOT / path).read_text(encoding="utf-8")
+    new, end = "", 0
+    for match in _BLOCKS.finditer(old):
+        new += old[end : match.start()]
+        new += _renewed(match, folder, new) if wanted(match[0]) else match[0]
+        end = match.end()
+    return Page(path, old, new + old[end:])
 
-    def renew(match: re.Match[str]) -> str:
-        if not wanted(match[0]):
-            return match[0]
-        if match["open"]:
-            return match["open"] + _rerun(match["run"], folder)
-        if match["mark"]:
-            return match["mark"] + _kept(match["output"], run(match["command"], folder))
-        source = folder / match["path"] if match["path"].startswith("out/") else ROOT / match["path"]
-        return match["head"] + _excerpt(match["file"], source.read_text(encoding="utf-8"))
 
-    return Page(path, old, _BLOCKS.sub(renew, old))
+def _renewed(match: re.Match[str], folder: Path, page: str) -> str:
+    """A block with what its commands print or its file says now; `page` is the new page before it."""
+    if match["open"]:
+        return match["open"] + _rerun(match["run"], folder)
+    if match["mark"]:
+        return match["mark"] + _kept(match["output"], run(match["command"], folder, page))
+    source = folder / match["path"] if match["path"].startswith("out/") else ROOT / match["path"]
+    return match["head"] + _excerpt(match["file"], source.read_text(encoding="utf-8"))
 
 
 def _rerun(block: str, folder: Path) -> str:
