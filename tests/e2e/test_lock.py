@@ -55,7 +55,7 @@ def test_a_lock_gives_the_same_code_for_a_scheme_that_lists_biases_first(place: 
     run(place / "net.onnx", *asked, *batch, "-o", tmp_path / "again").check_success()
     old, new = tree(tmp_path / "first"), tree(tmp_path / "again")
     assert old["net_train.c"] == new["net_train.c"]
-    assert old["net_train.c"].count(b"memset") > 1
+    assert (tmp_path / "first" / "net_train.c").read_text().count("memset") > 1
 
 
 def test_a_lock_keeps_what_is_computed_twice(tmp_path: Path) -> None:
