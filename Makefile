@@ -113,8 +113,8 @@ hash-c: $(STAMP) ## SHA-256 of generated C of the examples and three real networ
 	$(BIN)/python scripts/hash_c.py $(if $(WRITE),--write $(WRITE)) $(if $(COMPARE),--compare $(COMPARE)) \
 		$(if $(ONLY),--only "$(ONLY)")
 
-fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under ASan and UBSan, six boards
-	$(BIN)/python benchmarks/fuzz_kernels.py
+fuzz: $(STAMP) ## Integer kernels on 200 random shapes per operator: host under ASan and UBSan, six boards; ARGS="--keep done.jsonl": goes on where it was
+	$(BIN)/python benchmarks/fuzz_kernels.py $(ARGS)
 
 convergence: $(STAMP) ## Train int8 and float32 on eight seeds, print paired differences and controls
 	$(BIN)/python benchmarks/convergence.py

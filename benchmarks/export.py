@@ -24,7 +24,7 @@ from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, load_samples, random_samples
-from tinytrain_compile.twin import Twin
+from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
 
@@ -39,7 +39,7 @@ def exported(options: CompileOptions, steps: int, rate: float) -> Exported:
     found = in_slots(face, data)
     with work_folder() as folder:
         library = build_library(made.bundle, find_tools(), folder)
-        with Twin(library, face, made.model, train) as twin:
+        with Twin(Instance(library, face), made.model, train) as twin:
             twin.instance.set_rate(rate)
             for step in range(steps):
                 chosen = [step % len(found.x)]

@@ -5,6 +5,7 @@ six boards in QEMU. Kernels of a few rows: calls of 1 and 3 rows on the host, of
 
     python benchmarks/fuzz_kernels.py --cases 200
     python benchmarks/fuzz_kernels.py --cases 200 --ops QConv QConvGradInput
+    python benchmarks/fuzz_kernels.py --keep done.jsonl --jobs 1       # again after an end: goes on where it was
 
 Cases are numbered: the same number is the same case in every run, and the first ones are those of the tests.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -35,7 +37,6 @@ ALL = (*OPS, "Quantize", "QuantizeError", "QBiasSum", "QWeightApplyFine", "QMome
 CHOICES = (*ALL, *(op for op in VECTORS if op not in ALL))
 """Some have random cases of kernels on vectors alone."""
 TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
-WORKERS = 2
 
 
 def check_on_host(count: int, first: int, ops: Sequence[str] = ALL) -> int:
@@ -72,12 +73,58 @@ def check_rows(count: int, first: int, ops: Sequence[str] = ALL) -> int:
     return done
 
 
-def in_chunks(check: Callable[[int, int], int], wanted: int) -> int:
-    """All cases, in processes that end after every chunk and so give back its memory; how many kernels ran."""
-    firsts = range(0, wanted, CHUNK)
-    counts = [min(CHUNK, wanted - first) for first in firsts]
-    with ProcessPoolExecutor(WORKERS, max_tasks_per_child=1) as pool:
-        return sum(pool.map(check, counts, firsts))
+def checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
+    """Every check by its name: how many kernels ran of so many cases, from a first one on; raises where one differs."""
+    ops = tuple(op for op in chosen if op in ALL)
+    checks: dict[str, Callable[[int, int], int]] = {
+        "host, sanitised": partial(check_on_host, ops=ops),
+        "vectors, host, sanitised, and cortex-m55": partial(check_vectors, ops=chosen),
+        "a few rows, host, sanitised": partial(check_rows, ops=ops),
+    }
+    for target in TARGETS:
+        checks[target] = partial(check_on_board, target, ops=ops)
+        checks[f"a few rows, {target}"] = partial(check_rows_on_board, target, ops=ops)
+    return checks
+
+
+class Done:
+    """How many kernels ran, by check and first case; kept in a file of JSON lines, if there is one."""
+
+    def __init__(self, path: Path | None, chosen: Sequence[str]) -> None:
+        self._path, self._ops = path, list(chosen)
+        self.kernels = dict[tuple[str, int, int], int]()
+        lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+        for line in map(json.loads, lines):
+            if line["ops"] == self._ops:
+                self.kernels[line["check"], line["count"], line["first"]] = line["kernels"]
+
+    def add(self, key: tuple[str, int, int], kernels: int) -> None:
+        """A chunk in which nothing differed."""
+        self.kernels[key] = kernels
+        if self._path is not None:
+            check, count, first = key
+            line = {"ops": self._ops, "check": check, "count": count, "first": first, "kernels": kernels}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def run(checks: dict[str, Callable[[int, int], int]], wanted: int, done: Done, jobs: int) -> None:
+    """All cases, ten of every check in turn, in processes that end after every chunk and so give back its memory."""
+    chunks = [(first, min(CHUNK, wanted - first)) for first in range(0, wanted, CHUNK)]
+    keys = [(name, count, first) for first, count in chunks for name in checks]
+    rest = [key for key in keys if key not in done.kernels]
+    columns = [checks[key[0]] for key in rest], [key[1] for key in rest], [key[2] for key in rest]
+    with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
+        for key, kernels in zip(rest, pool.map(_checked, *columns), strict=True):
+            done.add(key, kernels)
+            name, count, first = key
+            print(f"cases {first} to {first + count - 1}: {kernels} kernels, 0 differences: {name}", flush=True)
+    for name in checks:
+        print(f"{name}: {sum(done.kernels[key] for key in keys if key[0] == name)} kernels, 0 differences", flush=True)
+
+
+def _checked(check: Callable[[int, int], int], count: int, first: int) -> int:
+    return check(count, first)
 
 
 def main() -> None:
@@ -85,20 +132,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=200, help="of every operator, on every board")
     parser.add_argument("--ops", nargs="+", choices=CHOICES, default=CHOICES, help="only these operators")
+    parser.add_argument("--keep", type=Path, help="file of what is done, and is not done again")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     flags = parser.parse_args()
-    wanted, chosen = flags.cases, tuple(flags.ops)
-    ops = tuple(op for op in chosen if op in ALL)
-    done = in_chunks(partial(check_on_host, ops=ops), wanted)
-    print(f"host, sanitised: {done} kernels, 0 differences, no access outside", flush=True)
-    done = in_chunks(partial(check_vectors, ops=chosen), wanted)
-    print(f"host, sanitised, and cortex-m55: {done} kernels on vectors, 0 differences", flush=True)
-    done = in_chunks(partial(check_rows, ops=ops), wanted)
-    print(f"host, sanitised: {done} kernels of a few rows, 0 differences, no access outside", flush=True)
-    print(f"operators: {', '.join(chosen)}", flush=True)
-    for target in TARGETS:
-        done = in_chunks(partial(check_on_board, target, ops=ops), wanted)
-        rows = in_chunks(partial(check_rows_on_board, target, ops=ops), wanted)
-        print(f"{target}: {done} kernels and {rows} of a few rows, 0 differences", flush=True)
+    print(f"operators: {', '.join(flags.ops)}", flush=True)
+    run(checks_of(tuple(flags.ops)), flags.cases, Done(flags.keep, flags.ops), flags.jobs)
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ def dense(path: Path, widths: tuple[int, ...]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_a_training_is_what_a_twin_does(schedule: RateSchedule, own: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("schedule", "warm_up"), [("constant", 0.0), ("cosine", 0.0), ("cosine", 0.25)])
+def test_a_training_is_what_a_twin_does(schedule: RateSchedule, warm_up: float, own: Path, tmp_path: Path) -> None:
     """The same updates by the calls of the twin, sample by sample: equal scores to the last digit."""
     compiled = tt.compile(DIGITS / "digits.onnx", update="last:2", batch=4, verify="none")
     arrays, _ = read_own_data(own, 0)
@@ -93,10 +93,11 @@ def test_a_training_is_what_a_twin_does(schedule: RateSchedule, own: Path, tmp_p
     data = own_data("own", arrays, compiled.project.model, train)
     code, parts = compiled.library().read_bytes(), (in_slots(face, data.own), in_slots(face, data.test))
     build = Build(tmp_path / "elsewhere", code, face, compiled.project.model, train, *parts, None)
-    curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True, schedule=schedule))
+    curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True, schedule=schedule, warm_up=warm_up))
     assert curve.steps == len(arrays["x"]) // 4
-    rates = Schedule(schedule, 0.02, every=3 * curve.steps)
-    assert rates.rate_of(0) == np.float32(0.02)
+    first = round(warm_up * 3 * curve.steps)
+    rates = Schedule(schedule, 0.02, warm_up=first, every=3 * curve.steps - first)
+    assert rates.rate_of(first) == np.float32(0.02)
     assert (rates.rate_of(3 * curve.steps - 1) < 1e-3) == (schedule == "cosine")
     with compiled.twin() as twin:
         rng = np.random.default_rng((5, 3))
@@ -203,6 +204,28 @@ def test_what_is_recommended_is_what_a_compilation_reads(own: Path, tmp_path: Pa
     assert other.project.summary.learning_rate == 0.25 and other.report["optimizer"]["learning_rate"] == 0.25
 
 
+def test_clipping_by_layer_and_warm_ups_are_compared(tmp_path: Path) -> None:
+    """Each with each; what is taken is what a compilation reads, and what the firmware has as a macro."""
+    rng, model, path = np.random.default_rng(6), dense(tmp_path / "m.onnx", (8, 12, 3)), tmp_path / "own.npz"
+    x = rng.normal(size=(60, 8)).astype(np.float32)
+    np.savez(path, x=x, y=x[:, :3].argmax(1))
+    options = options_from(model, {"update": "all", "loss": "cross-entropy", "data": path})
+    effort = Effort(4, 1, clips=(1.0,), jobs=1, per_layer=True, warm_ups=(0.0, 0.25))
+    found = finetune(options, effort, tmp_path / "f.toml", silent)
+    tried = {(one.per_layer, one.warm_up): one.curve[-1].loss for one in found.rounds[0]}
+    assert len(tried) == len(set(tried.values())) == 4 and all(one.clip == 1.0 for one in found.rounds[0])
+    found = replace(found, chosen=replace(found.chosen, per_layer=True, warm_up=0.25))
+    assert found.worth_it and found.warm_up == found.taken.epochs * 48 // 4
+    said = "\n".join(finding_lines(found))
+    assert "  clipped per layer  warm-up 0.25" in said and " --clip-per layer --batch 1 --epochs 4 --warm-up 48" in said
+    write_finding(found, options, {"update": "all", "loss": "cross-entropy"}, tmp_path / "f.toml")
+    built = tt.compile(model, config=tmp_path / "f.toml", verify="none")
+    assert built.report["options"]["clip_per"] == "layer"
+    assert "#define M_WARM_UP 48u\n" in str(built.files["m_train.h"])
+    with pytest.raises(CompileError, match="is about --schedule cosine"):
+        finetune(options, replace(effort, schedule="constant"), tmp_path / "f.toml", silent)
+
+
 def test_what_auto_chooses_is_written_beside_it(tmp_path: Path) -> None:
     """The scheme that was tried is the one that is compiled, whatever auto would choose another day."""
     rng, model, path = np.random.default_rng(5), dense(tmp_path / "m.onnx", (8, 24, 24, 3)), tmp_path / "own.npz"
@@ -296,6 +319,8 @@ def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path:
     assert kept.old[-1].accuracy is not None and kept.old[-1].accuracy > plain.old[-1].accuracy
     assert found.replay == 60 and kept.steps == 2 * plain.steps
     assert any("keep 60 old samples" in line for line in finding_lines(found))
+    written = [tomllib.loads(finding_toml(found, given))["runtime"] for given in ({}, {"runtime": "store, replay=9"})]
+    assert written == ["schedule,replay=60", "store,replay=9,schedule"]
 
 
 def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
@@ -315,6 +340,10 @@ def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
     assert last.threshold is not None and last.false_alarms is not None and last.false_alarms < 0.3
     text = "\n".join(finding_lines(found))
     assert "AUC" in text and "threshold after" in text and "learns to repeat its input" in text
+    write_finding(found, options, {"update": "all", "data": path.name, "loss": "mse"}, tmp_path / "f.toml")
+    built = tt.compile(tmp_path / "m.onnx", config=tmp_path / "f.toml", verify="host")
+    with built.twin() as twin:
+        assert built.report["verify"]["losses"][0] == pytest.approx(twin.train_step(x[:1], x[:1]), rel=1e-6)
 
 
 def test_a_threshold_is_not_of_samples_that_were_learned_by_heart(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,10 +18,11 @@ from tinytrain_compile.driver.finetune import Effort
 from tinytrain_compile.driver.finetune import finetune as search
 from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
+from tinytrain_compile.driver.reference_instance import SAID, ReferenceInstance
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
-from tinytrain_compile.ir.learning import SCHEDULES, Finding, RateSchedule
-from tinytrain_compile.twin import Twin
+from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES, Finding, RateSchedule
+from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
 
@@ -40,14 +42,19 @@ class Compiled:
     def twin(self, plan: int = -1) -> Twin:
         """A new device on the desk, with the weights of the file. Any number may live side by side.
 
+        Without a C compiler it computes by the numpy reference, with a warning that says so.
+
         plan: its arena is that of this plan of --plans, by size; -1: the largest.
         """
         project = self.project
         plans = (*project.bundle.smaller, project.bundle.interface)
         if not -1 <= plan < len(plans):
             raise CompileError("E0101", f"plan={plan}", f"this build has {len(plans)}, from 0", "leave it out")
-        interface = plans[plan]
-        return Twin(self.library(), interface, project.model, project.summary.train)
+        interface, train = plans[plan], project.summary.train
+        if find_tools().host_cc is None and interface.trains:
+            warnings.warn(SAID, stacklevel=2)
+            return Twin(ReferenceInstance(train, interface), project.model, train)
+        return Twin(Instance(self.library(), interface), project.model, train)
 
     def library(self) -> Path:
         """The generated C as a library of this machine; it lives as long as this object. E0602 without a compiler."""
@@ -83,6 +90,8 @@ def finetune(
     clips: Sequence[float] = (0.0, 1.0),
     jobs: int = -1,
     schedule: RateSchedule = "cosine",
+    per_layer: bool = False,
+    warm_ups: Sequence[float] = (0.0,),
     out: Path | str = "finetune.toml",
     **options: Any,
 ) -> Finding:
@@ -93,7 +102,9 @@ def finetune(
     """
     if schedule not in SCHEDULES:
         raise CompileError("E0101", "schedule", f"{schedule!r} is none of {', '.join(SCHEDULES)}", "give one of them")
-    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, schedule)
+    if not warm_ups or not all(0 <= share <= MOST_WARM_UP for share in warm_ups):
+        raise CompileError("E0101", "warm_ups", f"not shares up to {MOST_WARM_UP}", "give some, or leave it out")
+    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, schedule, per_layer, tuple(warm_ups))
     return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
 
 

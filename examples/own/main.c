@@ -1,9 +1,10 @@
 /* Firmware that trains a model of your own on samples of your own, whatever they are.
  *
- * run.py puts your model's name in place of `own`, and plays the sensor by two files: train.bin holds what each training
- * call takes, the bytes of the input slot and behind them those of its labels; test.bin holds inputs alone. On a product
- * of your own, give_input() asks your sensor instead. What was learned goes to trained.bin, and what the model then makes
- * of test.bin to outputs.bin. BATCH is the --batch of the compilation.
+ * run.py puts your model's name in place of `own`, and plays the sensor by files: train.bin holds what each training call
+ * takes, the bytes of the input slot and behind them those of its labels; test.bin holds inputs alone. On a product of
+ * your own, give_input() asks your sensor instead. With --runtime replay=N, old.bin holds samples that the network knew
+ * before, as train.bin does, and one of them follows every new one. What was learned goes to trained.bin, and what the
+ * model then makes of test.bin to outputs.bin. BATCH is the --batch of the compilation.
  */
 #include "own_train.h"
 
@@ -15,8 +16,18 @@
 #endif
 #endif
 
+#if defined(__has_include) && OWN_MICRO_BATCH == 1 && !defined(OWN_INPUT_ROWS) && !defined(OWN_FEATURE_BYTES)
+#if __has_include("own_replay.h")
+#include "own_replay.h"
+#endif
+#endif
+
 #ifndef OWN_EPOCHS
 #define OWN_EPOCHS 10 /* what finetune, or --epochs, says where it is asked */
+#endif
+
+#ifndef OWN_WARM_UP
+#define OWN_WARM_UP 0u /* updates in which the rate grows first: --warm-up */
 #endif
 
 #define CALLS_OF_AN_UPDATE (BATCH / OWN_MICRO_BATCH)
@@ -53,10 +64,12 @@ static own_t *start(void)
 static bool give_input(own_t *model, int32_t file, bool training)
 {
     own_row_t row;
-    check(own_begin(model, training ? OWN_TRAIN : OWN_INFER), "the beginning of an image");
     for (size_t i = 0; i < OWN_INPUT_ROWS; i++) {
         if (port_read(file, &row, sizeof row) != 0) {
-            return false;
+            return false; /* nothing has begun that would have to end */
+        }
+        if (i == 0) {
+            check(own_begin(model, training ? OWN_TRAIN : OWN_INFER), "the beginning of an image");
         }
         check(own_push_rows(model, &row, 1), "a row");
     }
@@ -81,21 +94,66 @@ static bool give_input(own_t *model, int32_t file, bool training)
 static void set_rate(own_t *model, uint32_t update, uint32_t updates)
 {
 #ifdef OWN_SCHEDULE_H
-    const own_schedule_t falling = {.kind = OWN_RATE_COSINE, .rate = OWN_LR, .every = updates};
+    const own_schedule_t falling = {
+        .kind = OWN_RATE_COSINE, .warm_up = OWN_WARM_UP, .rate = OWN_LR, .every = updates - OWN_WARM_UP};
     check(own_schedule_set(model, &falling, update), "setting the rate");
 #else
     (void)model, (void)update, (void)updates; /* it stays what --lr says */
 #endif
 }
 
-/* One update on the next samples of the file: the mean of its calls' losses, or false when there are too few. */
+#ifdef OWN_REPLAY_SAMPLES /* --runtime replay=N: old samples between the new ones, so that less is forgotten */
+static _Alignas(OWN_REPLAY_ALIGNMENT) unsigned char past[OWN_REPLAY_BYTES];
+static own_replay_t replay;
+
+/* What the factory leaves in the device: samples that the network knows. */
+static void fill_replay(own_t *model)
+{
+    static own_label_t label;
+    const int32_t file = open_samples("old.bin");
+    check(own_replay_init(&replay, past, sizeof past, 1), "replay");
+    while (give_input(model, file, true) && port_read(file, &label, sizeof label) == 0) {
+        check(own_replay_add(&replay, own_input(model), (const own_replay_label_t *)&label), "keeping a sample");
+    }
+    port_close(file);
+}
+
+/* Puts an old sample into the model's input where one is due. */
+static bool give_old(own_t *model, own_label_t *label)
+{
+    if (!own_replay_due(&replay)) {
+        return false;
+    }
+    check(own_replay_draw(&replay, own_input(model), (own_replay_label_t *)label), "replay");
+    return true;
+}
+#else
+static void fill_replay(own_t *model)
+{
+    (void)model;
+}
+
+static bool give_old(own_t *model, own_label_t *label)
+{
+    (void)model, (void)label;
+    return false;
+}
+#endif
+
+/* The next sample to train on, or those of a call, with its label; false when there are too few. */
+static bool give_sample(own_t *model, int32_t file, own_label_t *label)
+{
+    return give_old(model, label) || (give_input(model, file, true) && port_read(file, label, sizeof *label) == 0);
+}
+
+/* One update on the next samples: the mean of its calls' losses, or false when there are too few. */
 static bool train(own_t *model, int32_t file, float *mean)
 {
     static own_label_t label;
     *mean = 0.0f;
     for (uint32_t call = 0; call < CALLS_OF_AN_UPDATE; call++) {
         float loss;
-        if (!give_input(model, file, true) || port_read(file, &label, sizeof label) != 0) {
+        if (!give_sample(model, file, &label)) {
             return false;
         }
 #if OWN_HAS_ACCUMULATE
@@ -154,6 +212,7 @@ int main(void)
     set_guards(further.below, further.above);
 #endif
     own_t *const model = start();
+    fill_replay(model);
     for (uint32_t epoch = 1, update = 0; epoch <= OWN_EPOCHS; epoch++) {
         const int32_t file = open_samples("train.bin");
         float loss, sum = 0.0f;

@@ -6,7 +6,8 @@
     tinytrain-compile export model.onnx --checkpoint own/trained.bin -o trained.onnx
     python examples/own/judge.py trained.onnx
 
-Any model and number format; own.npz is what finetune takes (docs/finetune.md). Its test samples train nothing.
+Any model and number format; own.npz is what finetune takes (docs/finetune.md). Its test samples train nothing. Where
+finetune asks for replay (--runtime replay=N) and there are x_old and y_old, one old sample follows every new one.
 Into the folder own/ go main.c with your model's name, to go on from, the checkpoint trained.bin, and judged.npz: the
 test samples with what the board made of them. Without arm-none-eabi-gcc or qemu-system-arm it trains on the host alone,
 and says so.
@@ -31,7 +32,7 @@ from board import Firmware, check_equal, facts, say, show, train
 
 import tinytrain_compile as tt
 from tinytrain_compile.driver.project_options import read_project
-from tinytrain_compile.files.own_data import read_own_data
+from tinytrain_compile.files.own_data import old_parts, read_own_data
 
 HERE = Path(__file__).resolve().parent
 
@@ -43,7 +44,10 @@ def own_arrays(path: Path, seed: int) -> dict[str, Any]:
         say(f"samples    {note}")
     if "y" not in arrays:
         say("samples    there is no y: the network learns to repeat its input")
-        arrays |= {"y": arrays["x"], "y_test": arrays["x_test"]}
+        if "y_test" in arrays:  # 1: a fault, which it should not repeat
+            arrays["x_test"] = arrays["x_test"][arrays["y_test"].reshape(-1) == 0]
+            say(f"samples    it is judged by the {len(arrays['x_test'])} test samples that are no faults")
+        arrays |= {f"y{part}": arrays[f"x{part}"] for part in ("", "_test", "_old") if f"x{part}" in arrays}
     return arrays
 
 
@@ -55,16 +59,37 @@ def twin_of(model: Path, project: Path, scheme: Path, calib: Path | None) -> tt.
     return tt.compile(model, **{**options, **plain}).twin()
 
 
-def samples(twin: tt.Twin, arrays: Mapping[str, Any], together: int, seed: int) -> dict[str, bytes]:
-    """train.bin and test.bin: what main.c reads in place of a sensor. The order is drawn once.
+def samples(twin: tt.Twin, arrays: Mapping[str, Any], together: int, seed: int, replayed: int) -> dict[str, bytes]:
+    """train.bin, test.bin and old.bin: what main.c reads in place of a sensor. The order is drawn once.
 
-    together: samples that a call takes.
+    together: samples that a call takes. replayed: old ones that the device keeps; they are those of finetune.
     """
-    x, y = twin.as_slots(arrays["x"], arrays["y"])
-    order = np.random.default_rng(seed).permutation(len(x))
-    calls = (order[at : at + together] for at in range(0, len(x) - together + 1, together))
-    own = b"".join(x[call].tobytes() + y[call].tobytes() for call in calls)
-    return {"train.bin": own, "test.bin": twin.as_inputs(arrays["x_test"]).tobytes()}
+
+    def calls(part: str, order: Any) -> bytes:
+        x, y = twin.as_slots(arrays[f"x{part}"], arrays[f"y{part}"])
+        each = (order[at : at + together] for at in range(0, len(order) - together + 1, together))
+        return b"".join(x[call].tobytes() + y[call].tobytes() for call in each)
+
+    own = calls("", np.random.default_rng(seed).permutation(len(arrays["x"])))
+    old = calls("_old", old_parts(len(arrays["x_old"]), replayed)[0]) if replayed else b""
+    return {"train.bin": own, "old.bin": old, "test.bin": twin.as_inputs(arrays["x_test"]).tobytes()}
+
+
+def replayed_samples(report: Mapping[str, Any], arrays: Mapping[str, Any]) -> int:
+    """Old samples that the device keeps, 0 for none; said where the project asks for some."""
+    room, streams = report["runtime"]["replay"], report["plan"]["streams"]
+    rows = streams is not None and streams["input_lines"]
+    if room is None or not room["samples"]:
+        return 0
+    if rows or report["micro_batch"] > 1 or report["features"] is not None:
+        say("replay     none: main.c has no loop for it with --input-lines, --micro-batch or --features")
+        return 0
+    if "x_old" not in arrays:
+        say("replay     none: there are no x_old and y_old")
+        return 0
+    count = min(room["samples"], len(arrays["x_old"]) // 2)
+    say(f"replay     {count} old samples, one after each new one; {room['bytes']:,} B beside the arena")
+    return count
 
 
 def own_program(project: Path, work: Path) -> Path:
@@ -107,11 +132,12 @@ def learn(given: argparse.Namespace, work: Path, project: Path) -> None:
     with twin_of(given.model, project, work / "update.toml", given.calib) as twin:
         program = own_program(project, work)
         report = json.loads((project / "report.json").read_text(encoding="utf-8"))
-        updates = len(arrays["x"]) // report["batch"]
+        replayed = replayed_samples(report, arrays)
+        updates = len(arrays["x"]) * (2 if replayed else 1) // report["batch"]
         if updates == 0:
             sys.exit(f"a batch of {report['batch']} is more than the {len(arrays['x'])} samples to train on")
         flags = (f"-DBATCH={report['batch']}u", f"-DUPDATES={updates}u")
-        files = samples(twin, arrays, report["micro_batch"], given.seed)
+        files = samples(twin, arrays, report["micro_batch"], given.seed, replayed)
         result, host = train(Firmware(program, project, files, flags=flags), work, given.host, report["target"])
         folder = work / ("host" if host is None else "qemu")
         test = arrays["x_test"], arrays["y_test"]

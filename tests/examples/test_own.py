@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,10 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 import tinytrain_compile as tt
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.twin.loop import Schedule
+from tests.examples.folders import modules_of
+from tinytrain_compile.files.own_data import old_parts
+from tinytrain_compile.twin.loop import Reservoir, Schedule
 
 OWN = ROOT / "examples" / "own"
 DIGITS = ROOT / "examples" / "digits"
+(own_run,) = modules_of(OWN, "run")
 
 
 def python(script: Path, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -81,8 +85,76 @@ def test_the_program_of_an_int8_model_learns(tmp_path: Path) -> None:
     assert found is not None and float(found[2]) > float(found[1]) + 10
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"update": "last:2", "input_lines": True, "runtime": "replay=3"},
+            "replay     none: main.c has no loop for it",
+        ),
+        ({"update": "all", "arena": "20KB", "memory": ["sram2=64KB"]}, ""),
+    ],
+    ids=["rows", "two memories"],
+)
+def test_the_program_takes_rows_and_two_memories(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """To the end: it infers, saves, and nothing is outside of a memory; the checkpoint is that of a twin's calls."""
+    compiled = tt.compile(DIGITS / "digits.onnx", verify="none", epochs=1, lr=0.02, **options)
+    compiled.save(tmp_path / "out")
+    with np.load(DIGITS / "data.npz") as data:
+        some = {name: data[name][:40] for name in ("x", "y", "x_test", "y_test")}
+    np.savez(tmp_path / "own.npz", **some, x_old=some["x"], y_old=some["y"])
+    done = python(OWN / "run.py", DIGITS / "digits.onnx", "--data", "own.npz", "--host", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
+    with compiled.twin() as twin:
+        for index in np.random.default_rng(0).permutation(40).tolist():
+            twin.train_step(some["x"][index : index + 1], some["y"][index : index + 1])
+        assert twin.instance.save() == (tmp_path / "own" / "trained.bin").read_bytes()
+
+
+def test_the_program_of_an_autoencoder_is_judged_by_what_it_should_repeat(tmp_path: Path) -> None:
+    x = np.random.default_rng(2).standard_normal((30, 5)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x[:10], x_test=x[10:], y_test=np.repeat([0, 1], 10))
+    arrays = own_run.own_arrays(tmp_path / "own.npz", 0)
+    assert np.array_equal(arrays["y"], x[:10])
+    assert np.array_equal(arrays["x_test"], x[10:20]) and np.array_equal(arrays["y_test"], x[10:20])
+
+
 def test_what_is_missing_is_one_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((12, 5), np.float32), y=np.zeros((12, 3), np.float32))
     values_model(tmp_path / "values.onnx")
     done = python(OWN / "run.py", "values.onnx", "--data", "own.npz", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "name the folder" in done.stderr
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_old_samples_are_replayed_as_a_reservoir_on_the_desk_does(tmp_path: Path) -> None:
+    """One after each new one, in batches; those of finetune, and no others."""
+    model, rng = tmp_path / "values.onnx", np.random.default_rng(3)
+    values_model(model)
+    x = rng.standard_normal((23, 5)).astype(np.float32)
+    y = np.concatenate([x[:11, :3], -x[11:, :3]])  # 11 new samples and 12 old ones
+    own = {"x": x[:11], "y": y[:11], "x_test": x[:2], "y_test": y[:2], "x_old": x[11:], "y_old": y[11:]}
+    np.savez(tmp_path / "own.npz", **own)
+    options = {"loss": "mse", "lr": 0.05, "batch": 3, "verify": "none", "epochs": 2, "runtime": "replay=4"}
+    compiled = tt.compile(model, **options)
+    compiled.save(tmp_path / "out")
+    done = python(OWN / "run.py", model, "--data", "own.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "replay     4 old samples, one after each new one; 128 B beside the arena" in done.stdout
+    old = old_parts(12, 4)[0]
+    past, order = Reservoir[int](4, 1), np.random.default_rng(0).permutation(11).tolist()
+    for index in old.tolist():
+        past.add(11 + index)
+    drawn = list[int]()
+    with compiled.twin() as twin:
+        for _ in range(2):  # 22 samples are 7 batches
+            fresh = iter(order)
+            for _ in range(7):
+                some = [past.draw() if past.due() else next(fresh) for _ in range(3)]
+                twin.train_step(x[some], y[some])
+                drawn += some
+        assert twin.instance.save() == (tmp_path / "own" / "trained.bin").read_bytes()
+    assert {index - 11 for index in drawn if index >= 11} == set(old.tolist())
+    assert sum(index >= 11 for index in drawn) == 21

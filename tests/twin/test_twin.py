@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ STEPS = 200
 
 def samples(count: int = 200) -> tuple[Array, Array]:
     with np.load(DIGITS / "data.npz") as data:
-        return data["x"][:count], data["y"][:count]
+        chosen = np.arange(count) % len(data["x"])
+        return data["x"][chosen], data["y"][chosen]
 
 
 def digits(**options: Any) -> tt.Compiled:
@@ -50,32 +52,45 @@ def int8(**options: Any) -> tt.Compiled:
 def test_twin_and_board_are_equal(make: Any, options: dict[str, Any], tmp_path: Path) -> None:
     compiled: tt.Compiled = make(**options)
     project = compiled.project
-    x, y = samples()
     with compiled.twin() as twin:
+        x, y = samples(STEPS * twin.batch)
         found = samples_of("test", x, y, project.model, project.summary.train)
-        steps = STEPS // twin.batch
         board = run_steps(
-            project.bundle, load_target("cortex-m7"), found, steps, 0.004, twin.batch, tmp_path, mode="qemu"
+            project.bundle, load_target("cortex-m7"), found, STEPS, 0.004, twin.batch, tmp_path, mode="qemu"
         )
-        for step in range(steps):
+        for step in range(STEPS):
             chosen = slice(step * twin.batch, (step + 1) * twin.batch)
             twin.train_step(x[chosen], y[chosen], lr=0.004)
         for name, array in twin.instance.state().items():
             assert array.tobytes() == np.asarray(board.states[-1][name]).tobytes(), name
 
 
-def test_twins_do_not_disturb_each_other() -> None:
-    x, y = samples()
+@pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "in threads"])
+def test_twins_do_not_disturb_each_other(at_once: bool) -> None:
+    """Each trains at a rate of its own, one after the other in every step, or all at once: as it does alone."""
+    x, y = samples(STEPS)
     compiled = int8(update="all")
-    twins = [compiled.twin() for _ in range(8)]
-    for i in range(40):
-        for twin in twins:
-            twin.train_step(x[i : i + 1], y[i : i + 1], lr=0.01)
-    alone = compiled.twin()
-    for i in range(40):
-        alone.train_step(x[i : i + 1], y[i : i + 1], lr=0.01)
-    wanted = alone.instance.save()
-    assert all(twin.instance.save() == wanted for twin in twins)
+    rates = [0.002 * (1 + number) for number in range(8)]
+    twins = [compiled.twin() for _ in rates]
+
+    def train(twin: tt.Twin, rate: float, steps: range) -> None:
+        for i in steps:
+            twin.train_step(x[i : i + 1], y[i : i + 1], lr=rate)
+
+    if at_once:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(train, twins, rates, [range(STEPS)] * 8))
+    else:
+        for i in range(STEPS):
+            for twin, rate in zip(twins, rates, strict=True):
+                train(twin, rate, range(i, i + 1))
+    wanted = set[bytes]()
+    for twin, rate in zip(twins, rates, strict=True):
+        with compiled.twin() as alone:
+            train(alone, rate, range(STEPS))
+            assert alone.instance.save() == twin.instance.save()
+            wanted.add(twin.instance.save())
+    assert len(wanted) == 8
 
 
 def test_a_checkpoint_goes_from_one_build_to_the_other_and_back(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tinytrain_compile.cli.options import (
 )
 from tinytrain_compile.driver.option_values import parse_norm
 from tinytrain_compile.driver.options import OPTIONS
-from tinytrain_compile.ir.learning import SCHEDULES
+from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES
 
 _HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
 
@@ -33,8 +34,45 @@ Example: tinytrain-compile finetune model.onnx --data own.npz --arena 64KB
 """
 _WITHOUT = frozenset(
     name for name, known in OPTIONS.items() if known.group in ("verification", "output") and name != "seed"
-) | {"out", "epochs", "pareto", "lock", "tune", "tiles"}
+) | {"out", "epochs", "warm_up", "pareto", "lock", "tune", "tiles"}
 """Options of a compilation about what nothing is made of here: output, verification, search for tiles."""
+
+
+def _compared() -> list[click.Parameter]:
+    """What trainings differ in, besides their rates."""
+    return [
+        GroupedOption(
+            "common",
+            "--batches",
+            type=str,
+            metavar="N,N..",
+            help="Batches to compare. Default: that of --batch alone.",
+        ),
+        GroupedOption(
+            "common",
+            "--clips",
+            type=str,
+            metavar="X,X..",
+            default="0,1",
+            show_default=True,
+            help="Norms to clip gradients to; 0: none. Without effect beside --clip-norm.",
+        ),
+        GroupedOption(
+            "common",
+            "--per-layer",
+            is_flag=True,
+            help="Compare with clipping by each layer's norm alone.",
+        ),
+        GroupedOption(
+            "common",
+            "--warm-ups",
+            type=str,
+            metavar="X,X..",
+            default="0",
+            show_default=True,
+            help="Shares of the updates, up to 0.5, in which the rate grows first; 0: none.",
+        ),
+    ]
 
 
 def _own_options() -> list[click.Parameter]:
@@ -53,22 +91,7 @@ def _own_options() -> list[click.Parameter]:
         GroupedOption(
             "common", "--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Trainings of a mean."
         ),
-        GroupedOption(
-            "common",
-            "--batches",
-            type=str,
-            metavar="N,N..",
-            help="Batches to compare. Default: that of --batch alone.",
-        ),
-        GroupedOption(
-            "common",
-            "--clips",
-            type=str,
-            metavar="X,X..",
-            default="0,1",
-            show_default=True,
-            help="Norms to clip gradients to; 0: none. Without effect beside --clip-norm.",
-        ),
+        *_compared(),
         GroupedOption(
             "common",
             "--replay",
@@ -108,7 +131,8 @@ def finetune(**flags: Any) -> None:
 
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
     batches, clips = _batches(flags.pop("batches")), _clips(flags.pop("clips"))
-    effort = Effort(*sizes, batches, clips, flags.pop("jobs"), flags.pop("schedule"))
+    how = (flags.pop("jobs"), flags.pop("schedule"), flags.pop("per_layer"), _warm_ups(flags.pop("warm_ups")))
+    effort = Effort(*sizes, batches, clips, *how)
     out: Path = flags.pop("out")
     given = _given(out.parent)
     options = options_of(flags)
@@ -135,6 +159,16 @@ def _clips(text: str) -> tuple[float, ...]:
     for part in text.split(","):
         zero = part.strip() in ("0", "0.0")
         found.append(0.0 if zero else parse_norm(part.strip(), "--clips"))
+    return tuple(sorted(set(found)))
+
+
+def _warm_ups(text: str) -> tuple[float, ...]:
+    """ "0,0.1" as numbers, each once; the smallest first, since what is equal goes to the first."""
+    parts = [part.strip() for part in text.split(",")]
+    found = [float(part) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", part, re.ASCII) else -1.0 for part in parts]
+    if not all(0 <= share <= MOST_WARM_UP for share in found):
+        what = f"{text!r} is not shares up to {MOST_WARM_UP} with commas, as 0,0.1"
+        raise click.BadParameter(what, param_hint="--warm-ups")
     return tuple(sorted(set(found)))
 
 

@@ -119,6 +119,7 @@ class Generator:
             fma=self._target.features.fma,
             external=self._candidate.externals.used(self._all_nodes),
             epochs=options.epochs,
+            warm_up=options.warm_up,
             board=None if self._target.board is None else self._target,
             parts=options.runtime,
             features=options.features == "on",

@@ -18,7 +18,7 @@ from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_pr
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.frontend.written_file import WrittenFile, data_name, written_file
-from tinytrain_compile.twin import Twin
+from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
 
@@ -68,7 +68,7 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
         project = _compiled(options, scheme, folder, progress)
         progress("building the device for this machine", 0.6)
         library = build_library(project.bundle, find_tools(), folder)
-        with Twin(library, project.bundle.interface, project.model, project.summary.train) as twin:
+        with Twin(Instance(library, project.bundle.interface), project.model, project.summary.train) as twin:
             _load(twin, checkpoint)
             progress("comparing the file with the device", 0.8)
             done = judged_file(project, twin, options, folder / place.path.name)

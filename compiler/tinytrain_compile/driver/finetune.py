@@ -53,7 +53,9 @@ labels are values, how many times larger the loss on them may become."""
 class Effort:
     """epochs: of a run at most; seeds: that what is recommended was judged by; replay: old samples kept (0: none);
     batches: that are compared (none: that of the options); clips: norms that gradients are clipped to, 0 for none,
-    where the options do not say one; jobs: processes, -1 for all cores; schedule: what the rate does in a training."""
+    where the options do not say one; jobs: processes, -1 for all cores; schedule: what the rate does in a training;
+    per_layer: of norms that are clipped to, also that of each layer alone; warm_ups: shares of the updates in which the
+    rate grows before it falls."""
 
     epochs: int = 30
     seeds: int = 3
@@ -62,6 +64,8 @@ class Effort:
     clips: tuple[float, ...] = (0.0, 1.0)
     jobs: int = -1
     schedule: RateSchedule = "cosine"
+    per_layer: bool = False
+    warm_ups: tuple[float, ...] = (0.0,)
 
     def most_runs(self, builds: int, old: bool) -> int:
         """Of a search with so many builds, final ones included. old: whether there are old samples."""
@@ -78,6 +82,11 @@ def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progr
     """
     if options.data is None:
         raise CompileError("E0101", "--data", "finetune needs samples", "give --data FILE.npz with arrays x and y")
+    if any(effort.warm_ups) and effort.schedule == "constant":
+        way = "leave one of them out: behind a warm-up the rate falls"
+        raise CompileError(
+            "E0101", "--warm-ups", "is about --schedule cosine, the one that finetune.toml asks for", way
+        )
     check_out(out, ".toml", "the file that --config will read")
     for path in _files(out):
         check_out(path, path.suffix, "another file")
@@ -88,7 +97,7 @@ def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progr
         projects = [variant.project for variant in variants]
         data = own_data(options.data.name, arrays, projects[0].model, projects[0].summary.train)
         _check_batches(options.data.name, variants, data)
-        builds = [_build(project, data, folder / f"build{index}") for index, project in enumerate(projects)]
+        builds = _builds(projects, data, folder)
         known = KnownRuns(out, _digest(projects, data))
         search = _Search(variants, builds, effort, options.seed, known, progress)
         try:
@@ -124,10 +133,12 @@ def _files(out: Path) -> tuple[Path, Path]:
 
 @dataclass(frozen=True, eq=False)
 class _Variant:
-    """A compilation with one of the batches and norms that are compared; clip: 0 for none."""
+    """A compilation with one of the batches and norms that are compared, and a warm-up; clip: 0 for none."""
 
     batch: int
     clip: float
+    per_layer: bool
+    warm_up: float
     project: Project
 
 
@@ -143,18 +154,22 @@ def _variants(
     batches = effort.batches or (options.batch,)
     clips = effort.clips if options.clip_norm is None else (options.clip_norm,)
     given, trains_itself = options.given | frozenset(["batch"] if effort.batches else []), False
-    for index, (batch, clip) in enumerate(product(batches, clips)):
+    ways = [(clip, per) for clip in clips for per in ((False, True) if clip and effort.per_layer else (False,))]
+    for index, (batch, (clip, per_layer)) in enumerate(product(batches, ways)):
         if clip and trains_itself:  # the file says how, and that is without clipping
             continue
         more = replace(asked, batch=batch, given=given)
         if clip:
             more = replace(more, clip_norm=clip, given=given | {"clip_norm"})
-        told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(clips)))
+        if per_layer:
+            more = replace(more, clip_per="layer", given=more.given | {"clip_per"})
+        told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(ways)))
         made = make_project(more, told)
         assert not isinstance(made, Result)
         refuse_choice(made.summary.train, "finetune")
         trains_itself = made.model.training is not None
-        yield _Variant(batch, clip, made)
+        for warm_up in effort.warm_ups:
+            yield _Variant(batch, clip, per_layer, warm_up, made)
 
 
 def _check_batches(where: str, variants: Sequence[_Variant], data: OwnData) -> None:
@@ -167,6 +182,15 @@ def _check_batches(where: str, variants: Sequence[_Variant], data: OwnData) -> N
 
 def _told(progress: Progress, before: str, share: float, what: str, _share: float) -> None:
     progress(before + what, 0.1 * share)
+
+
+def _builds(projects: Sequence[Project], data: OwnData, folder: Path) -> list[Build]:
+    """One for each; those of the same project share it."""
+    made = dict[int, Build]()
+    for project in projects:
+        if id(project) not in made:
+            made[id(project)] = _build(project, data, folder / f"build{len(made)}")
+    return [made[id(project)] for project in projects]
 
 
 def _build(project: Project, data: OwnData, folder: Path) -> Build:
@@ -249,6 +273,8 @@ class _Search:
                 _means(part),
                 sum(one.failed for one in part),
                 runs[0].settles,
+                self.variants[build].per_layer,
+                self.variants[build].warm_up,
             )
             for (build, rate), part in zip(each, parts, strict=True)
         )
@@ -269,7 +295,8 @@ class _Search:
         return tuple(learned)
 
     def _run(self, build: int, rate: float, seed: int, epochs: int) -> LearningRun:
-        return LearningRun(build, rate, self.seed + seed, epochs, schedule=self.effort.schedule)
+        warm_up = self.variants[build].warm_up
+        return LearningRun(build, rate, self.seed + seed, epochs, schedule=self.effort.schedule, warm_up=warm_up)
 
     def _curves(self, runs: Sequence[LearningRun]) -> list[Curve]:
         missing = [run for run in runs if self.known.of(run.key) is None]

@@ -12,10 +12,10 @@ import numpy as np
 
 from tinytrain_compile.driver.processes import in_processes
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.own_data import split
+from tinytrain_compile.files.own_data import old_parts, split
 from tinytrain_compile.files.samples import class_count, is_written
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.learning import Curve, RateSchedule, Score
+from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, warm_up_updates
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.twin import Instance
@@ -39,7 +39,8 @@ class LearningRun:
     replay: old samples that are kept, one of which follows every new one (0: none). final: trains to the last epoch,
     and is judged by the test samples: on all own samples, but those that say the threshold of a network that repeats
     its input (of samples that were trained on it would be too low). Others hold some back, and end when nothing gets
-    better at a constant rate. schedule: what the rate does from the first update to the last.
+    better at a constant rate. schedule: what the rate does from the first update to the last; warm_up: the share of
+    the updates in which it grows before it falls.
     """
 
     build: int
@@ -49,6 +50,7 @@ class LearningRun:
     replay: int = 0
     final: bool = False
     schedule: RateSchedule = "constant"
+    warm_up: float = 0.0
 
     @property
     def settles(self) -> bool:
@@ -59,13 +61,15 @@ class LearningRun:
     def key(self) -> str:
         """A name by which it is known again."""
         kind = "final" if self.final else "choosing"
-        return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay} {self.schedule}"
+        how = f"{self.schedule} {self.warm_up!r}"
+        return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay} {how}"
 
     def rates(self, updates: int) -> Iterator[float]:
         """Of one update after the other, of so many in all."""
         if not self.settles:
             return repeat(self.rate)
-        falling = Schedule("cosine", self.rate, every=updates)
+        first = warm_up_updates(self.warm_up, updates)
+        falling = Schedule("cosine", self.rate, warm_up=first, every=updates - first)
         return (falling.rate_of(update) for update in range(updates))
 
 
@@ -146,9 +150,7 @@ class Build:
         """Old samples that are replayed, and those that tell what was forgotten: never the same, for all runs alike."""
         if self.old is None:
             return None, None
-        order = np.random.default_rng(11).permutation(len(self.old.x))
-        half = len(order) // 2
-        kept, pool = order[half:], order[:half][: run.replay]
+        pool, kept = old_parts(len(self.old.x), run.replay)
         return Samples(self.old.x[pool], self.old.y[pool]), Samples(self.old.x[kept], self.old.y[kept])
 
     def _steps(self, count: int, pool: Samples | None) -> int:

@@ -374,5 +374,5 @@ OF_THE_MODEL = frozenset(
     name
     for name, known in OPTIONS.items()
     if known.group in ("model", "training", "int8") or name in ("optimizer", "learning_rate", "batch", "quant", "calib")
-) - {"gains", "pareto", "epochs"} | {"data", "seed", "target"}
+) - {"gains", "pareto", "epochs", "warm_up"} | {"data", "seed", "target"}
 """Those that say what a step computes; all others are about the firmware that does."""

@@ -30,7 +30,7 @@ class Trainer:
         self._constants = dict(graph.constants)
         self.state: dict[str, Array] = {value.name: self._constants[value.name] for value in graph.state}
         self.sums = self.zero_sums()
-        self._exponents_known = train.exponents_known
+        self.exponents_known = train.exponents_known
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
         self._infer = [node for node in graph.nodes if node.name in infer]
@@ -94,7 +94,7 @@ class Trainer:
         kept = {name: self.state[name] for layer in choice.layers for name in (layer.place.name, layer.scores.name)}
         kept[self._train.learning_rate.name] = self.state[self._train.learning_rate.name]
         self.state = {value.name: self._constants[value.name] for value in self._train.graph.state} | kept
-        self.sums, self._exponents_known = self.zero_sums(), self._train.exponents_known
+        self.sums, self.exponents_known = self.zero_sums(), self._train.exponents_known
         for layer in choice.layers:
             places = chosen_places(self.state[layer.scores.name], layer.part.shape[0])
             self.state[layer.place.name] = places
@@ -187,9 +187,9 @@ class Trainer:
 
     def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
         """These, and what the rest of the step makes of them."""
-        if self._exponents_known:
+        if self.exponents_known:
             return self.run_nodes(self._backward, values)
-        self._exponents_known = True
+        self.exponents_known = True
         for node in self._backward:
             error = error_operands(node)
             if error is not None:

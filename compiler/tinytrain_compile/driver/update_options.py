@@ -130,3 +130,13 @@ class UpdateOptions:
             limits=(1, 1000000),
         ),
     )
+    warm_up: int | None = field(
+        default=None,
+        metadata=option(
+            "training",
+            "Updates in which the firmware's rate is to grow first: a macro for its schedule (finetune recommends it).",
+            "--warm-up",
+            metavar="N",
+            limits=(1, 4294967295),
+        ),
+    )

@@ -55,7 +55,8 @@ class EmitOptions:
     debug_header: text of tt_debug.h for a build that watches the plan on a host; "" for firmware.
     small_calls: compile the call sequence for small code (kernels say for themselves whether they are).
     fma: whether the target fuses products that are only added; then every machine does.
-    epochs: passes over the samples, for the loop of the firmware; None: not said.
+    epochs, warm_up: passes over the samples, and updates in which the rate grows first, for the loop of the firmware;
+    None: not said.
     board: the target, where it is a board; None for a core.
     """
 
@@ -70,6 +71,7 @@ class EmitOptions:
     external: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files of external kernels that nodes of the plan use: file name -> text."""
     epochs: int | None = None
+    warm_up: int | None = None
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
@@ -278,6 +280,7 @@ def _template_data(
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in zeroed],
         **_input(_image(train, plan), plan, sequencer),
         "epochs": options.epochs,
+        "warm_up": options.warm_up,
         "exponents_known": train.exponents_known,
         "small_calls": options.small_calls,
         "skipped_behind": behind(train),

@@ -110,6 +110,14 @@ def split(labels: Array | None, count: int, share: float, seed: int) -> tuple[Ar
     return np.setdiff1d(order, kept), np.sort(kept)
 
 
+def old_parts(count: int, replayed: int) -> tuple[Array, Array]:
+    """Indices of old samples: (those that are kept and replayed, so many at most; those that tell what was forgotten).
+    Never the same, and of the same file always these."""
+    order = np.random.default_rng(11).permutation(count)
+    half = count // 2
+    return order[:half][:replayed], order[half:]
+
+
 def _faults(where: str, found: Mapping[str, Array]) -> Array | None:
     """Labels of test samples of an autoencoder: 0 for what it should repeat, 1 for what it should not."""
     if "y_test" not in found:

@@ -77,8 +77,13 @@ def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
 
 
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
-    """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305."""
-    x, y = read_arrays(path, ("x", "y"))
+    """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305.
+
+    Without `y`, a network whose labels are values of its input's shape is to repeat its input.
+    """
+    alone = not labelled(path) and repeats_input(model, train)
+    x, *given = read_arrays(path, ("x",) if alone else ("x", "y"))
+    (y,) = given or [x]
     return samples_of(path.name, x, y, model, train)
 
 
@@ -189,6 +194,11 @@ def label_shape(count: int, model: ImportedModel, train: TrainGraph) -> tuple[in
 def is_written(model: ImportedModel) -> bool:
     """Whether the model's own loss is nodes of the file: then labels have the shape that these read."""
     return model.loss is not None and model.loss.written is not None
+
+
+def repeats_input(model: ImportedModel, train: TrainGraph) -> bool:
+    """Whether samples without labels say what is to be learned: the input again."""
+    return model.output_shape == model.input_shape and not class_count(train) and not is_written(model)
 
 
 def labels_of(where: str, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:

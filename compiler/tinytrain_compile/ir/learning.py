@@ -12,6 +12,9 @@ RateSchedule = Literal["cosine", "constant"]
 """What a learning rate does in a training: it falls to 0 along half a cosine, or stays."""
 SCHEDULES: tuple[RateSchedule, ...] = get_args(RateSchedule)
 
+MOST_WARM_UP = 0.5
+"""Largest share of a training in which the rate may grow first."""
+
 ENOUGH = 0.9
 """Share of the gain after which more epochs bring little."""
 
@@ -83,10 +86,16 @@ def mean_score(found: Sequence[Score]) -> Score:
     return Score(loss, *(each(item.name) for item in fields(Score)[1:]))
 
 
+def warm_up_updates(share: float, updates: int) -> int:
+    """In which the rate grows first, where that is to be a share of so many."""
+    return round(share * updates)
+
+
 @dataclass(frozen=True)
 class Tried:
     """A batch, a norm to clip to (0: none) and a rate in a round of the search: the mean curve over its trainings, each
-    on a seed of its own. settles: the rate had fallen to 0 at the end, so that only the end is what a device gets."""
+    on a seed of its own. settles: the rate had fallen to 0 at the end, so that only the end is what a device gets.
+    per_layer: the norm is that of each layer alone. warm_up: share of the updates in which the rate grew first."""
 
     batch: int
     clip: float
@@ -95,6 +104,8 @@ class Tried:
     curve: tuple[Score, ...]
     failed: int
     settles: bool = False
+    per_layer: bool = False
+    warm_up: float = 0.0
 
     @property
     def best_epoch(self) -> int:
@@ -166,6 +177,11 @@ class Finding:
     def taken(self) -> Learned:
         """What is recommended."""
         return next(one for one in self.learned if one.replay == self.replay)
+
+    @property
+    def warm_up(self) -> int:
+        """Updates of what is recommended in which the rate grows first."""
+        return warm_up_updates(self.chosen.warm_up, self.taken.epochs * self.taken.steps)
 
     @property
     def worth_it(self) -> bool:

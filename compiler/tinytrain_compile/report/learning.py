@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score
+from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score, Tried
 from tinytrain_compile.report.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.words import grouped, plural, printable
 
@@ -46,12 +46,18 @@ def _rounds(finding: Finding) -> list[str]:
     for number, tried in enumerate(finding.rounds, 1):
         for one in tried:
             failed = f"  ({plural(one.failed, 'run')} ended in NaN or infinity)" if one.failed else ""
-            taken = "  <- taken" if one is finding.chosen else ""
+            taken = f"{_ways(one)}  <- taken" if one is finding.chosen else _ways(one)
             epochs = f"{len(one.curve) - 1:>6}  {one.best_epoch:>10}"
             clip = f"{one.clip:g}" if one.clip else "-"
             figures = f"{number:>5}  {one.batch:>5}  {clip:>4}  {one.rate:>9.3g}  {one.seeds:>5}  {epochs}"
             lines.append(f"{'':<10} {figures}  {score_text(one.best)}{failed}{taken}")
     return lines
+
+
+def _ways(tried: Tried) -> str:
+    """What the columns of the table have no room for."""
+    grows = [f"warm-up {tried.warm_up:.3g}"] if tried.warm_up else []
+    return "".join(f"  {way}" for way in (*(["clipped per layer"] if tried.per_layer else []), *grows))
 
 
 def _learned(finding: Finding, one: Learned) -> list[str]:
@@ -94,7 +100,9 @@ def _advice(finding: Finding) -> list[str]:
         return [f"{'recommend':<10} nothing: no rate made anything better on samples that were held back"]
     kept = f"; keep {finding.replay} old samples and replay one after each new one" if finding.replay else ""
     clip = f" --clip-norm {finding.chosen.clip:g}" if finding.chosen.clip else ""
+    clip += " --clip-per layer" if finding.chosen.per_layer else ""
     options = f"--lr {finding.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
+    options += f" --warm-up {finding.warm_up}" if finding.warm_up else ""
     falling = f"{'':<10} falling to 0 along a cosine over all updates (--runtime schedule, docs/training-loop.md)"
     return [f"{'recommend':<10} {options}{kept}", *([falling] if finding.chosen.settles else [])]
 
@@ -120,9 +128,23 @@ def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
         return _toml(options, finding)
     found = {**options, "lr": float(f"{finding.rate:.4g}"), "batch": finding.chosen.batch}
     found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
+    found |= {"clip-per": "layer"} if finding.chosen.per_layer else {}
     found["epochs"] = finding.taken.epochs
-    found |= {"runtime": "schedule"} if finding.chosen.settles else {}
+    found |= {"warm-up": finding.warm_up} if finding.warm_up else {}
+    parts = [
+        *(["schedule"] if finding.chosen.settles else []),
+        *([f"replay={finding.replay}"] if finding.replay else []),
+    ]
+    found |= _with_parts(options, parts)
     return _toml(found, finding)
+
+
+def _with_parts(options: Mapping[str, Any], parts: Sequence[str]) -> dict[str, str]:
+    """--runtime with these parts behind those that were given."""
+    asked = [part.strip() for part in str(options.get("runtime", "")).split(",") if part.strip()]
+    known = {part.partition("=")[0] for part in asked}
+    together = [*asked, *(part for part in parts if part.partition("=")[0] not in known)]
+    return {"runtime": ",".join(together)} if together else {}
 
 
 def _toml(found: Mapping[str, Any], finding: Finding) -> str:

@@ -18,7 +18,7 @@ from tinytrain_compile.files.samples import (
     samples_of,
 )
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
-from tinytrain_compile.ir.stages import Interface, TrainGraph
+from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.parameters import FileParameters
@@ -33,8 +33,8 @@ class Twin:
     nothing trains or saves (E0101).
     """
 
-    def __init__(self, library: Path, interface: Interface, model: ImportedModel, train: TrainGraph) -> None:
-        self.instance = Instance(library, interface)
+    def __init__(self, instance: Instance, model: ImportedModel, train: TrainGraph) -> None:
+        self.instance = instance
         self._model, self._train = model, train.training_step  # which also knows labels
         self._parameters = FileParameters(model, train)
 

@@ -214,7 +214,7 @@ def backward_dense(node: Node) -> DenseTiles | None:
     return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
-RANK_ONE = ("QConvUpdate", "QConvUpdateFine")
+RANK_ONE = ("QConvUpdate", "QConvUpdateFine", "QConvUpdateSquared", "QConvUpdateFineSquared")
 """Updates that have a kernel of their own for one pixel."""
 
 

@@ -1,0 +1,64 @@
+"""How far integer weights move in one step: by any gradient, and by the gradient of a dense layer's one sample."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.conv_form import is_product
+
+ROW_BITS, ROW_LIMIT = 9, 32767
+"""Bits of fraction, and largest magnitude, of the step of a row: in 1/256 of a weight, for every unit of an input."""
+
+
+def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_bits: int) -> tuple[Any, Any]:
+    """Per-channel (multiplier, exponent) for fx.scaled: channel constant times rate times 2**p, with fraction bits."""
+    exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
+    return fx.high_multiply(multiplier, int(rate[0])), exponent
+
+
+def updated_weight(w: Array, gradient: Any, scale: tuple[Array, ...], noise: Array, salt: Array, limit: int) -> Array:
+    """int8 weights after one step with stochastic rounding; `scale` = (multiplier, shift, rate, p), see step_size."""
+    random = fx.noise_bytes(noise, salt, w.size).reshape(w.shape)
+    return moved_weight(w, gradient, weight_steps(w, scale), random, limit)
+
+
+def weight_steps(w: Array, scale: tuple[Array, ...]) -> tuple[Any, Any]:
+    """step_size of every channel, in 1/256 of a weight, in a shape that goes with the weight's."""
+    multiplier, exponent = step_size(*scale, fraction_bits=8)
+    per_channel = (-1,) + (1,) * (w.ndim - 1)
+    return multiplier.reshape(per_channel), exponent.reshape(per_channel)
+
+
+def moved_weight(w: Array, gradient: Any, step: tuple[Any, Any], random: Any, limit: Any) -> Array:
+    """int8 weights less gradient times step (in 1/256 of a weight), rounded by a random byte (tt_moved_weight)."""
+    move = np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
+    noisy = (w.astype(np.int64) << 8) - move + random
+    return np.clip(noisy >> 8, -limit, limit).astype(np.int8)
+
+
+# ---- a dense layer of one sample: its gradient is a column (errors) times a row (inputs) ----------------------------
+
+
+def is_one_sample(x: Array, conv: ConvAttrs) -> bool:
+    """Whether the gradient of a weight is one product, of an error and an input."""
+    return is_product(conv) and math.prod(x.shape[:3]) == 1
+
+
+def row_moves(x: Array, g: Array, x_zero: int, scale: tuple[Array, ...]) -> Any:
+    """Moves of all weights (outputs, 1, 1, inputs), in 1/256 of a weight: the row's step, 16 bits, times the inputs."""
+    multiplier, exponent = step_size(*scale, fraction_bits=8 + ROW_BITS)
+    steps = np.clip(fx.scaled(g.reshape(-1), multiplier, exponent), -ROW_LIMIT, ROW_LIMIT)
+    products = steps[:, None] * (x.reshape(-1).astype(np.int64) - x_zero)
+    return ((products + (1 << (ROW_BITS - 1))) >> ROW_BITS)[:, None, None, :]
+
+
+def rounded_rows(w: Array, moves: Any, noise: Array, salt: Array, limit: int) -> Array:
+    """int8 weights less their moves, with stochastic rounding; a word of noise serves four weights of a row."""
+    random = fx.noise_of_rows(noise, salt, w.shape[0], w.shape[-1]).reshape(w.shape)
+    return np.clip((w.astype(np.int64) * 256 - moves + random) >> 8, -limit, limit).astype(np.int8)
