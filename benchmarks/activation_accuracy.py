@@ -29,7 +29,7 @@ from learning_tasks import FAMILIES, Domain, Recipe
 from record import Record
 
 import tinytrain_compile as tt
-from benchmarks.activations import exact_bytes
+from testing.kept_inputs import kept_bytes
 
 TASKS = ("turned", "contrast", "head")
 """Without further arguments; "classes" and "keywords" (one sample in a step) work too."""
@@ -62,12 +62,10 @@ def outcomes(task: str, seed: int) -> dict[tuple[str, str, float], Outcome]:
     found = dict[tuple[str, str, float], Outcome]()
     for quant, (kind, budget) in product(FORMATS, WAYS):
         built = build_of(domain, quant, kind, budget, recipe)
-        copies = built.project.summary.train.low_rank
+        train = built.project.summary.train
         with built.twin() as twin:
             accuracy = trained(twin, domain, recipe, RATES[task][quant], 0, seed).new
-        kept = exact_bytes(build_of(domain, quant, "exact", 0.0, recipe).project.summary.train)
-        saved = sum(item.exact_bytes - item.kept_bytes for item in copies)
-        found[quant, kind, budget] = Outcome(accuracy, kept - saved, len(copies))
+        found[quant, kind, budget] = Outcome(accuracy, kept_bytes(train), len(train.low_rank))
     _BUILDS.clear()
     return found
 

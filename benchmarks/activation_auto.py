@@ -4,7 +4,7 @@ Several networks, each in arenas of which the smallest leaves room for little an
 of one table, the prior; errors of gradients are lost gain, and summed up again here from what was chosen. Exits 1 where
 a plan is larger than its arena, or copies gain less than exact inputs.
 
-usage: python -m benchmarks.activations auto [--only TEXT]
+usage: python -m benchmarks.activations auto [--only TEXT] [--keep FILE]
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.activations import samples
+from benchmarks.record import Record
 from testing.places import ROOT, SHARED
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.copy_choice import choose_with_copies
@@ -44,6 +46,11 @@ class Net:
     quant: str = "fp32"
     data: Path | None = None
     options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Of its rows."""
+        return f"{self.name}, {self.quant}, {self.size}"
 
 
 DIGITS = ROOT / "examples" / "digits"
@@ -81,30 +88,31 @@ def worth(planner: Planner, found: Candidate) -> float:
     return gain_of_plan(planner.model.graph, found.update, PRIOR) / UNITS - sum(lost)
 
 
-def rows(net: Net, folder: Path) -> Iterator[tuple[str, bool]]:
-    """A line for each arena, and whether it holds."""
-    for arena in net.arenas:
-        exact, auto = (planner_of(net, arena, how, folder) for how in ("exact", "auto"))
+def row(net: Net, arena: int) -> tuple[str, bool]:
+    """The line of an arena, and whether it holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        exact, auto = (planner_of(net, arena, how, Path(folder)) for how in ("exact", "auto"))
         before, after = search_update(exact, exact.layer_count), choose_with_copies(auto)
-        fits = [auto.meets(one.plan.arena_bytes, one.choice.cost.ps) for one in (before, after)]
-        gains = [worth(exact, one) if fit else 0.0 for one, fit in zip((before, after), fits, strict=True)]
-        holds = gains[1] >= gains[0] - 1e-4 and fits[1] >= fits[0]
-        kinds = [how.kind for how in after.update.activations.values() if how is not None]
-        copies = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))) or "none"
-        cells = f"{arena:,} | {gains[0]:.1f} | {gains[1]:.1f} | {copies} | {'' if holds else 'BELOW'}"
-        yield f"| {net.name}, {net.quant}, {net.size} | {cells} |", holds
+    fits = [auto.meets(one.plan.arena_bytes, one.choice.cost.ps) for one in (before, after)]
+    gains = [worth(exact, one) if fit else 0.0 for one, fit in zip((before, after), fits, strict=True)]
+    holds = gains[1] >= gains[0] - 1e-4 and fits[1] >= fits[0]
+    kinds = [how.kind for how in after.update.activations.values() if how is not None]
+    copies = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))) or "none"
+    cells = f"{arena:,} | {gains[0]:.1f} | {gains[1]:.1f} | {copies} | {'' if holds else 'BELOW'}"
+    return f"| {net.title} | {cells} |", holds
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print; 1 where it does not hold."""
     parser = argparse.ArgumentParser(prog="benchmarks.activations auto", description=__doc__)
     parser.add_argument("--only", default="", help="networks whose line begins so: 'digits, int8'")
+    parser.add_argument("--keep", type=Path, help="a file of what is done: called again, it goes on from there")
     given, held = parser.parse_args(arguments), True
+    record = Record(given.keep)
     print("| network, samples in a step | arena | gain, exact | gain, auto | copies | |\n|---|---|---|---|---|---|")
     for net in NETS:
-        if f"{net.name}, {net.quant}, {net.size}".startswith(given.only):
-            with tempfile.TemporaryDirectory() as folder:
-                for line, holds in rows(net, Path(folder)):
-                    print(line, flush=True)
-                    held &= holds
+        for arena in net.arenas if net.title.startswith(given.only) else ():
+            line, holds = record.once((net.title, str(arena)), partial(row, net, arena))
+            print(line, flush=True)
+            held &= holds
     return 0 if held else 1

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs]
 
+from testing.kept_inputs import kept_bytes
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
@@ -28,7 +29,6 @@ from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 
 ERROR = 0.1
-GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "QConvSum", "QConvUpdate")
 KINDS: dict[str, dict[str, Any]] = {
     "exact": {"activations": "exact", "remat": "off", "stream": "off"},
     "runs": {"activations": "exact", "remat": "min", "stream": "off"},
@@ -69,38 +69,15 @@ def macs_of(train: TrainGraph) -> int:
     return sum(op_def(node.op).macs(node) for node in train.step_nodes())
 
 
-def exact_bytes(train: TrainGraph) -> int:
-    """Of the inputs that weight gradients read, each once."""
-    read = {
-        value.name: value.size_bytes
-        for node in train.graph.nodes
-        for gradient in GRADIENTS
-        if node.op.startswith(gradient)
-        for value in node.inputs
-        if value.name in _forward(train)
-    }
-    return sum(read.values())
-
-
-def _forward(train: TrainGraph) -> set[str]:
-    """Values that the loss depends on."""
-    names = train.graph.ancestors((train.loss,))
-    made = {value.name for node in train.graph.nodes if node.name in names for value in node.outputs}
-    return made | {value.name for value in train.graph.inputs}
-
-
 def row_of(planner: Planner, update: str, size: int) -> Row:
     """Plan an update with what the planner's options say. A planner measures the ranks of a layer once."""
     chosen = resolve_update(planner.model.graph, update)
     train = planner.train(chosen, size)
-    kept = sum(item.kept_bytes for item in train.low_rank)
-    saved = sum(item.exact_bytes for item in train.low_rank)
-    whole = planner.with_options(activations="exact").train(resolve_update(planner.model.graph, update), size)
     planned = planner.planned(chosen, train, quick=True)
     state = sum(item.state_bytes for item in train.low_rank)
     error = max((item.error or 0.0 for item in train.low_rank), default=0.0)
     macs, cost = macs_of(planned.train), planned.choice.cost
-    return Row(exact_bytes(whole) - saved + kept, state, macs, planned.plan.arena_bytes, error, cost.ps)
+    return Row(kept_bytes(train), state, macs, planned.plan.arena_bytes, error, cost.ps)
 
 
 def main() -> int:
@@ -110,6 +87,10 @@ def main() -> int:
 
         accuracy(sys.argv[2:])
         return 0
+    if sys.argv[1:2] == ["count"]:
+        from benchmarks.activation_counts import main as count
+
+        return count(sys.argv[2:])
     if sys.argv[1:2] == ["auto"]:
         from benchmarks.activation_auto import main as auto
 
@@ -126,12 +107,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.models.split(","):
             sizes = [int(size) for size in chosen.sizes.split(",")]
-            options = _options(name, chosen.quant, Path(folder))
+            options = options_of(name, chosen.quant, Path(folder))
             _network(options, chosen.updates.split(","), sizes, chosen.kinds.split(","))
     return 0
 
 
-def _options(name: str, quant: str, folder: Path) -> CompileOptions:
+def options_of(name: str, quant: str, folder: Path) -> CompileOptions:
+    """Of a network by the name of its float file; its quantised one where quant says so."""
     file = name if quant == "fp32" else {"mbv2-w0.35-10c": "mbv2-w0.35-qdq"}.get(name, f"{name}-qdq")
     path, classes = SHARED / "models" / f"{file}.onnx", None if file.endswith("10c-qdq") or quant == "fp32" else 10
     return CompileOptions(

@@ -26,7 +26,7 @@ _WITHOUT_SDK = "**not built** with the SDK (stand-ins for it: tests/examples/tes
 def package(model: Path, kind: str, board: str, out: Path, *flags: str) -> tuple[str, Any]:
     """Compile a model to a package; the command as a user types it, and its report."""
     shown = [str(model.relative_to(ROOT)), "--target", board, *flags, "--package", kind]
-    command = [sys.executable, "-m", "tinytrain_compile", str(model), *shown[1:], "-o", str(out), "--report", "json"]
+    command = [sys.executable, "-m", "tinytrain_compile", str(model), *shown[1:], "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"{' '.join(shown)}\n{done.stderr}")
@@ -57,10 +57,9 @@ def package_rows(work: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _own_files(library: Path) -> str:
-    """What a package has beside its sources, its check program and a board's link script."""
+    """What a package has beside its sources and its check program."""
     paths = (path.relative_to(library) for path in library.rglob("*") if path.is_file())
-    others = ("src", "verify", "board", "build")
-    return ", ".join(f"`{path}`" for path in sorted(paths) if path.parts[0] not in others and path.suffix != ".html")
+    return ", ".join(f"`{path}`" for path in sorted(paths) if path.parts[0] not in ("src", "verify", "build"))
 
 
 def _by_cmake(_source: Path, _board: str) -> tuple[str, str]:

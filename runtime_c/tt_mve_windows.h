@@ -142,6 +142,19 @@ static inline TT_ALWAYS void tt_lay_bands8(
     }
 }
 
+/* The same of a few rows, each a strip. row_at: where rows of the image with its border begin in x, or a negative number. */
+static inline TT_ALWAYS void tt_lay_rows8(
+    int8_t *band, const int8_t *x, const int32_t *row_at, tt_image image, tt_bands cut)
+{
+    const int8_t border = (int8_t)image.border;
+    const int32_t room = cut.across - image.left, n = room < image.width ? room : image.width;
+    for (int32_t r = 0; r < cut.deep; r++) {
+        const bool there = row_at[r] >= 0;
+        int8_t *const to = band + image.left * cut.deep + r;
+        tt_spread8(to, cut.deep, there ? x + row_at[r] : &border, there ? image.channels : 0, n);
+    }
+}
+
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 #if TT_HAS_MVE
@@ -220,10 +233,10 @@ static inline TT_ALWAYS tt_i32x4 tt_ended8_x4(
                      : tt_requantise8_x4(sums, bias, multiplier, shift, end.zero, end.low, end.high);
 }
 
-/* A depthwise QConv. scratch: see above. */
-static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
-    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, tt_bands cut,
-    tt_end8 end)
+/* Rows of a depthwise QConv. scratch: see above; row_at: see tt_lay_rows8, or NULL. */
+static inline TT_ALWAYS void tt_depthwise8_rows(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
+    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int32_t *row_at, tt_image image,
+    tt_taps window, tt_bands cut, tt_end8 end)
 {
     const int32_t lanes = 16 * cut.vectors, area = window.rows * window.columns;
     const tt_four four = tt_four_of(cut, window.down, window.right);
@@ -242,7 +255,11 @@ static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int
         const tt_i32x4 correction = tt_all(-image.border * sum), its_bias = tt_all(bias[channel]);
         const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel], -31, 31));
         for (int32_t first = 0; first < cut.height; first += cut.strip) {
-            tt_lay_bands8(bands, own, first, image, window.down, cut);
+            if (row_at == NULL) {
+                tt_lay_bands8(bands, own, first, image, window.down, cut);
+            } else {
+                tt_lay_rows8(bands, own, row_at + first * window.down, image, cut);
+            }
             for (int32_t row = 0; row < cut.strip; row += four.rows) {
                 const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band * window.down;
                 int8_t *to = out + (first + row) * cut.width * image.channels;
@@ -256,6 +273,14 @@ static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int
             }
         }
     }
+}
+
+/* A depthwise QConv. */
+static inline TT_ALWAYS void tt_depthwise8(int8_t *y, int8_t *scratch, const int8_t *x, const int8_t *w,
+    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, tt_image image, tt_taps window, tt_bands cut,
+    tt_end8 end)
+{
+    tt_depthwise8_rows(y, scratch, x, w, bias, multiplier, shift, NULL, image, window, cut, end);
 }
 
 /* ---- data gradients ---------------------------------------------------------------------------------------------- */
@@ -315,11 +340,11 @@ static inline TT_ALWAYS void tt_place_backwards(uint8_t *places, tt_image layer,
     }
 }
 
-/* A depthwise QConvGradInput. layer: the incoming error and the padding of the layer; exponent: of the incoming error
- * less that of what comes out; mask: see tt_keep. */
-static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
-    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_image layer,
-    tt_taps window, tt_bands cut, tt_keep keep)
+/* Rows of a depthwise QConvGradInput. layer: the incoming error and the padding of the layer; exponent: of the incoming
+ * error less that of what comes out; mask: see tt_keep; row_at: see tt_lay_rows8, or NULL. */
+static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
+    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, const int32_t *row_at,
+    int32_t exponent, tt_image layer, tt_taps window, tt_bands cut, tt_keep keep)
 {
     int32_t largest = *peak;
     const int32_t lanes = 16 * cut.vectors, kernel = window.kernel_rows * window.kernel_columns;
@@ -337,7 +362,11 @@ static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int
         const int8_t *const own = g + n * layer.height * layer.width * pixel + channel;
         const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel] + exponent, -31, 31));
         for (int32_t first = 0; first < cut.height; first += cut.strip) {
-            tt_lay_bands8(bands, own, first, image, 1, cut);
+            if (row_at == NULL) {
+                tt_lay_bands8(bands, own, first, image, 1, cut);
+            } else {
+                tt_lay_rows8(bands, own, row_at + first, image, cut);
+            }
             for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
                 const int32_t p = phase / cut.phase_columns, q = phase % cut.phase_columns;
                 const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
@@ -362,6 +391,15 @@ static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int
         }
     }
     *peak = largest;
+}
+
+/* A depthwise QConvGradInput. */
+static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
+    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_image layer,
+    tt_taps window, tt_bands cut, tt_keep keep)
+{
+    tt_depthwise8_error_rows(
+        y, scratch, peak, g, w, multiplier, shift, mask, NULL, exponent, layer, window, cut, keep);
 }
 
 #endif

@@ -10,13 +10,14 @@ from tinytrain_compile.ir.types import ELEMENT_BYTES
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import Windows
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows
-from tinytrain_compile.ops.base import alias_of
+from tinytrain_compile.ops.base import alias_of, row_form
 
 KINDS = {"int8": "int8_t", "float32": "float"}
 
 
 def by_row_blocks(node: Node, name: str, context: KernelContext, step: int, ring: bool = False) -> tuple[Kernel, int]:
-    """(the kernel, bytes of scratch) with `step` rows a call, the last of what is left. Errors: NoRowsError.
+    """(the kernel, bytes of scratch that a stream has for it) with `step` rows a call, the last of what is left.
+    Errors: NoRowsError.
 
     ring: windows see nothing but copies of the rows that a call needs, which lie as in a ring buffer.
     """
@@ -51,7 +52,9 @@ def by_row_blocks(node: Node, name: str, context: KernelContext, step: int, ring
     functions = [part for part in (rows.prepare, rows.rows) if part is not None]
     source = "".join(part.source for part in functions) + f"{table}{head} {{\n{prepared}{loops}}}\n"
     declaration = "".join(f"{part.declaration}\n" for part in functions) + f"{head};"
-    return Kernel(name, source, declaration, rows.scratch_dtype), rows.scratch_bytes
+    form = row_form(node)
+    scratch_bytes = rows.scratch_bytes if form is None else form.scratch_bytes
+    return Kernel(name, source, declaration, rows.scratch_dtype), scratch_bytes
 
 
 def _call(rows: RowKernel, function: CFunction, place: dict[str, str], more: Sequence[str]) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import onnx
 import pytest
 
 from testing.ops.case import make
-from tests.training.low_rank_nets import graph, kinds
+from tests.e2e import chain
+from tests.training.low_rank_nets import graph, kinds, shared
+from tinytrain_compile.driver.low_rank import gradient_nodes
 from tinytrain_compile.driver.rank_choice import FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
 from tinytrain_compile.driver.reference import Trainer
-from tinytrain_compile.ir.activations import ActivationKind, LowRank
+from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.int8.subspace import rows_in_int8
@@ -26,11 +31,11 @@ def layer(kind: ActivationKind, noise: float = 0.0, count: int = 4, element_byte
     """Activations of rank 3, 2, 2 in the same subspaces, and noise."""
     rng = np.random.default_rng(0)
     factors = [rng.standard_normal((length, rank)) for length, rank in ((8, 2), (8, 2), (12, 3))]
-    pairs: list[Pair] = []
+    pairs: list[tuple[Pair]] = []
     for _ in range(count):
         x = np.einsum("bijk,yi,xj,ck->byxc", rng.standard_normal((2, 2, 2, 3)), *factors)
-        pairs.append(Pair(x + noise * rng.standard_normal(SHAPE), rng.standard_normal((2, 8, 8, 5))))
-    return LayerRanks(node_of(pairs[0].x, pairs[0].dy), pairs, kind, element_bytes=element_bytes)
+        pairs.append((Pair(x + noise * rng.standard_normal(SHAPE), rng.standard_normal((2, 8, 8, 5))),))
+    return LayerRanks([node_of(pairs[0][0].x, pairs[0][0].dy)], pairs, kind, 0, element_bytes, element_bytes)
 
 
 @pytest.mark.parametrize("kind", ["asi", "subspace"])
@@ -74,7 +79,7 @@ def test_steps_of_what_is_always_zero_are_numbers(dead: bool) -> None:
     x = rng.standard_normal((1, 4, 4, 1)) * np.ones(6) * (not dead)
     x[..., 2] *= 1e-18
     x[:, 1] = 0
-    ranks = LayerRanks(node_of(x, x[..., :2]), [Pair(x, x[..., :2])], "subspace", element_bytes=1)
+    ranks = LayerRanks([node_of(x, x[..., :2])], [[Pair(x, x[..., :2])]], "subspace", 0, 1, 1)
     how = ranks.measured((6, 4, 4))
     assert all(1e-6 < step < 1e3 for steps in how.steps.values() for step in steps)
     assert how.error is not None and how.error < 0.1
@@ -92,21 +97,33 @@ def test_bases_are_the_same_in_every_run_and_orthonormal() -> None:
         assert (u[np.arange(len(u)), np.abs(u).argmax(axis=1)] > 0).all()
 
 
-def test_the_error_is_that_of_training() -> None:
-    """Four micro-batches through the training graph at rate 0: gradients beside the exact ones."""
-    ranks = (4, 3, 3)
-    exact, low = graph(kinds(), {}), graph(kinds(), {"point_weight": LowRank(ranks)})
-    node = next(node for node in exact.graph.nodes if node.name == "point/Conv.ConvGradWeight")
+def error_of_training(model: onnx.ModelProto, weight: str, ranks: tuple[int, ...]) -> tuple[float, float]:
+    """Of a weight's gradient, measured and in training: four micro-batches through the training graph at rate 0, beside
+    the exact one. Gradients are what a step at rate 1 takes."""
+    exact, low = graph(model, {}), graph(model, {weight: LowRank(ranks)})
+    nodes = gradient_nodes(chain.imported(model), exact)[weight]
     rng = np.random.default_rng(2)
-    plain, trainer, pairs, squares = Trainer(exact), Trainer(low), list[Pair](), list[float]()
-    trainer.set_rate(0.0)
+    pairs, squares = list[tuple[Pair, ...]](), list[float]()
+    plain, trainer = Trainer(exact), Trainer(low)
+    first = {name: trainer.state[name].astype(np.float64) for name in exact.trained}
     for index in range(4):
         x, y = rng.standard_normal((1, 10, 10, 4)).astype(np.float32), np.asarray([[index % 3]], np.int32)
-        whole, seen = plain.values(x, y), trainer.values(x, y)
-        pairs.append(Pair(*(np.asarray(whole[operand(node, name).name], np.float64) for name in ("x", "dy"))))
-        wanted, found = whole[node.outputs[0].name], seen[node.outputs[0].name]
-        squares.append(float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)) ** 2)
-        trainer.step(x, y)
-    measured = LayerRanks(node, pairs, "asi").error((*ranks, 1))
-    assert measured == pytest.approx(np.sqrt(np.mean(squares[1:])), rel=1e-4)
+        for each in (plain, trainer):
+            each.state |= first
+        values, found = plain.values(x, y), list[np.ndarray]()
+        pairs.append(tuple(Pair(*(np.asarray(values[operand(node, n).name]) for n in ("x", "dy"))) for node in nodes))
+        for each in (plain, trainer):
+            each.step(x, y)
+            found.append(first[weight] - each.state[weight])
+        squares.append(float(np.linalg.norm(found[1] - found[0]) / np.linalg.norm(found[0])) ** 2)
+    whole = operand(nodes[0], "x").shape
+    asked = [*ranks, *(whole[axis] for _, axis in MODES[4][len(ranks) :])]
+    return LayerRanks(nodes, pairs, "asi").error(tuple(asked)), float(np.sqrt(np.mean(squares[1:])))
+
+
+@pytest.mark.parametrize(("model", "weight"), [(kinds, "point_weight"), (shared, "both_weight")])
+def test_the_error_is_that_of_training(model: Callable[[], onnx.ModelProto], weight: str) -> None:
+    """Of a weight that two layers read, it is that of the sum of both."""
+    measured, trained = error_of_training(model(), weight, (3, 3, 3))
+    assert measured == pytest.approx(trained, rel=1e-4)
     assert measured > 0.05

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Trains some batches in the largest plan, then as many in the smallest, with a checkpoint between; and all of them in each
  * plan alone. Writes the three states. Plans take different numbers of samples in a call: train() does not know how many.
- * `m` stands for the model's name. C and C++ alike. */
+ * With --slices on the run that moves trains in slices. `m` stands for the model's name. C and C++ alike. */
 #include "m_train.h"
 #include "port.h"
 
@@ -41,13 +41,30 @@ static int give(void *ctx, void *data, size_t size)
     return 0;
 }
 
-static void train(m_t *m, uint32_t first)
+#ifdef M_STEP_CYCLES
+static m_status in_slices(m_t *m, const m_label_t *label, uint32_t n, float *loss)
+{
+    int done = 0;
+    m_status status = m_step_begin(m);
+    need(status != M_OK || m_step_slice(m, label, n + 1u, 0u, loss, &done) == M_ERR_ARGUMENT, 14);
+    while (status == M_OK && done == 0) {
+        status = m_step_slice(m, label, n, M_STEP_CYCLES / 10u, loss, &done);
+    }
+    return status;
+}
+#else
+#define in_slices m_accumulate
+#endif
+
+typedef m_status (*step_fn)(m_t *m, const m_label_t *label, uint32_t n, float *loss);
+
+static void train(m_t *m, uint32_t first, step_fn step)
 {
     const uint32_t together = m_micro_batch(m);
     float loss;
     for (uint32_t at = first; at < first + (uint32_t)(BATCHES * M_BATCH); at += together) {
         memcpy(m_input(m), &samples[at], together * sizeof samples[at]);
-        need(m_accumulate(m, &labels[at], together, &loss) == M_OK, 3);
+        need(step(m, &labels[at], together, &loss) == M_OK, 3);
         if ((at + together) % M_BATCH == 0) {
             need(m_apply(m) == M_OK, 3);
         }
@@ -97,7 +114,7 @@ int main(void)
     }
     need(m_init(&m, arena, M_ARENA_BYTES) == M_OK && m_plan(m) == M_PLANS - 1u && m_micro_batch(m) == M_MICRO_BATCH, 6);
     check_counts(m);
-    train(m, 0);
+    train(m, 0, in_slices);
     save(m);
     memset(arena, 0x5a, sizeof memory.arena);
     need(m_init(&m, arena, M_PLAN_1_BYTES - 1u) == M_OK && m_plan(m) == 0u && m_micro_batch(m) < M_MICRO_BATCH, 7);
@@ -107,13 +124,13 @@ int main(void)
         need(arena[i] == 0x5a, 9); /* the smaller plan leaves alone what it does not have */
     }
     check_counts(m);
-    train(m, BATCHES * M_BATCH);
+    train(m, BATCHES * M_BATCH, in_slices);
     save(m);
     need(port_write(output, saved, sizeof saved) == 0, 2);
     for (uint32_t plan = 0; plan < M_PLANS; plan++) {
         need(m_init(&m, arena, sizes[plan]) == M_OK && m_plan(m) == plan, 6);
-        train(m, 0);
-        train(m, BATCHES * M_BATCH);
+        train(m, 0, m_accumulate);
+        train(m, BATCHES * M_BATCH, m_accumulate);
         save(m);
         need(port_write(output, saved, sizeof saved) == 0, 2);
     }

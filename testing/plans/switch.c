@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Trains some updates in the largest plan, then as many in the smallest, with a checkpoint between; and all of them in the
- * largest. Writes both states. `m` stands for the model's name. */
+ * largest. Writes both states. With --slices on the moving run trains in slices. `m` stands for the model's name. */
 #include "m_train.h"
 #include "port.h"
 
@@ -48,6 +48,24 @@ static void train(m_t *m, int first)
     }
 }
 
+#ifdef M_STEP_CYCLES
+static void train_in_slices(m_t *m, int first)
+{
+    for (int i = first; i < first + UPDATES; i++) {
+        float loss;
+        int done = 0, slices = 0;
+        *m_input(m) = samples[i];
+        for (need(m_step_begin(m) == M_OK, 3); done == 0; slices++) {
+            need(m_train_step(m, &labels[i], &loss) == M_ERR_STATE && m_input(m) == NULL, 11);
+            need(m_step_slice(m, &labels[i], M_STEP_CYCLES / 10u, &loss, &done) == M_OK, 3);
+        }
+        need(slices >= 5, 12);
+    }
+}
+#else
+#define train_in_slices train
+#endif
+
 static void save(m_t *m)
 {
     position = 0;
@@ -66,7 +84,7 @@ int main(void)
     }
     need(m_init(&m, arena, M_PLAN_0_BYTES - 1u) == M_ERR_SIZE, 5);
     need(m_init(&m, arena, M_ARENA_BYTES) == M_OK && m_plan(m) == M_PLANS - 1u, 6);
-    train(m, 0);
+    train_in_slices(m, 0);
     save(m);
     memset(arena, 0x5a, sizeof memory.arena);
     need(m_init(&m, arena, M_PLAN_1_BYTES - 1u) == M_OK && m_plan(m) == 0u, 7);
@@ -75,7 +93,7 @@ int main(void)
     for (size_t i = M_PLAN_0_BYTES; i < sizeof memory.arena; i++) {
         need(arena[i] == 0x5a, 9); /* the smaller plan leaves alone what it does not have */
     }
-    train(m, UPDATES);
+    train_in_slices(m, UPDATES);
     save(m);
     need(port_write(output, saved, sizeof saved) == 0, 2);
     need(m_init(&m, arena, sizeof memory.arena) == M_OK, 6);

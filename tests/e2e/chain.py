@@ -150,8 +150,9 @@ def emitted(
     """The project of a plan, right or not."""
     small = all(kernel.small for kernel in kernels.kernels)
     headers = runtime_headers()
+    cut = () if pieces is None else (pieces,)
     emit = EmitOptions(
-        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, pieces=pieces, features=features
+        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, pieces=cut, features=features
     )
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 

@@ -15,7 +15,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
-from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds
+from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds, shared
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import Samples, TrainGraph
@@ -213,6 +213,19 @@ def test_ranks_keep_to_the_error_that_was_asked_for(place: Path, kind: str) -> N
     kept = {bound: {item["layer"]: item["kept_bytes"] for item in items} for bound, items in found.items()}
     assert len(kept["0.05"]) >= 2 and kept["0.05"].keys() <= kept["0.3"].keys()
     assert sum(kept["0.3"][name] for name in kept["0.05"]) < sum(kept["0.05"].values())
+
+
+def test_layers_that_share_a_weight_have_the_same_ranks(place: Path) -> None:
+    """Their gradients are one sum, whose error is measured; each keeps a copy of its own input."""
+    write(shared(), place, "shared.onnx")
+    flags = ("--update", "all", "--activations", "asi", "--data", "own.npz", *BATCH, "--verify", "host")
+    run("shared.onnx", *flags, "--rank-error", "0.5").check_success()
+    report = json.loads((place / "out" / "report.json").read_text())
+    assert report["verify"]["result"] == "pass"
+    both = [item for item in report["low_rank"] if item["layer"] in ("first/Conv", "second/Conv")]
+    assert len(both) == 2 and both[0]["ranks"] == both[1]["ranks"] and 0 < both[0]["error"] <= 0.5
+    trial = next(each for each in both[0]["trials"] if each["ranks"] == both[0]["ranks"])
+    assert trial["size_bytes"] == sum(item["kept_bytes"] + item["state_bytes"] for item in both)
 
 
 def test_int8_counts_int8_bytes(place: Path) -> None:

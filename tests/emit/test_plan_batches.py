@@ -32,9 +32,16 @@ pytestmark = needs_gcc
 BATCH, BATCHES = 4, 4
 PROGRAM = (ROOT / "testing" / "plans" / "batches.c").read_text(encoding="utf-8")
 CASES: dict[str, dict[str, Any]] = {
-    "int8": {"update": "last:3", "quant": "int8", "optimizer": "momentum", "lr": 0.05},
+    "int8": {"update": "last:3", "quant": "int8", "optimizer": "momentum", "lr": 0.05, "slices": "on"},
     "float32": {"update": "all", "lr": 0.05},
-    "several values": {"update": "all", "optimizer": "adam", "loss": "mse", "code": "size", "package": "cmake"},
+    "several values": {
+        "update": "all",
+        "optimizer": "adam",
+        "loss": "mse",
+        "code": "size",
+        "package": "cmake",
+        "slices": "on",
+    },
 }
 
 

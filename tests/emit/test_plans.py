@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -37,7 +38,7 @@ SWITCH = (ROOT / "testing" / "plans" / "switch.c").read_text(encoding="utf-8")
 CASES: dict[str, dict[str, Any]] = {
     "float32, second runs": {"update": "all", "optimizer": "adam", "lr": 0.05},
     "float32, batch": {"update": "all", "batch": 2, "code": "size"},
-    "int8, rows": {"update": "last:3", "quant": "int8", "optimizer": "momentum", "lr": 0.05},
+    "int8, rows": {"update": "last:3", "quant": "int8", "optimizer": "momentum", "lr": 0.05, "slices": "on"},
 }
 
 
@@ -110,6 +111,22 @@ def test_switching_in_one_image(name: str, mode: Mode, folder: Path, tmp_path: P
         for i in range(UPDATES):
             twin.instance.train(samples.x[i : i + 1], samples.y[i : i + 1])
         assert output[:half] == twin.instance.save()
+
+
+def test_every_plan_is_cut_for_itself(folder: Path) -> None:
+    """A number of cycles for each part of each plan; the header has the most of any plan."""
+    files = made("int8, rows", folder)[0].files
+    tables = list[list[int]]()
+    for plan in range(2):
+        text = str(files[f"m_plan_{plan}.c"])
+        found = re.search(r"part_cycles\[(\d+)\] = \{(.*?)\};", text, re.DOTALL)
+        assert found is not None
+        tables.append([int(number) for number in re.findall(r"\d+", found[2])])
+        assert len(tables[-1]) == int(found[1]) == text.count("    case ") > 10
+    assert len(tables[0]) != len(tables[1])
+    header = str(files["m_train.h"])
+    assert f"M_STEP_CYCLES {max(map(sum, tables))}u" in header
+    assert f"M_SLICE_LONGEST {max(map(max, tables))}u" in header
 
 
 def test_what_is_shared_is_there_once(folder: Path) -> None:

@@ -66,6 +66,13 @@ def test_a_package_has_its_sources_in_src_and_nothing_else_there(arduino: Path) 
     assert "../src/digits_train.c" in main and "-I../src" in main
 
 
+def test_a_link_script_is_for_cores_of_arm(project: Project) -> None:
+    """ESP-IDF links by its own."""
+    other = _project("esp32-s3", "esp-idf").files
+    assert "board/link.ld" in project.files and "board/link.ld" not in other
+    assert "link.ld" in str(project.files["src/digits_board.h"]) and "link.ld" not in str(other["src/digits_board.h"])
+
+
 def test_each_system_finds_what_its_documents_ask_for(project: Project) -> None:
     facts = PackageFacts('a "quoted" name', load_target("nucleo-f746zg"))
     made = {kind: package_files(kind, project.bundle, facts) for kind in KINDS}  # type: ignore[arg-type]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import ROW_OPS, check_rows_on_board, has_rows, row_cases
 from testing.layers import rows_layer, streamed_layer
+from testing.ops.case import Case
+from testing.ops.case_quantised import qconv, qconv_grad_input
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE
+from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import forward_row_lines
+from tinytrain_compile.ops.int8.error import MaskAttrs
 
 CASES = 8
 """Of every operator; some have no kernel of a few rows."""
@@ -57,6 +63,33 @@ def test_lines_by_rows_are_of_half_a_row(size: int, outputs: int, tmp_path: Path
     run_sanitised([case], tmp_path, make=partial(by_row_blocks, step=2, ring=True))
 
 
+def direct_cases() -> list[Case]:
+    """3x3 depthwise layers whose rows DSP cores multiply as they lie: with every kind of end."""
+    made: list[Case] = []
+    for size, channels, stride in ((4, 3, 1), (16, 5, 1), (8, 4, 2), (24, 2, 2)):
+        for zero in (-128, -7, 9):
+            case = streamed_layer(f"direct {size}, {zero}", size, channels, channels, 3, stride, depthwise=True).case()
+            made.append(replace(case, attrs=replace(case.attrs, y_zero=zero)))  # type: ignore[call-arg]
+    return made
+
+
+def test_rows_as_they_lie_are_those_of_the_map(tmp_path: Path) -> None:
+    """By the table, from a ring; not if it is off by one row."""
+    cases, ring = direct_cases(), partial(by_row_blocks, step=2, ring=True)
+    assert all("tt_depthwise_rows3(" in ring(case.node(), "k", SCALAR)[0].source for case in cases)
+    run_sanitised(cases, tmp_path, make=ring)
+    wrong = partial(_changed, old=f"&{TABLE}[0]", new=f"&{TABLE}[1]")
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases, tmp_path, wrong, make=partial(by_row_blocks, step=2))
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7", "cortex-m33"])
+def test_rows_as_they_lie_on_a_board(target: str) -> None:
+    assert all(found.equal for found in measure(direct_cases(), target, make=partial(by_row_blocks, step=1, ring=True)))
+
+
 @needs_qemu
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", BOARDS)
@@ -74,6 +107,31 @@ def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
 
 def _changed(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
+
+
+def in_bands(op: str) -> list[Case]:
+    """Depthwise layers whose rows lie in bands on vectors, with masks and phases too."""
+    helper, rng = f"tt_depthwise8{'' if op == 'QConv' else '_error'}_rows(", np.random.default_rng(3)
+    made: list[Case] = []
+    for size, kernel, stride, kind in ((8, 3, 1, ""), (8, 5, 1, "value"), (40, 3, 2, "bits")):
+        pad = kernel // 2
+        conv = ConvAttrs((kernel, kernel), (stride, stride), (pad, pad, pad, pad), groups=8)
+        geometry = ((1, 8, size, 8), 8, conv)
+        mask = MaskAttrs(kind, -50, 60)
+        made.append(qconv(rng, geometry, 0) if op == "QConv" else qconv_grad_input(rng, geometry, 0, mask))
+        assert helper in by_row_blocks(made[-1].node(), "k", VECTORS, 2)[0].source
+    return made
+
+
+@pytest.mark.parametrize("op", ["QConv", "QConvGradInput"])
+def test_rows_of_bands_are_those_of_the_map(op: str, tmp_path: Path) -> None:
+    """By the table, from a ring; not if it is off by one row, or there is one row more than are counted."""
+    cases = in_bands(op)
+    ring, whole = partial(by_row_blocks, step=3, ring=True), partial(by_row_blocks, step=1)
+    run_sanitised(cases, tmp_path, context=VECTORS, make=ring)
+    for old, new in ((f"&{TABLE}[0]", f"&{TABLE}[1]"), ("tt_bands_of(count", "tt_bands_of(count + 1")):
+        with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+            run_sanitised(cases, tmp_path, partial(_changed, old=old, new=new), context=VECTORS, make=whole)
 
 
 @needs_qemu

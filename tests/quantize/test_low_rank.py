@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from testing.kept_inputs import kept_bytes
 from tests.quantize import nets
 from tests.training.low_rank_nets import GRADS, everywhere, kinds
 from tests.training.test_low_rank import CONVS, Iteration, correlation, rotated, square
@@ -24,7 +25,7 @@ from tinytrain_compile.ops.int8.subspace import QModeAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.training import TrainingOptions, build_training
+from tinytrain_compile.training import TrainingOptions, build_training, fuse_updates, join_pieces
 
 RANKS = {4: (3, 2, 3, 1), 2: (4, 1)}
 
@@ -227,6 +228,27 @@ def expansion(train: TrainGraph, origin: str) -> tuple[Any, int]:
     (node,) = (each for each in nets.nodes_of(train, "QModeExpand") if each.origin == origin)
     assert isinstance(node.attrs, QModeAttrs)
     return result(node, "y"), node.attrs.zero
+
+
+def one_by_one(how: LowRank) -> LowRank:
+    """For any number of samples, which stay whole."""
+    return replace(how, ranks=how.ranks[:-1])
+
+
+@pytest.mark.parametrize("head", ["int8", "fp32"])
+@pytest.mark.parametrize("how", ["asi", "subspace"])
+def test_bytes_are_those_of_the_plan(head: Literal["int8", "fp32"], how: str) -> None:
+    """What layers would keep exactly is what they do keep in the exact step: a float head reads float32 numbers, here
+    sample by sample; and what is kept is the sum of the copies, as long as every layer has one."""
+    model = nets.prepared(kinds(), head)
+    plan, chosen = resolve_update(model.graph, "all"), TrainingOptions(integer=True, batch=2, micro_batch=2)
+    float_graph = build_training(model, plan, chosen)
+    ways = everywhere(float_graph, followed) if how == "asi" else {n: one_by_one(fixed(n)) for n in seen()}
+    low = build_training(model, replace(plan, activations=ways), chosen)
+    exact, low = (fuse_updates(join_pieces(quantise(train, QuantOptions(0, "sr8")))) for train in (float_graph, low))
+    assert len(low.low_rank) == len(nets.nodes_of(float_graph, *GRADS)) == 5
+    assert kept_bytes(exact) == sum(item.exact_bytes for item in low.low_rank)
+    assert kept_bytes(low) == sum(item.kept_bytes for item in low.low_rank) > 0
 
 
 def test_no_float_copy_of_an_activation_is_made() -> None:

@@ -24,6 +24,8 @@ CALLS = {
     "gather two": "tt_gather_two(&scratch[i * 8], &w[i * n3], n1 * 4, n0, n1)",
     "tiles": "tt_product_tiles(&y[i], &bias[i], &scratch[0], &wide[i * n3], n1, 7, 16, 3)",
     "depthwise": "tt_depthwise_tiles(&y[i], &scratch[0], &wide[i], n0, n1, n2, n1, 18, 16, 1024, -128)",
+    "row": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 64, 16, 1, -128, 3)",
+    "row, stride 2": "tt_depthwise_rows3(&y[i], x, w, bias, multiplier, shift, numbers, n1, 32, 16, 2, 5, -128)",
     "windows": "tt_dot_windows(&acc_0, &acc_1, &acc_2, &acc_3, &scratch[i], &wide[i * n3], 3, 8, 16, 8, 24)",
 }
 BEGINNINGS = {"zero": "0", "given": "bias[i]"}

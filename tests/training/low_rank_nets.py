@@ -48,6 +48,17 @@ def kinds() -> onnx.ModelProto:
     return net.model()
 
 
+def shared() -> onnx.ModelProto:
+    """Two 3x3 convolutions with one weight, and a dense layer."""
+    net = Network("shared", "float[1, 4, 10, 10] x", "float[1, 3] y", seed=6)
+    weight, x = net.weight("both_weight", 4, 4, 3, 3), "x"
+    for name in ("first", "second"):
+        x = net.relu(net.node(f"{name}/Conv", f"{name} = Conv <pads = [1, 1, 1, 1]> ({x}, {weight})"))
+    flat = net.node("flat", f"flat = Flatten ({x})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, 400, 3)})")
+    return net.model()
+
+
 def graph(model: onnx.ModelProto, activations: Mapping[str, LowRank], rate: float = RATE, **options: Any) -> TrainGraph:
     known = chain.imported(model)
     plan = replace(resolve_update(known.graph, "all"), activations=activations)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from tests.training.low_rank_nets import GRADS, everywhere, graph, kinds
+from tests.training.low_rank_nets import GRADS, everywhere, graph, kinds, shared
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import TrainGraph
@@ -52,6 +52,23 @@ def test_full_ranks_give_the_exact_gradient(batch: int, dtype: type, bound: floa
     wanted, found = gradients(exact, x, y), gradients(low, x, y)
     for name, gradient in wanted.items():
         assert np.linalg.norm(found[name] - gradient) <= bound * np.linalg.norm(gradient), name
+
+
+def test_layers_that_share_a_weight_keep_a_copy_each() -> None:
+    """With full ranks the sum of both gradients is the exact one; with one less it is not."""
+
+    def fewer(shape: tuple[int, ...]) -> LowRank:
+        full = rotated(shape)
+        return LowRank((shape[-1] - 1,), "subspace", {len(shape) - 1: full.bases[len(shape) - 1][:-1]})
+
+    exact = graph(shared(), {})
+    x, y = samples(exact)
+    wanted = gradients(exact, x, y)["both_weight"]
+    for how, same in ((rotated, True), (fewer, False)):
+        low = graph(shared(), {"both_weight": how((1, 10, 10, 4))})
+        assert [item.layer for item in low.low_rank] == ["second/Conv", "first/Conv"]
+        missing = np.linalg.norm(gradients(low, x, y)["both_weight"] - wanted)
+        assert (missing <= 1e-6 * np.linalg.norm(wanted)) == same
 
 
 # ---- the published method, written for itself in float64 ------------------------------------------------------------

@@ -57,11 +57,13 @@ class Generator:
         tiles: Mapping[str, Tiles] | None = None,
         smaller: Sequence[Candidate] = (),
     ) -> None:
-        self._sliced = sliced(candidate.plan, core_model(target)) if options.slices == "on" else None
-        self._candidate = candidate if self._sliced is None else replace(candidate, plan=self._sliced.plan)
+        slices = options.slices == "on"
+        self._candidate, *others = [_pausing(one, target) if slices else one for one in (candidate, *smaller)]
         self._options, self._target, self._report = options, target, report
         self._tiles = _tiles_of_whole_nodes(tiles or dict[str, Tiles](), self._candidate.plan.order)
-        self._smaller = in_one_image(candidate, smaller)
+        self._smaller = in_one_image(self._candidate, others)
+        plans = (*(plan for _, plan in self._smaller), self._candidate.plan) if slices else ()
+        self._sliced = tuple(sliced(plan, core_model(target)) for plan in plans)
         self._prefix = prefix_of(options)
         self._cache = KernelCache()
 
@@ -93,7 +95,7 @@ class Generator:
         context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
         tiles = dict[str, Tiles]() if small else self._tiles
-        long = frozenset[str]() if self._sliced is None else frozenset(self._sliced.long)
+        long = frozenset(name for plan in self._sliced for name in plan.long)
         lowering = LowerOptions(self._prefix, context, fused, names, tiles, in_turns=long)
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
@@ -123,7 +125,7 @@ class Generator:
             board=None if self._target.board is None else self._target,
             parts=options.runtime,
             features=options.features == "on",
-            pieces=None if self._sliced is None else step_pieces(self._sliced, kernels.turns, core_model(self._target)),
+            pieces=tuple(step_pieces(plan, kernels.turns, core_model(self._target)) for plan in self._sliced),
             smaller=self._smaller,
             counted=counts_samples(options),
         )
@@ -247,6 +249,11 @@ class _Budget:
             what += "; weights lie prepared in flash, as the plan of the lock has them"
             ways = f"compile without --lock {self._lock.name}, whose plan is for more flash, or {ways}"
         raise CompileError("E0403", "--flash-budget", what, ways)
+
+
+def _pausing(candidate: Candidate, target: Target) -> Candidate:
+    """With streams that may pause."""
+    return replace(candidate, plan=sliced(candidate.plan, core_model(target)).plan)
 
 
 def _tiles_of_whole_nodes(tiles: Mapping[str, Tiles], nodes: Iterable[Node]) -> dict[str, Tiles]:

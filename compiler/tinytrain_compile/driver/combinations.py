@@ -125,7 +125,6 @@ def _check_plans(options: CompileOptions) -> None:
         ("memories", bool(options.memories)),
         ("input_lines", options.input_lines),
         ("features", options.features == "on"),
-        ("slices", options.slices == "on"),
         ("flash_budget_bytes", options.flash_budget_bytes is not None),
         ("optimise", options.optimise is not None),
         ("max_step_ps", options.max_step_ps is not None),

@@ -43,7 +43,7 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
     if notes:  # the device, with the numbers that the file has room for
         tensors = _tensors(again)
         twin.load_state_dict({name: tensors[name].initial for name in learned})
-    train, quant = project.summary.train, project.summary.quant
+    train, quant = project.one, project.summary.quant
     samples = random_samples(train, SAMPLES, options.seed, project.model.whole)
     graph = replace(train.graph, constants={**train.graph.constants, **twin.state_dict(raw=True)})
     held, checked = replace(train, graph=graph), replace(options, verify="host", quant=quant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +16,11 @@ from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, Samples, TrainGraph, UpdatePlan
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.plan import Lock
+from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import LOW_RANK_LAYERS, layers_of
 from tinytrain_compile.training import GRADIENTS, build_training
 
@@ -84,16 +85,15 @@ class LowRankChoice:
         return {**update.activations, **{name: self._known[key] for name, key in keys.items()}}
 
     def _look(self, update: UpdatePlan, wanted: Mapping[str, LowRank], size: int) -> dict[str, LowRank | None]:
-        """Run exact steps and measure; a layer whose weight others read too keeps its input exactly."""
+        """Run exact steps and measure; layers whose weight is also read otherwise keep their inputs exactly."""
         options = training_options(self._options, self._model, size, size)
         exact = build_training(self._model, replace(update, activations={}), options)
         nodes = gradient_nodes(self._model, exact)
         pairs = _pairs(exact, {name: nodes[name] for name in wanted if name in nodes}, self._samples(exact))
-        found: dict[str, LowRank | None] = dict.fromkeys(wanted)
+        sizes, found = _sizes(exact, self._options), dict[str, LowRank | None].fromkeys(wanted)
         for name, how in wanted.items():
             if name in pairs:
-                element_bytes = 1 if self._options.quant == "int8" else FLOAT_BYTES
-                ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, element_bytes)
+                ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, *sizes(nodes[name][0]))
                 found[name] = ranks.measured(how.ranks) if how.ranks else ranks.choose(self._options.rank_error)
         return found
 
@@ -107,13 +107,14 @@ def as_locked(model: ImportedModel, update: UpdatePlan, lock: Lock) -> UpdatePla
 
     CompileError E0106 for a layer that there is not, or that has no such form.
     """
-    layers = {layer.node.origin or layer.node.name: layer for layer in reversed(layers_of(model.graph))}
-    able = {name: layer for name, layer in layers.items() if layer.weights and layer.node.op in LOW_RANK_LAYERS}
+    readers, layers = model.graph.consumers(), layers_of(model.graph)
+    weights = [layer.weights[0].name for layer in layers if layer.weights and layer.node.op in LOW_RANK_LAYERS]
+    able = {node.origin or node.name: weight for weight in weights for node in readers[weight]}
     strange = next((name for name in lock.copies if name not in able), None)
     if strange is not None:
         what = f"no layer {strange!r} keeps a low-rank copy of its input"
         raise CompileError("E0106", lock.file, what, "compile without --lock, then use the new plan.json")
-    copies = {able[name].weights[0].name: how for name, how in lock.copies.items()}
+    copies = {able[name]: how for name, how in lock.copies.items()}
     return replace(update, activations={**update.activations, **copies})
 
 
@@ -123,26 +124,53 @@ def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
     return piece is None or (piece.axis == "out" and not grouped and not piece.on_device)
 
 
-def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, Node]:
-    """Weight -> the node that makes its gradient, of layers whose weight no other node reads."""
-    readers = model.graph.consumers()
-    known = {node.name: node for node in train.graph.nodes}
-    found: dict[str, Node] = {}
+def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, list[Node]]:
+    """Weight -> the nodes that make its gradient, one for each node that reads it, where these are alike: layers on
+    inputs of one shape. A weight that is also read in another arrangement has none."""
+    readers, known = model.graph.consumers(), {node.name: node for node in train.graph.nodes}
+    found = dict[str, list[Node]]()
     for layer in layers_of(model.graph):
-        names = (f"{layer.node.name}.{op}" for op in GRADIENTS)
-        node = next((known[name] for name in names if name in known), None)
-        if node is not None and layer.weights and len(readers[layer.weights[0].name]) == 1:
-            found[layer.weights[0].name] = node
+        weight = layer.weights[0].name if layer.weights else ""
+        each = readers.get(weight, [])
+        names = (f"{reader.name}.{op}" for reader in each for op in GRADIENTS)
+        nodes = [known[name] for name in names if name in known]
+        alike = len({(node.op, node.attrs, operand(node, "x").shape) for node in nodes}) == 1
+        if alike and len(nodes) == len(each):
+            found[weight] = nodes
     return found
 
 
-def _pairs(train: TrainGraph, nodes: Mapping[str, Node], samples: Samples) -> dict[str, list[Pair]]:
+def _sizes(exact: TrainGraph, options: CompileOptions) -> Callable[[Node], tuple[int, int]]:
+    """Of a gradient: the bytes of an element of its input that is kept exactly, and of a core in fixed subspaces.
+
+    In int8 networks a gradient may stay float32, a head's: it reads float32 numbers, and a copy of its input can be
+    int8 all the same.
+    """
+    if options.quant != "int8":
+        return lambda _node: (FLOAT_BYTES, FLOAT_BYTES)
+    integer = quantise(exact, QuantOptions(options.seed, options.weight_store))
+    floats = {node.name for node in integer.graph.nodes if node.op in GRADIENTS}
+
+    def sizes(node: Node) -> tuple[int, int]:
+        x = operand(node, "x").name
+        stored = integer.forms.get(x, (x,))[0] in integer.formats
+        return FLOAT_BYTES if node.name in floats else 1, 1 if stored else FLOAT_BYTES
+
+    return sizes
+
+
+def _pairs(
+    train: TrainGraph, nodes: Mapping[str, Sequence[Node]], samples: Samples
+) -> dict[str, list[tuple[Pair, ...]]]:
     """What each gradient is made of, on several micro-batches of the samples."""
-    trainer, size, found = Trainer(train), train.micro_batch, {name: list[Pair]() for name in nodes}
+    trainer, size, found = Trainer(train), train.micro_batch, {name: list[tuple[Pair, ...]]() for name in nodes}
     for index in range(max(2, SAMPLES // size)):
         chosen = [(index * size + i) % len(samples.x) for i in range(size)]
         values = trainer.values(samples.x[chosen], samples.y[chosen])
-        for name, node in nodes.items():
-            x, dy = (np.asarray(values[operand(node, each).name], np.float64) for each in ("x", "dy"))
-            found[name].append(Pair(x, dy))
+        for name, each in nodes.items():
+            found[name].append(tuple(_pair(node, values) for node in each))
     return found
+
+
+def _pair(node: Node, values: Mapping[str, Array]) -> Pair:
+    return Pair(*(np.asarray(values[operand(node, name).name], np.float64) for name in ("x", "dy")))

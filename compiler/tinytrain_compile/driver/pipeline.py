@@ -78,7 +78,7 @@ class Result:
 class Project:
     """A compilation in memory. files: all of the output folder, reports included; inputs: files that the user gave.
 
-    bundle: the C project alone; model: as it is trained (with formats, for int8).
+    bundle: the C project alone; model: as it is trained (with formats, for int8); one: a step of one sample.
     """
 
     summary: Summary
@@ -86,6 +86,7 @@ class Project:
     files: Mapping[str, str | bytes]
     inputs: tuple[Path, ...]
     model: ImportedModel
+    one: TrainGraph
 
 
 def _silent(_what: str, _share: float) -> None:
@@ -152,7 +153,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     more = {**tiling.files, **check_files(made.bundle, samples, options, target, candidate.train.batch)}
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
-    return Project(summary, bundle, files, _inputs(options, externals), model)
+    return Project(summary, bundle, files, _inputs(options, externals), model, candidate.of_one)
 
 
 def _check_step(candidate: Candidate, options: CompileOptions) -> None:
@@ -297,7 +298,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         const_bytes=None,
         external_functions=candidate.externals.functions,
         choices=model.choices,
-        options=recorded(options, model.training is not None),
+        options=recorded(options, model.training is not None, candidate.train),
         board=target.board,
         core=target.core_name,
         energy_source=target.core.pj_source,

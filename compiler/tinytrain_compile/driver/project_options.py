@@ -11,6 +11,7 @@ from typing import Any, cast
 from tinytrain_compile.driver.options import OF_THE_MODEL, OPTIONS, CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
+from tinytrain_compile.ir.stages import TrainGraph
 
 REPORT = "report.json"
 _RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}
@@ -20,10 +21,15 @@ _OF_CLIPPING = frozenset(("batch", "accumulate"))
 """With --clip-norm these decide whether the squares of the step before are stored."""
 
 
-def recorded(options: CompileOptions, told: bool) -> dict[str, Any]:
-    """By the command's long names, `_` for `-`; of a file its name alone. told: the model says how it is trained."""
+def recorded(options: CompileOptions, told: bool, train: TrainGraph) -> dict[str, Any]:
+    """By the command's long names, `_` for `-`; of a file its name alone. told: the model says how it is trained.
+
+    A subspace of samples that follows is as long as a step takes samples: where there may be one, their number counts.
+    """
     found: dict[str, Any] = {}
     names = _RECORDED | (_OF_CLIPPING if options.clip_norm is not None else frozenset[str]())
+    if train.micro_batch > 1 and any(item.state_bytes for item in train.low_rank):
+        found |= {"batch": train.batch, "micro_batch": train.micro_batch}
     for item in fields(CompileOptions):
         value, known = getattr(options, item.name), item.name in options.given
         if item.name in names and (known or (value != item.default and not told)) and value not in (None, (), {}):
@@ -60,7 +66,7 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
         options, scheme = dict(content["options"]), str(content["scheme"])
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise wrong("says no options: it is damaged, or of an earlier version") from problem
-    unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING})
+    unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING | {"micro_batch"}})
     if unknown:
         raise wrong(f"has the unknown option {unknown[0]!r}")
     for name, path in files.items():

@@ -33,7 +33,7 @@ Ranks = dict[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """What one weight gradient is made of: an activation and the gradient of the layer's output, float64."""
+    """What one node makes a weight's gradient of: an activation and the gradient of its layer's output, float64."""
 
     x: Array
     dy: Array
@@ -41,30 +41,35 @@ class Pair:
 
 @dataclass(eq=False)
 class LayerRanks:
-    """One weight gradient on several micro-batches. node: that makes it, of the exact step. element_bytes: of an
-    element that is kept exactly; those of a core and of subspaces that follow are float32, those of a core in fixed
-    subspaces are like those that are kept exactly.
+    """One weight gradient on several micro-batches. nodes: that make it, of the exact step; several, all alike, where
+    several layers share the weight: it is their sum. pairs: of each micro-batch, one for each node. element_bytes: of
+    an element that is kept exactly; core_bytes: of one of a core in fixed subspaces, others are float32.
 
-    Samples come in any order, so that their mode has no fixed subspace: it stays whole.
+    Samples come in any order, so that their mode has no fixed subspace: it stays whole. Layers that share a weight have
+    the same ranks, the same fixed subspaces, and subspaces of their own that follow.
     """
 
-    node: Node
-    pairs: Sequence[Pair]
+    nodes: Sequence[Node]
+    pairs: Sequence[Sequence[Pair]]
     kind: ActivationKind
     seed: int = 0
     element_bytes: int = FLOAT_BYTES
-    _grams: dict[int, list[Array]] = field(default_factory=dict[int, list[Array]])
+    core_bytes: int = FLOAT_BYTES
+    _grams: dict[int, list[list[Array]]] = field(default_factory=dict[int, list[list[Array]]])
     _trials: dict[tuple[int, ...], RankTrial] = field(default_factory=dict[tuple[int, ...], RankTrial])
 
     def __post_init__(self) -> None:
-        self._shape = self.pairs[0].x.shape
+        self._shape = self.pairs[0][0].x.shape
         self._axes = [axis for _, axis in MODES[len(self._shape)]]
         self._open = [axis for axis in self._axes if axis or self.kind == "asi"]
         for axis in self._open:
-            flat = [np.moveaxis(pair.x, axis, 0).reshape(self._shape[axis], -1) for pair in self.pairs]
-            self._grams[axis] = [one @ one.T for one in flat]
+            self._grams[axis] = [[_gram(pair.x, axis) for pair in each] for each in self.pairs]
         first = 1 if self.kind == "asi" and len(self.pairs) > 1 else 0  # the iteration begins at random in it
-        self._exact = {i: self._gradient(pair.x, pair.dy) for i, pair in enumerate(self.pairs) if i >= first}
+        self._exact = {
+            i: sum((self._gradient(pair.x, pair.dy) for pair in each), np.zeros(()))
+            for i, each in enumerate(self.pairs)
+            if i >= first
+        }
 
     def choose(self, bound: float) -> LowRank | None:
         """The fewest bytes with an error of at most `bound` that are found; None: exactly takes no more."""
@@ -93,28 +98,31 @@ class LayerRanks:
     def _fixed(self, plain: LowRank) -> LowRank:
         """With subspaces, and in int8 networks with steps of what is kept."""
         how = replace(plain, bases=self.bases(plain.reduced(self._shape)))
-        if self.element_bytes == FLOAT_BYTES:
+        if self.core_bytes == FLOAT_BYTES:
             return how
-        steps, wide = measured_steps([pair.x for pair in self.pairs], how.bases)
+        steps, wide = measured_steps([pair.x for each in self.pairs for pair in each], how.bases)
         return replace(how, steps=steps, wide=wide)
 
     def bases(self, ranks: Ranks) -> dict[int, Array]:
         """Fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
-        return {axis: _leading(np.sum(self._grams[axis], axis=0), rank) for axis, rank in ranks.items()}
+        return {axis: _leading(np.sum(self._grams[axis], axis=(0, 1)), rank) for axis, rank in ranks.items()}
 
     def error(self, ranks: tuple[int, ...]) -> float:
         """|dW - exact| / |exact|, the root mean square over the micro-batches that count."""
         reduced = LowRank(ranks).reduced(self._shape)
         fixed = None if self.kind == "asi" else self._fixed(LowRank(ranks, self.kind))
-        follow = {axis: self._first(axis, rank) for axis, rank in reduced.items()}
+        follow = [{axis: self._first(node, axis, rank) for axis, rank in reduced.items()} for node in self.nodes]
         squares: list[float] = []
-        for index, pair in enumerate(self.pairs):
-            follow = {axis: self._next(axis, index, u) for axis, u in follow.items()}
+        for index, each in enumerate(self.pairs):
+            follow = [{a: self._next(a, index, i, u) for a, u in own.items()} for i, own in enumerate(follow)]
             exact = self._exact.get(index)
             norm = 0.0 if exact is None else float(np.linalg.norm(exact))
             if exact is not None and norm > 0:
-                missing = self._gradient_of_copy(pair, follow if fixed is None else fixed) - exact
-                squares.append((float(np.linalg.norm(missing)) / norm) ** 2)
+                copies = (
+                    self._gradient_of_copy(pair, own if fixed is None else fixed)
+                    for pair, own in zip(each, follow, strict=True)
+                )
+                squares.append((float(np.linalg.norm(sum(copies, -exact))) / norm) ** 2)
         return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
     def _gradient_of_copy(self, pair: Pair, how: LowRank | Mapping[int, Array]) -> Array:
@@ -130,34 +138,37 @@ class LayerRanks:
             core = along(core, subspaces[axis].T, axis) if axis else core
         return self._gradient(core, along(dy, subspaces[0], 0) if 0 in subspaces else dy)
 
-    def _first(self, axis: int, rank: int) -> Array:
+    def _first(self, node: Node, axis: int, rank: int) -> Array:
         mode = next(name for name, place in MODES[len(self._shape)] if place == axis)
-        name = f"{self.node.origin or self.node.name}.{mode}"
+        name = f"{node.origin or node.name}.{mode}"
         return first_subspace(rank, self._shape[axis], self.seed, name).astype(np.float64)
 
-    def _next(self, axis: int, index: int, u: Array) -> Array:
-        """One step of the iteration on a micro-batch."""
-        return np.linalg.qr(self._grams[axis][index] @ u.T)[0].T
+    def _next(self, axis: int, index: int, place: int, u: Array) -> Array:
+        """One step of the iteration of a node on a micro-batch."""
+        return np.linalg.qr(self._grams[axis][index][place] @ u.T)[0].T
 
     def _gradient(self, x: Array, dy: Array) -> Array:
-        return run_node(self.node, (x, dy))[0]
+        return run_node(self.nodes[0], (x, dy))[0]
 
     def _whole(self) -> Ranks:
         return {axis: self._shape[axis] for axis in self._axes}
 
     def _rank(self, axis: int, tail: float) -> int:
         """The smallest rank that leaves out no more than this share of the squares along an axis."""
-        values = np.linalg.eigvalsh(sum(gram / max(float(np.trace(gram)), 1e-300) for gram in self._grams[axis]))
+        grams = (gram for each in self._grams[axis] for gram in each)
+        values = np.linalg.eigvalsh(sum(gram / max(float(np.trace(gram)), 1e-300) for gram in grams))
         left = np.cumsum(np.maximum(values, 0.0))
         return int(max(1, np.sum(left > tail * left[-1])))
 
     def _bytes(self, ranks: Mapping[int, int]) -> int:
-        """Of the arena because of this layer: the core, and subspaces that follow, of this step and of the state."""
-        core = math.prod(ranks.values())
+        """Of the arena because of these layers: cores, and subspaces that follow, of this step and of the state."""
+        core = len(self.nodes) * math.prod(ranks.values())
         if ranks == self._whole():
             return self.element_bytes * core
-        rows = sum(rank * self._shape[axis] for axis, rank in ranks.items() if rank < self._shape[axis])
-        return FLOAT_BYTES * (core + 2 * rows) if self.kind == "asi" else self.element_bytes * core
+        rows = len(self.nodes) * sum(
+            rank * self._shape[axis] for axis, rank in ranks.items() if rank < self._shape[axis]
+        )
+        return FLOAT_BYTES * (core + 2 * rows) if self.kind == "asi" else self.core_bytes * core
 
     def _fewest_bytes(self, ranks: Ranks) -> Ranks:
         """The same with some modes left whole, which only makes the error smaller, where that takes fewer bytes."""
@@ -191,6 +202,11 @@ class LayerRanks:
                     trial, going = lower, True
                     break
         return trial
+
+
+def _gram(x: Array, axis: int) -> Array:
+    flat = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+    return flat @ flat.T
 
 
 def _leading(gram: Array, rank: int) -> Array:

@@ -1,4 +1,4 @@
-"""Files for a board: where the model's memories go (a header), and a link script with the board's regions."""
+"""Files for a board: where the model's memories go (a header), and on a Cortex-M a link script with its regions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINK_SCRIPT = "board/link.ld"
 def board_files(
     environment: jinja2.Environment, model: dict[str, Any], target: Target, interface: Interface, plan: MemoryPlan
 ) -> dict[str, str]:
-    """Path in the project -> text of both files; `model` is what the other templates know."""
+    """Path in the project -> text of the files; `model` is what the other templates know."""
     board = target.board
     assert board is not None, "only a board has memories of its own"
     prefix = interface.prefix
@@ -23,6 +23,7 @@ def board_files(
     values = {
         **model,
         "board": target.name,
+        "link_script": LINK_SCRIPT if has_script(target) else "",
         "part": board.part,
         "flash": board.flash,
         "memories": [_region(memory) for memory in board.memories],
@@ -33,10 +34,13 @@ def board_files(
             for number, name in enumerate(names)
         ],
     }
-    return {
-        f"{prefix}_board.h": environment.get_template("board.h.j2").render(values),
-        LINK_SCRIPT: environment.get_template("link.ld.j2").render(values),
-    }
+    header = {f"{prefix}_board.h": environment.get_template("board.h.j2").render(values)}
+    return header | ({LINK_SCRIPT: environment.get_template("link.ld.j2").render(values)} if has_script(target) else {})
+
+
+def has_script(target: Target) -> bool:
+    """Whether a project for this target has a link script: it is for Arm's start-up, so boards with a Cortex-M do."""
+    return target.board is not None and bool(target.gcc_flags)
 
 
 def _macro(prefix: str, number: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tinytrain_compile import __version__
-from tinytrain_compile.emit.board import LINK_SCRIPT
+from tinytrain_compile.emit.board import LINK_SCRIPT, has_script
 from tinytrain_compile.emit.names import comment_text
 from tinytrain_compile.emit.project import LICENCE, environment
 from tinytrain_compile.ir.stages import SourceBundle
@@ -77,7 +77,7 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
         "machine": " ".join(target.gcc_flags),
         "fpu": target.features.fpu and target.gcc_flags,
         "board": target.name if target.board is not None else "",
-        "link_script": LINK_SCRIPT if target.board is not None else "",
+        "link_script": LINK_SCRIPT if has_script(target) else "",
     }
 
 

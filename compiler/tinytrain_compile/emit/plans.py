@@ -36,6 +36,10 @@ def with_plans(models: Sequence[Model], interfaces: Sequence[Interface], prefix:
         model["plan_number"] = plan["number"]
         model["f"] = plan["name"] if several else prefix
         model["arena_macro"] = plan["macro"] if several else f"{upper}_ARENA_BYTES"
+    of_plans = [step_parts(model) for model in models]
+    for model in models:
+        model["step_cycles"] = max(sum(part.cycles for part in parts) for parts in of_plans)
+        model["longest_cycles"] = max((part.cycles for parts in of_plans for part in parts), default=0)
 
 
 def numbered(smaller: Sequence[Interface]) -> tuple[Interface, ...]:
@@ -86,6 +90,12 @@ def _dispatched(p: str, model: Model) -> list[Function]:
     steps: list[Function] = [] if counted else [(status, "train_step", *step)]
     parameters, arguments = several if counted else step
     more: list[Function] = [(status, "accumulate", parameters, arguments), (status, "apply", f"{p}_t *m", "m")]
+    slice_parameters = parameters.replace("float *loss", "uint32_t budget, float *loss, int *done")
+    slice_arguments = arguments.replace("loss", "budget, loss, done")
+    slices: list[Function] = [
+        (status, "step_begin", f"{p}_t *m", "m"),
+        (status, "step_slice", slice_parameters, slice_arguments),
+    ]
     return [
         (status, "init_memories", memories, "m, mem, size"),
         (f"{p}_input_t *", "input", f"{p}_t *m", "m"),
@@ -93,6 +103,7 @@ def _dispatched(p: str, model: Model) -> list[Function]:
         *batch,
         *steps,
         *(more if model["accumulates"] else []),
+        *(slices if model["slices"] else []),
         (status, "set_lr", f"{p}_t *m, float lr", "m, lr"),
         (status, "save", f"{p}_t *m, {p}_write_fn write, void *ctx", "m, write, ctx"),
         (status, "load", f"{p}_t *m, {p}_read_fn read, void *ctx", "m, read, ctx"),

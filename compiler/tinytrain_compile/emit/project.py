@@ -75,8 +75,8 @@ class EmitOptions:
     features: bool = False
     """Whether the step is cut where training begins, as far as something is frozen."""
     board: Target | None = None
-    pieces: StepPieces | None = None
-    """Of a step that can be computed in slices; None: only whole."""
+    pieces: tuple[StepPieces, ...] = ()
+    """Of a step that can be computed in slices: of every plan, the smallest first; (): only whole."""
     parts: RuntimeParts = NO_PARTS
     """Of the loop around the step."""
     smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
@@ -106,7 +106,9 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     planned = (*options.smaller, (train, plan))
     named = tables_of_plans(planned, prefix)
     own = [(*each, tables) for each, tables in zip(planned, named, strict=True)]
-    interfaces, models = zip(*(_planned(t, p, kernels, options, names) for t, p, names in own), strict=True)
+    pieces = options.pieces or (None,) * len(own)
+    made = (_planned(*each, kernels, options, cut) for each, cut in zip(own, pieces, strict=True))
+    interfaces, models = zip(*made, strict=True)
     interface, model = interfaces[-1], models[-1]
     with_plans(models, interfaces, prefix)
     constants = [*dict(found for each in own for found in flash_tables(*each)).items()]
@@ -114,8 +116,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
     kernel_files = _kernel_files(model, kernels, prefix)
     calls = sequence_names(models, prefix)
-    small = [*calls] if options.small_calls else []
-    small += [name for name in kernel_files if name == f"{prefix}_kernels_small.c"]
+    small = [*(calls if options.small_calls else ()), *(name for name in kernel_files if name.endswith("_small.c"))]
     external = [name for name in options.external if name.endswith(".c")]
     public = header_data(train, interface, model) if interface.counted else model
     parts = part_files(templates, public, train, options.parts, prefix)
@@ -151,12 +152,17 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
 
 
 def _planned(
-    train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions, tables: Names
+    train: TrainGraph,
+    plan: MemoryPlan,
+    tables: Names,
+    kernels: KernelSet,
+    options: EmitOptions,
+    pieces: StepPieces | None,
 ) -> tuple[Interface, dict[str, object]]:
     """Of one plan: what a caller needs to know, and what the templates do."""
     interface = _interface(train, plan, options)
     watches = _watches(plan) if options.debug_header else ()
-    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, options.pieces)
+    sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, pieces)
     model = _template_data(train, plan, options, interface, sequencer, tables)
     model["watched"] = [line for watch in watches for line in watch.tables()]
     model["accumulates"] = interface.accumulates

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tinytrain_compile.ir.activations import KeptActivation
 from tinytrain_compile.ir.types import Array, Node, Quant, Value
 from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT
 from tinytrain_compile.ops.int8.subspace import LARGEST, QModeAttrs, QModeInt8Attrs, rows_in_int8
@@ -27,6 +29,13 @@ class _Core:
     act: Act
     unit: float
     steps: Mapping[int, Array]
+
+
+def kept_in_integers(kept: Iterable[KeptActivation], floats: Iterable[Node]) -> tuple[KeptActivation, ...]:
+    """What is kept, with the bytes of the inputs as they are here: int8, but float32 where the gradient is one of the
+    nodes that stay float (a head's)."""
+    whole = {node.origin or node.name for node in floats if node.op in _GRADIENTS}
+    return tuple(item if item.layer in whole else replace(item, exact_bytes=math.prod(item.shape)) for item in kept)
 
 
 class Copies:

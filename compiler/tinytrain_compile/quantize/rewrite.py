@@ -15,7 +15,7 @@ from tinytrain_compile.quantize.backward import FLOAT_UPDATES, Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.loss import IntegerLoss
-from tinytrain_compile.quantize.low_rank import Copies
+from tinytrain_compile.quantize.low_rank import Copies, kept_in_integers
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.targets import TargetLoss
@@ -110,6 +110,7 @@ class _Rewrite:
             identity=self._updates.identity(),
             forms=r.holders(),
             trained=self._updates.trained(),
+            low_rank=kept_in_integers(train.low_rank, r.taken),
         )
 
     def _graph(self, outputs: tuple[Value, ...], loss: Value) -> Graph:

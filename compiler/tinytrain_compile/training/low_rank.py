@@ -67,7 +67,7 @@ def with_low_rank(
         gradient = rewrite.gradient_of_expanded() if whole else rewrite.gradient()
         _insert(result.forward, x, copies)
         result.backward += gradient
-        result.kept.append(rewrite.kept([*copies, *gradient], x.elements if whole else x.size_bytes))
+        result.kept.append(rewrite.kept([*copies, *gradient]))
     return result
 
 
@@ -194,7 +194,7 @@ class _Rewrite:
         channels = self._core.shape[3]
         return below + math.prod(small) * channels < above + dy.elements * channels
 
-    def kept(self, nodes: Sequence[Node], exact_bytes: int) -> KeptActivation:
+    def kept(self, nodes: Sequence[Node]) -> KeptActivation:
         """What the report says of it."""
         x, node = self._x, self._node
         sizes = sum(value.size_bytes for value in self._subspaces.values())
@@ -207,7 +207,7 @@ class _Rewrite:
             self._how.kind,
             shape,
             tuple(self._reduced.get(axis, shape[axis]) for _, axis in MODES[len(shape)]),
-            exact_bytes,
+            x.size_bytes,
             self._core.elements if integer else self._core.size_bytes,
             0 if fixed else sizes,
             sum(value.size_bytes for value in self._states),

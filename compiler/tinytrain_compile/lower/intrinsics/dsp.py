@@ -70,10 +70,13 @@ WRITES_FIRST = {
     "tt_dense_update_fine": 2,
     "tt_dense_squares": 1,
     "tt_passed_bits8": 1,
+    "tt_depthwise_rows3": 1,
     "tt_depthwise8": 2,
+    "tt_depthwise8_rows": 2,
     "tt_dense8": 2,
     "tt_max_pool8": 1,
     "tt_depthwise8_error": 3,
+    "tt_depthwise8_error_rows": 3,
 }
 """Helpers that write through so many first arguments and read through the others."""
 

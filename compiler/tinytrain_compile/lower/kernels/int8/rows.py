@@ -14,6 +14,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.rows import RowTaps
 from tinytrain_compile.lower.kernels.int8.conv import any_windows, dense_kernel, forward_weight, transposed_weight
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.direct_rows import direct_rows
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock
 from tinytrain_compile.lower.kernels.int8.helium.conv import (
@@ -71,7 +72,10 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
     )
     finish, stages = requantised_end(node, operands)
     if is_depthwise(node):
-        spec = vector_depthwise(node, context, block) if context.uses_vectors else None
+        if context.uses_vectors:
+            spec = vector_depthwise(node, context, block)
+        else:
+            spec = direct_rows(node, block) if context.isa.dsp and not context.style.small else None
         if spec is None:
             whole = whole_weight(weights, conv.split, 0, 3)
             out, schedule = depthwise(node, block.image, whole, finish, context.style, stages, block=block)

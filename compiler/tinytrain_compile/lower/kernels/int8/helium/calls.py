@@ -20,8 +20,8 @@ def first(buffer: Buffer) -> Expr:
     return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(buffer.dtype))))
 
 
-def struct(name: str, numbers: Sequence[int]) -> Expr:
-    """A struct of constants, by the helper that makes it."""
+def struct(name: str, numbers: Sequence[Index]) -> Expr:
+    """A struct of numbers, by the helper that makes it."""
     return call_int(name, *(i32(number) for number in numbers))
 
 

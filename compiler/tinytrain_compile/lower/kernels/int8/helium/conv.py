@@ -44,7 +44,7 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
     pixel_product,
     turned_rows,
 )
-from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient
+from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient, image_of
 from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
@@ -129,20 +129,16 @@ def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None 
     """Depthwise: four pixels of a row of a channel at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
-    if block is None and (bands := band_depthwise(node)) is not None:
+    if (bands := band_depthwise(node, block)) is not None:
         return bands
     if not _on_rows(forward_depthwise(node), attrs.conv, attrs.conv.strides[1]):
         return None
     weights = weight_parts(node)
     whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    x, operands = _image(node, "x", block), tensors(node, "bias", "multiplier", "shift")
+    x, operands = image_of(node, "x", block), tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp")
     out, schedule = depthwise(node, x, whole, finish, context.style, kept, True, block)
     return KernelSpec([x, *weights, *operands], [out], schedule)
-
-
-def _image(node: Node, name: str, block: RowBlock | None) -> te.Tensor:
-    return tensor(node, name) if block is None else block.image
 
 
 def near(clamp: str, shift: Expr) -> Expr:
@@ -251,7 +247,7 @@ def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBloc
     """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
-    if block is None and (bands := band_gradient(node)) is not None:
+    if (bands := band_gradient(node, block)) is not None:
         return bands
     if not _on_rows(backward_depthwise(node), attrs.conv, 1):
         return None
@@ -263,7 +259,7 @@ def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBloc
         assert keep is not None
         return call_int("tt_keep_x4", keep(*index), dtype="bool")
 
-    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), _image(node, "g", block)
+    error, g = ErrorEnd(node, kept if keep else None, "tt_clamp"), image_of(node, "g", block)
     out, schedule = depthwise_gradient(node, g, whole, error.finish, context.style, error.kept, True, block)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)

@@ -12,7 +12,8 @@ from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
-from tinytrain_compile.lower.kernels.base import KernelSpec, plain, tensors
+from tinytrain_compile.lower.kernels.base import Index, KernelSpec, plain, tensor, tensors
+from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, output_shape
 from tinytrain_compile.lower.kernels.int8.helium.calls import called, first, struct, written
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
@@ -84,54 +85,73 @@ def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, st
     return min(ways, key=lambda way: (way[0], way[1].scratch_bytes))[1] if ways else None
 
 
-def band_depthwise(node: Node) -> KernelSpec | None:
-    """A depthwise QConv: a strip of its plan at a time; None where bands are not for it."""
+def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
+    """A depthwise QConv: a strip of its plan at a time, or a row; None where bands are not for it."""
     attrs, (count, height, width, channels) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
     conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
-    tiles = forward_depthwise(node)
+    tiles = _of_rows(forward_depthwise(node), block, conv.strides[0])
     if not _takes(node):
         return None
     bands = cut_bands(tiles, (rows, columns), Window(conv.kernel, conv.strides), (tiles.strip,))
     if bands is None:
         return None
-    x, w, *ends = tensors(node, "x", "w", "bias", "multiplier", "shift")
+    x, (w, *ends) = image_of(node, "x", block), tensors(node, "w", "bias", "multiplier", "shift")
     image = (count, height, width, channels, *conv.pads[:2], attrs.x_zero)
     end = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
-        numbers = _shapes(image, conv.kernel, conv.strides, conv.kernel, (rows, columns), bands)
-        return called("tt_depthwise8", *map(first, (y, scratch, *given)), *numbers, struct("tt_end8_of", end))
+        numbers = _shapes(image, conv.kernel, conv.strides, conv.kernel, (shape[1], columns), bands)
+        places = map(first, (y, scratch, *given))
+        return called(_by_rows("tt_depthwise8", block), *places, *numbers, struct("tt_end8_of", end))
 
-    inputs = [x, w, *ends]
-    return KernelSpec(inputs, [_in_bands(inputs, result(node, "y").shape, bands, body)], plain)
+    inputs, shape = [x, w, *ends], output_shape(node, block.count if block else None)
+    return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body)], plain)
 
 
-def band_gradient(node: Node) -> KernelSpec | None:
-    """A depthwise QConvGradInput: all of its rows in one strip if they fit; None where bands are not for it."""
+def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
+    """A depthwise QConvGradInput: its rows in one strip if they fit, or row by row; None where bands are not for it."""
     attrs, (count, height, width, channels) = node.attrs, operand(node, "g").shape
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
-    tiles, phases = backward_depthwise(node), backward_phases(node)
+    tiles, phases = _of_rows(backward_depthwise(node), block, 1), backward_phases(node)
     if not _takes(node) or phases != conv.strides or (attrs.mask.kind == "bits" and channels % 8):
         return None
     window, high = _gradient_window(conv, phases), rows // phases[0]
     if any(window.taps[axis] - 1 < conv.pads[axis] // phases[axis] for axis in (0, 1)):
         return None
-    bands = cut_bands(tiles, (rows, columns), window, [s for s in range(1, high + 1) if high % s == 0])
+    strips = [s for s in range(1, high + 1) if high % s == 0] if block is None else [1]
+    bands = cut_bands(tiles, (rows, columns), window, strips)
     if bands is None:
         return None
-    names = ("peak", "p_out", "p_in", "g", "multiplier", "shift", "w", *attrs.mask.operands)
-    inputs, layer = tensors(node, *names), (count, height, width, channels, *conv.pads[:2], 0)
+    names = ("multiplier", "shift", "w", *attrs.mask.operands)
+    inputs = [*tensors(node, "peak", "p_out", "p_in"), image_of(node, "g", block), *tensors(node, *names)]
+    layer, shape = (count, height, width, channels, *conv.pads[:2], 0), output_shape(node)
+    if block is not None:
+        high, shape = block.count, output_shape(node, block.count * phases[0])
     numbers = _shapes(layer, window.taps, (1, 1), conv.kernel, (high, columns // phases[1]), bands)
     kept = struct("tt_keep_of", (KEPT[attrs.mask.kind], attrs.mask.low, attrs.mask.high))
 
     def body(y: Buffer, scratch: Buffer, given: Sequence[Buffer]) -> Stmt:
-        peak, p_out, p_in, g, multiplier, shift, w, *masks = given
-        places = map(first, (y, scratch, peak, g, w, multiplier, shift, masks[0] if masks else g))
-        return called("tt_depthwise8_error", *places, p_in[(0,)] - p_out[(0,)], *numbers, kept)
+        peak, p_out, p_in, g, multiplier, shift, w, *others = given
+        mask, table = others[0] if attrs.mask.operands else g, [] if block is None else [others[-1]]
+        places = map(first, (y, scratch, peak, g, w, multiplier, shift, mask, *table))
+        return called(_by_rows("tt_depthwise8_error", block), *places, p_in[(0,)] - p_out[(0,)], *numbers, kept)
 
-    return KernelSpec(inputs, [_in_bands(inputs, (count, rows, columns, channels), bands, body), None], plain)
+    return KernelSpec(inputs, [_in_bands(inputs, block, shape, bands, body), None], plain)
+
+
+def image_of(node: Node, name: str, block: RowBlock | None) -> te.Tensor:
+    """The map that windows read: whole, or as calls of a few rows find it."""
+    return tensor(node, name) if block is None else block.image
+
+
+def _of_rows(tiles: DepthwiseTiles, block: RowBlock | None, stride: int) -> DepthwiseTiles:
+    return tiles if block is None else block.depthwise(tiles, stride)
+
+
+def _by_rows(helper: str, block: RowBlock | None) -> str:
+    return helper if block is None else f"{helper}_rows"
 
 
 def _gradient_window(conv: ConvAttrs, phases: tuple[int, int]) -> Window:
@@ -153,7 +173,7 @@ def _shapes(
     taps: tuple[int, int],
     strides: tuple[int, int],
     kernel: tuple[int, int],
-    out_hw: tuple[int, int],
+    out_hw: tuple[Index, int],
     bands: Bands,
 ) -> tuple[Expr, Expr, Expr]:
     cut = (bands.strip, bands.band, bands.deep, bands.across, bands.vectors, *bands.phases)
@@ -166,14 +186,15 @@ def _shapes(
 
 def _in_bands(
     inputs: Sequence[te.Tensor],
-    shape: Sequence[int],
+    block: RowBlock | None,
+    shape: Sequence[Index],
     bands: Bands,
     body: Callable[[Buffer, Buffer, Sequence[Buffer]], Stmt],
 ) -> te.Tensor:
-    """An int8 output that one call writes; body: (output, scratch, inputs) -> it."""
+    """An int8 output that one call writes; body: (output, scratch, inputs, of rows with their table) -> it."""
     scratch = tirx.decl_buffer((bands.scratch_bytes,), "int8", "bands")
 
     def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
         return tirx.stmt_seq(tirx.AllocBuffer(scratch), body(y, scratch, given))
 
-    return written(inputs, shape, "int8", make)
+    return written([*inputs, *([block.row_at] if block else [])], shape, "int8", make)

@@ -1,0 +1,68 @@
+"""`make bench-activations ARGS=count`: instructions of a step with low-rank copies, in QEMU (docs/activations.md).
+
+The quantised networks on a Cortex-M7, full plans, ranks for 10 % by enlarged digits. What is counted is also verified:
+two steps with the bytes of the reference. A step has all samples of a batch, so that apply is part of it.
+
+usage: python -m benchmarks.activations count [--models ..] [--updates ..] [--sizes ..] [--kinds ..] [--keep FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from benchmarks.activations import KINDS, options_of, samples
+from benchmarks.record import Record
+from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.errors import CompileError
+
+SHAPE = 1, 128, 128, 3
+"""Of the networks' images."""
+
+
+def counted(name: str, update: str, size: int, kind: str) -> tuple[int, int] | str:
+    """(instructions of a step and its update, bytes of the arena); why not, where the board has no room."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = samples(Path(folder), SHAPE, max(24, 2 * size))
+        asked = replace(options_of(name, "int8", Path(folder)), data=data, calib=data, batch=size, micro_batch=size)
+        asked = replace(asked, update=update, count=True, verify_steps=2, **KINDS[kind])
+        try:
+            summary = compile_model(asked).summary
+        except CompileError as problem:
+            return f"{problem.code} {problem.what}"
+    assert summary is not None and summary.verify.counts is not None and summary.verify.result == "pass"
+    found = summary.verify.counts
+    return sum(found.step.values()) + sum((found.apply or {}).values()), summary.plan.arena_bytes
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a line for each, as soon as it is known."""
+    parser = argparse.ArgumentParser(prog="benchmarks.activations count", description=__doc__)
+    parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
+    parser.add_argument("--updates", default="last:6")
+    parser.add_argument("--sizes", default="1,4,8")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--keep", type=Path, help="a file of what is done: called again, it goes on from there")
+    given = parser.parse_args(arguments)
+    record = Record(given.keep)
+    print(
+        "| network | update | samples in a step | activations | arena | instructions | |\n|---|---|---|---|---|---|---|"
+    )
+    for name, update, size in product(given.models.split(","), given.updates.split(","), given.sizes.split(",")):
+        exact: int | None = None
+        for kind in given.kinds.split(","):
+            made = partial(counted, name, update, int(size), kind)
+            found = record.once((name, update, size, kind), made)
+            if isinstance(found, str):
+                print(f"| {name} | {update} | {size} | {kind} | | | {found} |", flush=True)
+                continue
+            steps, arena = found
+            exact = steps if kind == "exact" else exact
+            more = "" if exact is None or kind == "exact" else f"{steps / exact - 1:+.1%}"
+            print(f"| {name} | {update} | {size} | {kind} | {arena:,} B | {steps:,} | {more} |", flush=True)
+    return 0
