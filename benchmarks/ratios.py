@@ -97,7 +97,7 @@ def layer_table(rows: list[dict[str, Any]]) -> list[str]:
 
 def parts_table() -> list[str]:
     """A 1x1 convolution of 256 pixels in calls of a few pixels, as a stream of rows makes them."""
-    lines = [f"1x1 of {PIXELS} pixels, 48 to 96 channels, in calls of rows of {PARTS[0]} (their loop included):"]
+    lines = [f"1x1 of {PIXELS} pixels, 48 to 48 channels, in calls of rows of {PARTS[0]} (their loop included):"]
     case = rows_layer(PIXELS // PARTS[0], PARTS[0]).case()
     for target in (MAIN, *(t for t in TARGETS if t != MAIN)):
         (whole,) = measure([case], target)

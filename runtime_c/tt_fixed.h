@@ -440,4 +440,14 @@ static inline void tt_find_rows(
     }
 }
 
+/* The same where each row of the image is followed by zeros: one in `apart` rows is of the image. */
+static inline void tt_find_rows_apart(
+    int32_t *row_at, int32_t rows, int32_t first, int32_t height, int32_t slots, int32_t pitch, int32_t apart)
+{
+    for (int32_t i = 0; i < rows; ++i) {
+        const int32_t row = (first + i) / apart, between = (first + i) % apart;
+        row_at[i] = first + i < 0 || between != 0 || row >= height ? -1 : row % slots * pitch;
+    }
+}
+
 #endif

@@ -43,8 +43,8 @@ def _forward(name: str, *shape: int, depthwise: bool = False) -> Layer:
 
 
 def rows_layer(height: int, width: int) -> Layer:
-    """The 1x1 convolution of the first row of the table, as a map of so many rows of so many pixels."""
-    geometry = ((1, height, width, 48), 96, ConvAttrs((1, 1)))
+    """A 1x1 convolution whose weights stay widened from call to call, of a map of so many rows of so many pixels."""
+    geometry = ((1, height, width, 48), 48, ConvAttrs((1, 1)))
     return Layer(f"1x1 {height}x{width}", lambda rng: quantised.qconv(rng, geometry, 0))
 
 

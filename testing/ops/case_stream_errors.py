@@ -67,7 +67,7 @@ class _Chain:
             other = again[int(rng.integers(len(again)))] if again else self._operand(self._bytes(g.shape))
             self._add(error_add(rng, g.shape, 0, clamp), {"a": g, "b": other})
         else:
-            shape, out, conv = self._geometry(g.shape)
+            shape, out, conv = self._geometry(g.shape, dense=True)
             self._add(qconv_grad_input(rng, (shape, out, conv), 0, clamp), {"g": g})
 
     def _geometry(self, shape: tuple[int, ...], dense: bool = False) -> Geometry:

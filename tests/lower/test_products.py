@@ -23,7 +23,7 @@ from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.lower.streams.functions import lower_rows
 from tinytrain_compile.ops.base import row_form, scratch_bytes
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import forward_product, forward_row_product
+from tinytrain_compile.ops.int8.conv_form import error_row_product, forward_product, forward_row_product
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.tiles import PackedTiles
 from tinytrain_compile.ops.row_form import RowForm
@@ -122,7 +122,8 @@ def form_of(case: Case) -> RowForm:
 @pytest.mark.parametrize(
     ("pixels", "inputs", "outputs", "kept", "scratch"),
     [
-        ((8, 8), 240, 40, 19680, 20640),  # a pixel for each row of the weights, and what ends their sums
+        ((8, 8), 60, 40, 5280, 5520),  # a pixel for each row of the weights, and what ends their sums
+        ((8, 8), 240, 40, 160, 4800),  # too many: a row of pixels is widened, and two of the weights
         ((4, 4), 12, 17, 408, 456),  # few weights
         ((8, 8), 40, 240, 960, 960),  # a row of pixels is widened, and two of the weights
         ((4, 4), 576, 160, 640, 4608),  # a row of pixels is
@@ -143,10 +144,32 @@ def test_what_stays_of_the_weights_from_row_to_row(
             assert (kernel.prepare is not None) == stays
 
 
+@pytest.mark.parametrize(
+    ("pixels", "inputs", "outputs", "kept", "scratch"),
+    [
+        ((8, 8), 40, 48, 4160, 4352),  # weights, and what ends their sums; two pixels
+        ((8, 8), 120, 24, 0, 480),  # too many: a row of pixels is widened, and two of the weights
+        ((5, 5), 120, 24, 0, 432),  # an odd one, and four of the weights
+    ],
+)
+def test_what_stays_of_the_weights_from_row_to_row_of_an_error(
+    pixels: Map, inputs: int, outputs: int, kept: int, scratch: int
+) -> None:
+    case = data(pixels, inputs, outputs)
+    assert (form_of(case).kept_bytes, form_of(case).scratch_bytes) == (kept, scratch)
+    for target in CORES:
+        kernel = lower_rows(case.node(), "k", kernel_context(load_target(target).features, False))
+        assert kernel.scratch_bytes <= scratch
+        assert (kernel.prepare is not None) == (kept > 0)
+
+
 @pytest.mark.parametrize("context", [SCALAR, VECTORS], ids=["scalar", "vectors"])
 def test_rows_of_many_channels_give_the_bytes_of_the_map(context: KernelContext, tmp_path: Path) -> None:
     cases = [forward((h, w), k, n) for h, w, k, n in ((3, 4, 48, 64), (5, 5, 40, 30), (3, 6, 36, 72), (2, 8, 30, 100))]
     assert not any(forward_row_product(case.node())[1] for case in cases)
+    errors = [data((h, w), k, n) for h, w, k, n in ((3, 4, 64, 48), (5, 5, 100, 30), (3, 6, 72, 36), (2, 8, 90, 31))]
+    assert not any(error_row_product(case.node())[1] for case in errors)
+    cases += errors
     for step in (1, 2):
         folder = tmp_path / str(step)
         folder.mkdir()
@@ -160,6 +183,7 @@ def test_random_products_on_boards(target: str) -> None:
     cases = [*random_cases(RANDOM, 12), *odd(forward)[:1]]
     assert [found.equal for found in measure(cases, target)] == [True] * len(cases)
     rows = [forward((4, 4), 48, 64), forward((3, 5), 40, 36), forward((2, 8), 36, 72)]
+    rows += [data((4, 4), 64, 48), data((3, 5), 72, 40), data((2, 8), 100, 30)]
     assert [found.equal for found in measure(rows, target, make=partial(by_row_blocks, step=1))] == [True] * len(rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,12 @@ from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
+from tinytrain_compile.ir import Node
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import forward_row_lines
+from tinytrain_compile.ops.int8.conv_form import forward_row_lines, forward_row_product
 from tinytrain_compile.ops.int8.error import MaskAttrs
 
 CASES = 8
@@ -52,6 +55,54 @@ def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
     odd = [c for c in cases if c.attrs.conv.groups > 1 and c.attrs.input_hw[0] % c.attrs.conv.strides[0]]  # type: ignore[attr-defined]
     assert odd
     run_sanitised(odd, tmp_path, make=partial(by_row_blocks, step=1, ring=True))
+
+
+def spread_streams() -> list[Case]:
+    """Streams of errors of which some lie with zeros between their rows."""
+    return [case for case in cases_of("Stream", 60) if any(_apart(node) > 1 for node in case.attrs.nodes)]  # type: ignore[attr-defined]
+
+
+def _apart(node: Node) -> int:
+    form = row_form(node)
+    return form.apart if form is not None and form.sum is None else 1
+
+
+@pytest.mark.parametrize("context", [SCALAR, VECTORS], ids=["scalar", "vectors"])
+def test_streams_of_errors_with_zeros_between_their_rows(context: KernelContext, tmp_path: Path) -> None:
+    cases = spread_streams()
+    assert len(cases) > 10
+    run_sanitised(cases, tmp_path, context=context)
+
+
+def test_zeros_between_rows_of_an_error_that_are_forgotten_are_seen(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(spread_streams(), tmp_path, partial(re.sub, r"(tt_find_rows_apart\(.*), \d+\);", r"\1, 1);"))
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m55"])
+def test_streams_with_zeros_between_rows_on_a_board(target: str) -> None:
+    assert all(found.equal for found in measure(spread_streams()[:6], target))
+
+
+def dense_gradients() -> list[Case]:
+    """Data gradients of dense k x k layers, of which strides and pads differ."""
+    cases = [case for case in random_cases("QConvGradInput", 160) if has_rows(case, SCALAR)]
+    return [c for c in cases if c.attrs.conv.groups == 1 and c.attrs.conv.kernel != (1, 1)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("context", [SCALAR, VECTORS], ids=["scalar", "vectors"])
+def test_data_gradients_of_dense_layers(context: KernelContext, tmp_path: Path) -> None:
+    cases = dense_gradients()
+    assert len(cases) > 20 and any(row_form(case.node()).unit > 1 for case in cases)  # type: ignore[union-attr]
+    run_sanitised(cases[:12], tmp_path, context=context, make=partial(by_row_blocks, step=2, ring=True))
+
+
+def test_a_wrong_row_of_a_dense_gradient_is_seen(tmp_path: Path) -> None:
+    wrong = partial(_changed, old=f"{TABLE}[", new=f"{TABLE}[1 + ")
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(dense_gradients()[:6], tmp_path, wrong, make=partial(by_row_blocks, step=1))
 
 
 @pytest.mark.parametrize(("size", "outputs"), [(24, 4), (32, 6)])
@@ -138,7 +189,8 @@ def test_rows_of_bands_are_those_of_the_map(op: str, tmp_path: Path) -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m7"])
 def test_calls_of_four_pixels_cost_what_the_map_does(target: str) -> None:
-    case = rows_layer(24, 4).case()  # as many pixels as channels: all weights stay widened
+    case = rows_layer(24, 4).case()
+    assert forward_row_product(case.node())[1]  # all weights stay widened
     (whole,), (parts,) = measure([case], target), measure([case], target, make=partial(by_row_blocks, step=1))
     assert parts.equal
     assert parts.instructions < 1.05 * whole.instructions

@@ -27,6 +27,7 @@ class RowForm:
     Row r reads the rows r step - pad and on, `reach` of them, of its first map, as far as this has them, and row r of
     the others. scratch_bytes: working memory at most, on any core, of which the first kept_bytes hold what is prepared
     once. windows: whether the kernel finds the rows through a table; else those of a call lie one behind the other.
+    apart: these rows are counted with zeros between those of the first map: one in so many is a row of it.
     unit: so many rows of the result, which begin at a multiple of it, are one row of all this: they are computed
     together. sum: the node has no map as its result, but sums over the rows of its last map.
     """
@@ -38,13 +39,15 @@ class RowForm:
     kept_bytes: int = 0
     scratch_bytes: int = 0
     windows: bool = False
+    apart: int = 1
     unit: int = 1
     sum: RowSum | None = None
 
     def reads(self, first: int, rows: int, height: int) -> range:
         """The rows of the first map, of this height, that rows [first, first + rows) of the result need."""
         low, many = first // self.unit * self.step - self.pad, rows // self.unit
-        return range(max(low, 0), min(low + (many - 1) * self.step + self.reach, height))
+        high = low + (many - 1) * self.step + self.reach
+        return range(max(-(-low // self.apart), 0), min(-(-high // self.apart), height))
 
     def reads_of(self, place: int, first: int, rows: int, height: int) -> range:
         """The same of any map: place counts in `maps`."""

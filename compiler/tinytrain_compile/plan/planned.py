@@ -9,7 +9,7 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan, Streaming
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planner import plan_memory, quick_arena
+from tinytrain_compile.plan.planner import plan_memory, quick_arena, quick_peak
 from tinytrain_compile.plan.views import candidates, with_views
 
 TURNS = 8
@@ -49,23 +49,40 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
     return Planned(viewed, plan_memory(viewed, options))
 
 
-def least_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> int:
-    """The arena of `plan_graph` with effort "quick", to compare graphs: whichever is taken is then planned, and judged.
+@dataclass(frozen=True, order=True)
+class Need:
+    """What a graph needs by a quick plan, to compare graphs; copies: Concats and Slices that are no views, less all.
+
+    peak_bytes: what lives at once in the best order, which is what a full plan may come down to.
+    """
+
+    arena_bytes: int
+    copies: int
+    peak_bytes: int
+
+
+def least_need(graph: Graph, options: PlanOptions, most: int | None = None) -> Need:
+    """Of `plan_graph` with effort "quick", which nobody judges: whichever graph is taken is then planned.
 
     most: what is larger than this need not be exact, but larger.
     """
     views, quick = candidates(graph, options.alignment_bytes), replace(options, effort="quick")
-    return _cheapest_views(graph, views, quick, most)[0] if views else quick_arena(graph, quick, most)
+    return _cheapest_views(graph, views, quick, most)[0] if views else _need(graph, quick, 0, most)
+
+
+def _need(graph: Graph, quick: PlanOptions, copies: int, most: int | None) -> Need:
+    arena = quick_arena(graph, quick, most)
+    return Need(arena, copies, arena if most is not None and arena > most else quick_peak(graph, quick))
 
 
 def _cheapest_views(
     graph: Graph, views: tuple[str, ...], options: PlanOptions, most: int | None = None
-) -> tuple[int, tuple[str, ...]]:
-    """(the smallest arena of a quick plan, the views that it has); views: all that are possible together."""
+) -> tuple[Need, tuple[str, ...]]:
+    """(what a graph with some views needs at best, these views); views: all that are possible together."""
     quick = replace(options, effort="quick")
 
-    def price(names: tuple[str, ...], most: int | None) -> tuple[int, int]:
-        return quick_arena(with_views(graph, names), quick, most), -len(names)
+    def price(names: tuple[str, ...], most: int | None) -> Need:
+        return _need(with_views(graph, names), quick, -len(names), most)
 
     concats = [node.name for node in graph.nodes if node.op == "Concat"]
     joined = candidates(graph, options.alignment_bytes, [name for name in views if name not in concats])
@@ -74,16 +91,16 @@ def _cheapest_views(
     tries = max(2, min(len(ways) + TURNS, TRIED_NODES // len(graph.nodes)))
     best, least = price(ways[0], most), ways[0]
     for names in ways[1:tries]:
-        best, least = min((best, least), (price(names, best[0]), names))
+        best, least = min((best, least), (price(names, best.arena_bytes), names))
     copied = [name for name in views if name not in least]
     turns = max(0, tries - len(ways)) if options.effort == "full" else 0
     for name in views[:turns]:
         turned = [*copied, name] if name not in copied else [other for other in copied if other != name]
         names = candidates(graph, options.alignment_bytes, turned)
-        found = price(names, best[0])
+        found = price(names, best.arena_bytes)
         if found < best:
             best, least, copied = found, names, turned
-    return best[0], least
+    return best, least
 
 
 def streaming(without: MemoryPlan, arena_with_bytes: int) -> Streaming:

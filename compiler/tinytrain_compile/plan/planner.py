@@ -111,6 +111,12 @@ def quick_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> 
     return quick.below + quick.chosen.top_bytes
 
 
+def quick_peak(graph: Graph, options: PlanOptions) -> int:
+    """What the best order of a quick plan needs at once: its arena where buffers lie without gaps."""
+    quick = quick_plan(graph, options)
+    return quick.below + quick.orders[0][0].peak
+
+
 def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
     """No plan needs less. once: nothing is computed twice (else only what a single node touches is certain)."""
     quick = quick_plan(graph, options)

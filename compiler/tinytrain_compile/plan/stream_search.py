@@ -3,8 +3,8 @@
 The model works on a quick plan without streams. A run of layers that have a form by rows is cut where the largest load
 becomes smallest: of a stream what lives beside it, its results and its scratch, of a layer alone what the plan says.
 Loads below what the input and the nodes outside of the runs need in any order, a run at best, or --arena holds, are as
-good as none; among equals fewer layers are streamed. Then each stream is left out whose absence makes the arena no
-larger.
+good as none; among equals fewer layers are streamed. Then each stream is left out whose absence makes neither the
+arena of a quick plan larger nor what lives at once in it: places of a quick plan may have gaps that a full one closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import LINES, takes_lines
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planned import REMEMBERED, least_arena, plan_graph
+from tinytrain_compile.plan.planned import REMEMBERED, least_need, plan_graph
 from tinytrain_compile.plan.planner import least_load, sure_load
 from tinytrain_compile.plan.stream_model import StreamModel
 from tinytrain_compile.plan.stream_rewrite import inner_nodes, with_streams, with_sums_beside
@@ -81,19 +81,20 @@ def _streamed(graph: Graph, quick: PlanOptions, room: int) -> Graph:
 
 
 def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, room: int = 0) -> tuple[Graph, int]:
-    """(the graph with those of the streams without which the arena would be larger, its arena), by quick plans."""
+    """(the graph with those of the streams without which the arena, or what lives at once, would be larger; its arena),
+    by quick plans."""
     chosen, result = list(streams), with_streams(graph, streams)
-    least = least_arena(result, quick)
+    least = least_need(result, quick)
     for stream in streams:
-        most, inside = max(least, room), {node.name for node in inner_nodes(stream)}
+        most, inside = max(least.arena_bytes, room), {node.name for node in inner_nodes(stream)}
         if takes_lines(stream) or sure_load(graph, quick, inside) > most:
             continue
         fewer = [other for other in chosen if other != stream]
         without = with_streams(graph, fewer)
-        found = least_arena(without, quick, most)
-        if found <= most:
+        found = least_need(without, quick, most)
+        if found.arena_bytes <= most and found.peak_bytes <= max(least.peak_bytes, room):
             chosen, result, least = fewer, without, found
-    return result, least
+    return result, least.arena_bytes
 
 
 def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range], room: int = 0) -> list[Node]:

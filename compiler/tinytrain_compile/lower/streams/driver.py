@@ -291,7 +291,8 @@ def _case(one: _Inner, places: Mapping[str, _Place], last: bool) -> list[str]:
         )
         first = f"{row} * {form.step} - {form.pad}" if form.pad >= 0 else f"{row} * {form.step} + {-form.pad}"
         arguments = f"{TABLE}, {rows}, {first}, {source.shape[1]}, {slots}, {_row_elements(source)}"
-        lines.append(f"    tt_find_rows({arguments});")
+        find = f"tt_find_rows({arguments})" if form.apart == 1 else f"tt_find_rows_apart({arguments}, {form.apart})"
+        lines.append(f"    {find};")
     lines += [f"    {_call(one, kernel, kernel.rows, places)};", "    break;"]
     return lines
 

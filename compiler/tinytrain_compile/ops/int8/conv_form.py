@@ -14,6 +14,7 @@ from tinytrain_compile.ops.int8.line_tiles import LineTiles, line_tiles
 from tinytrain_compile.ops.int8.tiles import (
     LEAST_ROW_BYTES,
     ROW_BYTES,
+    ROW_WEIGHT_BYTES,
     SCRATCH_BYTES,
     DenseTiles,
     DepthwiseTiles,
@@ -87,25 +88,31 @@ def error_product_scratch(node: Node) -> int:
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
     """(tiles of some rows of a 1x1 QConv, whether all widened weights stay from call to call).
 
-    They do where they are few, or serve at least as many pixels as they have rows: others are more than what the whole
-    map's kernel has in scratch.
+    They do where they are few, or take at most ROW_WEIGHT_BYTES and serve at least as many pixels as they have rows:
+    others are more than what the whole map's kernel has in scratch.
     """
     (_, height, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     if is_ready(node):
         return ready_tiles(width, channels, by_rows=True), False
     kept = packed_row_tiles(width, outputs, channels).with_ends(FORWARD_ENDS, 1, height * width)
-    if outputs <= height * width or kept.scratch_bytes <= SCRATCH_BYTES[0]:
+    served = outputs <= height * width and kept.strip_bytes <= ROW_WEIGHT_BYTES
+    if served or kept.scratch_bytes <= SCRATCH_BYTES[0]:
         return kept, True
     return light_row_tiles(width, outputs, channels, geometry(node).split is None), False
 
 
-def error_row_product(node: Node) -> PackedTiles:
-    """Tiles of some rows of a 1x1 QConvGradInput: all widened weights stay from call to call."""
-    _, height, width, channels = result(node, "error").shape
+def error_row_product(node: Node) -> tuple[PackedTiles, bool]:
+    """(tiles of some rows of a 1x1 QConvGradInput, whether all widened weights stay from call to call).
+
+    They do up to ROW_WEIGHT_BYTES.
+    """
+    (_, height, width, channels), outputs = result(node, "error").shape, operand(node, "g").shape[3]
     if is_ready(node):
-        return ready_tiles(width, operand(node, "g").shape[3], by_rows=True)
-    tiles = packed_row_tiles(width, channels, operand(node, "g").shape[3])
-    return tiles.with_ends(ERROR_ENDS, 1, height * width)
+        return ready_tiles(width, outputs, by_rows=True), False
+    kept = packed_row_tiles(width, channels, outputs).with_ends(ERROR_ENDS, 1, height * width)
+    if kept.strip_bytes <= ROW_WEIGHT_BYTES:
+        return kept, True
+    return light_row_tiles(width, channels, outputs, False), False
 
 
 def is_depthwise(node: Node) -> bool:

@@ -13,8 +13,10 @@ from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.conv import TILE_WIDTH, forward_patch, gathers
 from tinytrain_compile.ops.int8.conv_form import (
+    backward_dense,
     backward_depthwise,
     backward_phases,
+    error_patch,
     error_row_product,
     forward_dense,
     forward_depthwise,
@@ -64,7 +66,7 @@ def convolution_rows(node: Node) -> RowForm | None:
         tiles, stays = forward_row_product(node)
         if tiles.ready:
             return RowForm(maps, scratch_bytes=_aligned(tiles.scratch_bytes))
-        strip = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
+        strip = _aligned(tiles.strip_bytes) + _aligned(tiles.ends_bytes)
         size = strip + (0 if tiles.direct else _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis]))
         kept = strip if stays else _aligned(_SUM * outputs)  # vectors keep a sum of every channel's weights
         return RowForm(maps, kept_bytes=kept, scratch_bytes=max(kept, size))
@@ -82,26 +84,36 @@ def convolution_rows(node: Node) -> RowForm | None:
 
 
 def error_rows(node: Node) -> RowForm | None:
-    """The rule of a data gradient, 1x1 or depthwise; not where strides leave zeros between the rows of the error."""
+    """The rule of a data gradient: 1x1, depthwise, or dense k x k without holes between the rows of the error."""
     conv = geometry(node)
     maps = tuple(position(node, name) for name in ("g", *_mask(node)))
     if not _whole_bytes(node):
         return None
     if is_product(conv):
-        tiles = error_row_product(node)
+        tiles, stays = error_row_product(node)
         if tiles.ready:
             return RowForm(maps, scratch_bytes=_aligned(tiles.scratch_bytes))
-        kept = _aligned(_WIDE * tiles.depth * tiles.strip) + _aligned(tiles.ends_bytes)
-        return RowForm(maps, kept_bytes=kept, scratch_bytes=kept + _aligned(_WIDE * tiles.depth * tiles.tile[0]))
+        strip = _aligned(tiles.strip_bytes) + _aligned(tiles.ends_bytes)
+        size = strip + _aligned(_WIDE * tiles.depth * tiles.tile[1 - tiles.strip_axis])
+        return RowForm(maps, kept_bytes=strip if stays else 0, scratch_bytes=size)
+    if not is_depthwise(node):
+        return _dense_error_rows(node, maps)
     phases = backward_phases(node)
-    if not is_depthwise(node) or conv.strides[0] != phases[0]:
-        return None
     deep, high = backward_depthwise(node), phases[0]
     reach = deep.taps[0] + (high - 1 + conv.pads[0] % high) // high
     sizes = (reach * deep.padded[1], math.prod(phases) * deep.taps[0] * deep.taps[1])
     scratch = sum(_aligned(_WIDE * size) for size in sizes)
     pad = deep.taps[0] - 1 - conv.pads[0] // high
-    return RowForm(maps, reach, 1, pad, 0, scratch, windows=True, unit=high)
+    return RowForm(maps, reach, 1, pad, 0, scratch, True, conv.strides[0] // high, high)
+
+
+def _dense_error_rows(node: Node, maps: tuple[int, ...]) -> RowForm | None:
+    tiles, along = backward_dense(node), error_patch(node).rows
+    height = result(node, "error").shape[1]
+    if tiles is None or height % along.phases:
+        return None
+    kept, rows = tiles.bytes_of_rows(result(node, "error").shape[3])
+    return RowForm(maps, along.window, 1, -along.ends[0], kept, kept + rows, True, 1, along.phases)
 
 
 def rows_of_sum(

@@ -21,6 +21,9 @@ READY_COLUMNS = 2
 """Rows of a weight in flash that lie together where they lie as they are multiplied."""
 READY_ROW_BYTES = 512
 """What the other operand may take in scratch by rows, unless less cannot be; of whole maps SCRATCH_BYTES[0]."""
+ROW_WEIGHT_BYTES = 5120
+"""What widened weights may take that stay from call to call of some rows. More are widened in every call, a few at a
+time: for rows of 16 pixels that is a twelfth more instructions of such a layer."""
 COLUMNS = 4
 """Columns of the weight that a pixel's data gradient reads at a time."""
 _WIDE, _WORD, _SUMS, _ON = 2, 4, 4, 8
@@ -55,6 +58,11 @@ class PackedTiles:
         """Of the strip, of one tile of the other operand, and of what belongs to the rows of the strip."""
         operands = _WIDE * self.depth * (self.strip + (self.tile[1 - self.strip_axis] if self.widens_right else 0))
         return operands + (-(-operands // _ON) * _ON - operands + self.ends_bytes if self.ends else 0)
+
+    @property
+    def strip_bytes(self) -> int:
+        """Of the strip."""
+        return _WIDE * self.depth * self.strip
 
     @property
     def ends_bytes(self) -> int:
@@ -261,7 +269,7 @@ class DenseTiles:
 
     def bytes_of_rows(self, channels: int) -> tuple[int, int]:
         """Of an output that is computed row by row: (weights of all of its channels, image rows of one, on 8 bytes)."""
-        weights = 0 if self.ready else channels * self.taps * self.run
+        weights = 0 if self.ready else math.prod(self.phases) * channels * self.taps * self.run
         rows = self.taps * (self.pitch + _PADDING)
         return -(-_WIDE * weights // _ON) * _ON, -(-_WIDE * rows // _ON) * _ON
 

@@ -16,14 +16,22 @@ from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
-from tinytrain_compile.lower.kernels.int8.dsp.windows import Filling, has_windows, inside_image, row_conv
+from tinytrain_compile.lower.kernels.int8.dsp.windows import (
+    Filling,
+    RowBlock,
+    has_windows,
+    inside_image,
+    output_shape,
+    row_conv,
+    within,
+)
 from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_dense, error_patch, geometry, is_product, weight_tiles
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import operand
 
 DEPTHWISE_TILE = 4
 """Channels of a depthwise weight that are summed together."""
@@ -52,16 +60,23 @@ def row_gradient(
     tiles: DenseTiles,
     style: CodeStyle,
     stages: Sequence[te.Tensor],
+    block: RowBlock | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """Like a convolution of the error g (n, rows, columns x channels) with the turned weight, phase by phase."""
+    """Like a convolution of the error g (n, rows, columns x channels) with the turned weight, phase by phase.
+
+    block: of some rows of each phase; g is its image.
+    """
     patch = error_patch(node)
     reaches, channels = (patch.rows, patch.columns), patch.channels
     div, mod = tirx.indexdiv, tirx.indexmod
 
     def element(b: Expr, y: Expr, position: Expr) -> Expr:
         row, place = y + patch.rows.ends[0], position + patch.columns.ends[0] * channels
-        inside = inside_image(row, place, (patch.rows.extent, patch.columns.extent * channels))
-        return guarded(inside, g[b, row, place].astype("int16"))
+        across = patch.columns.extent * channels
+        if block is not None:
+            inside = tirx.And(block.inside(y), within(place, across))
+            return guarded(inside, g[block.row_at[y] + place].astype("int16"))
+        return guarded(inside_image(row, place, (patch.rows.extent, across)), g[b, row, place].astype("int16"))
 
     def factor(o: Expr, p: Expr, q: Expr, r: Expr, f: Expr) -> Expr:
         tests: list[Expr] = []
@@ -73,8 +88,9 @@ def row_gradient(
         value = weight(mod(f, channels), *taps, o).astype("int16")
         return guarded(functools.reduce(tirx.And, tests), value) if tests else value
 
-    run, (count, height, width, depth) = patch.columns.window * channels, result(node, "error").shape
-    shape, split = (count, height, width, depth), geometry(node).split
+    run, split, shape = patch.columns.window * channels, geometry(node).split, output_shape(node)
+    if block is not None:
+        tiles, shape = block.rows(tiles, 1, shape[3]), output_shape(node, block.count * patch.rows.phases)
     filling = Filling(channels, split is not None and split.on_device)
     return row_conv(shape, (1, channels), element, factor, run, finish, tiles, style, stages, filling)
 

@@ -13,6 +13,7 @@ from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, map_sh
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.rows import RowTaps
 from tinytrain_compile.lower.kernels.int8.conv import any_windows, dense_kernel, forward_weight, transposed_weight
+from tinytrain_compile.lower.kernels.int8.dense_gradient import row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.direct_rows import direct_rows
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
@@ -38,7 +39,9 @@ from tinytrain_compile.lower.kernels.row_blocks import (
 )
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
+    backward_dense,
     backward_phases,
+    error_patch,
     error_row_product,
     forward_row_product,
     is_dense,
@@ -93,8 +96,7 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map; if they are not more
-    than the pixels of the map."""
+    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map, if these are few."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
@@ -123,12 +125,12 @@ def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSp
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, rows, width, channels) = attrs.conv, result(node, "error").shape
-    if not (is_product(conv) or is_depthwise(node)):
-        raise NoRowsError(f"{node.name}: no data gradient of a 1x1 or depthwise convolution")
     _check_mask(node, width * channels)
     maps = tuple(position(node, name) for name in ("g", *attrs.mask.operands))
     if is_product(conv):
         return RowBlockSpec(_error_product(node, context, count), count, maps, rows)
+    if not is_depthwise(node):
+        return _error_dense(node, context, count, maps)
     phases = backward_phases(node)
     block = _row_block(node, "g", count)
     spec = with_table(_error_depthwise(node, context, block), block.row_at)
@@ -140,7 +142,7 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     assert isinstance(attrs, QConvGradInputAttrs)
     (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
     if context.uses_vectors:
-        spec = vector_error_product(few_rows(node, count), context, count * width)
+        spec = vector_error_product(few_rows(node, count), context, count * width, None, error_row_product(node)[1])
         if spec is not None:
             return spec
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
@@ -150,10 +152,29 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
     finish, stages = error_end((*exponents, *factor), keep, True)
     weights = weight_parts(node)
     right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.transposed)
-    tiles = error_row_product(node)
+    tiles = error_row_product(node)[0]
     left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
     out, schedule = packed_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
     return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
+
+
+def _error_dense(node: Node, context: KernelContext, count: Var, maps: tuple[int, ...]) -> RowBlockSpec:
+    attrs, tiles, along = node.attrs, backward_dense(node), error_patch(node).rows
+    assert isinstance(attrs, QConvGradInputAttrs)
+    block = _row_block(node, "g", count)
+    shape = result(node, "error").shape
+    if tiles is None or shape[1] % along.phases:
+        raise NoRowsError(f"{node.name}: taps or strides leave holes between rows of the error")
+    exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
+    masks, keep = mask_operand(few_rows(node, count * along.phases), attrs.mask, shape)
+    finish, stages = error_end((*exponents, *factor), keep, True)
+    weights = weight_parts(node)
+    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    out, schedule = row_gradient(node, block.image, whole, finish, tiles, context.style, stages, block)
+    spec = KernelSpec([*exponents, block.image, *factor, *weights, *masks], [out, None], schedule)
+    rows = shape[1] // along.phases
+    windows = windows_of(rows, along.extent, along.window, 1, -along.ends[0])
+    return RowBlockSpec(with_table(spec, block.row_at), count, maps, rows, windows)
 
 
 def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> KernelSpec:

@@ -195,9 +195,12 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
 
 
 def vector_error_product(
-    node: Node, context: KernelContext, pixels: Index, strip: int | None = None
+    node: Node, context: KernelContext, pixels: Index, strip: int | None, stays: bool = False
 ) -> KernelSpec | None:
-    """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip."""
+    """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip.
+
+    stays: all transposed weights lie in scratch before.
+    """
     attrs, channels, out_c = node.attrs, result(node, "error").shape[3], operand(node, "g").shape[3]
     assert isinstance(attrs, QConvGradInputAttrs)
     extents = (pixels, channels, out_c)
@@ -218,7 +221,7 @@ def vector_error_product(
     masks, keep = mask_lanes(node, attrs.mask, (extents[0], channels))
     error = ErrorEnd(node, keep, "tt_clamp_x4")
     left, end = VectorOperand(lambda i, a: g[i, a]), Epilogue(error.finish, 0, error.kept)
-    out, schedule = channel_product(extents, left, right, end, strip)
+    out, schedule = channel_product(extents, left, right, end, strip, stays)
     operands = [*error.exponents, g, *error.factor, *weights, *masks]
     return KernelSpec(operands, [out, None], schedule)
 

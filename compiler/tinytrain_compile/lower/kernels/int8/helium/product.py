@@ -52,12 +52,17 @@ def kept_lanes(operand: te.Tensor, name: str, value: Callable[[Expr], Expr] | No
 
 
 def channel_product(
-    extents: tuple[Index, int, int], left: VectorOperand, right: VectorOperand, end: Epilogue, strip: int | None = None
+    extents: tuple[Index, int, int],
+    left: VectorOperand,
+    right: VectorOperand,
+    end: Epilogue,
+    strip: int | None = None,
+    stays: bool = True,
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
 
     strip: rows of a copied left operand in scratch. None: all rows are a strip, none is copied, and what is made of the
-    right operand lies in scratch before (see rows.py).
+    right operand, if it stays, and sums of it lie in scratch before (see rows.py).
     """
     (m, n, k), zero = extents, end.zero
     a, b = _copied(left, (m, k)) if left.how == "copied" else left.load, _stage(right, (n, k), "right")
@@ -78,7 +83,7 @@ def channel_product(
         for table in end.tables:
             sch.vectorize(sch.get_loops(_move(sch, str(table.op.name), channel))[-1])
         _fill(sch, "left", left, first, k * (strip or 0))
-        _fill(sch, "right", right, channel if strip else None, k)
+        _fill(sch, "right", right, None if strip is None and stays else channel, k)
         _compute_sums(sch, 3, k)
         correction.compute(sch, 2)
         sch.vectorize(lane)
