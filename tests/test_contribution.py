@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import tinytrain_compile as tt
+from testing import models
+from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.api import options_from
 from tinytrain_compile.driver import short_runs
@@ -104,6 +106,38 @@ def test_table_is_what_gains_reads_and_the_same_for_any_jobs(own: Path, tmp_path
     assert "gains1.csv" in done.out
 
 
+def rows_of(table: Path) -> dict[tuple[str, ...], dict[str, float]]:
+    """Gains by layer, part and axis, then by channel."""
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in csv.DictReader(table.read_text().splitlines()):
+        found.setdefault((row["layer"], row["part"], row["axis"]), {})[row["channel"]] = float(row["gain"])
+    return found
+
+
+def test_groups_of_channels_share_the_gain_of_their_weight(tmp_path: Path) -> None:
+    """The sum over channels is what a weight gains as a whole; channels whose input says nothing gain nothing."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((60, 12)).astype(np.float32), rng.integers(0, 4, 60)
+    x[np.arange(60), 6 + y] += 3.0
+    x[:, :6] = 0.0
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    options = options_from(write(models.mlp(), tmp_path), {"data": tmp_path / "own.npz"})
+    out, found = tmp_path / "gains.csv", list[dict[tuple[str, ...], dict[str, float]]]()
+    for groups in (1, 6):
+        gains = measure(options, replace(SHORT, groups=groups), out, silent)
+        found.append(rows_of(out))
+    one, six = found
+    for key, channels in six.items():
+        assert sum(channels.values()) == pytest.approx(one[key]["*"], abs=1e-4)
+    inputs, outputs = ("fc1/Gemm", "weight", "in"), ("fc3/Gemm", "weight", "out")
+    each = list(six[inputs].values())
+    assert one[inputs]["*"] > 0 and each[:6] == 6 * [0] and each[6::2] == each[7::2] and len({*each[6::2]}) == 3
+    assert [*six[outputs]] == ["*"]
+    run(options.model, "--arena", "1KB", "--gains", out, "--dry-run").check_success()
+    parts = {gain.channels for gain in gains if (gain.layer, gain.axis) == inputs[::2]}
+    assert parts == {(0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (10, 11)}
+
+
 def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, calls, real = tmp_path / "gains.csv", list[int](), short_runs.train_for_a_while
 
@@ -137,9 +171,13 @@ def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypat
 
 
 def test_command(own: Path, tmp_path: Path) -> None:
-    few = ("--updates", "4", "--orders", "1", "--jobs", "1")
+    few = ("--updates", "4", "--orders", "1", "--jobs", "1", "--channels", "2", "-v")
     done = run("contribution", DIGITS / "digits.onnx", "--data", own, "-o", tmp_path / "g.csv", *few).check_success()
-    assert "classifier weight" in done.out and (tmp_path / "g.csv").is_file()
+    assert (
+        "classifier weight" in done.out
+        and "conv3 weight, in channels 8 to 15" in done.out
+        and (tmp_path / "g.csv").is_file()
+    )
     assert "\n  --arena" not in run("contribution", "--help").out  # no option; texts of others may name it
     assert "Measure what training" in run("contribution", "--help").out
     run("compile", DIGITS / "digits.onnx", "--dry-run", "--arena", "64KB").check_success()

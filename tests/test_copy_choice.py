@@ -126,6 +126,30 @@ def test_a_named_update_gets_copies_where_it_does_not_fit(place: Path) -> None:
     assert not plain.train.low_rank and len(plain.update.updates) == 6
 
 
+def planned(*flags: str) -> dict[str, Any]:
+    """The plan.json of a run that writes nothing; whether an order is proven to be best a lock does not say."""
+    found = run("kinds.onnx", *flags, "--batch", "8", "--micro-batch", "8", "--dump-after", "plan").check_success()
+    return {**json.loads(found.out), "order_proven": None}
+
+
+@pytest.mark.parametrize(
+    ("asked", "again"),
+    [
+        (("--update", "all", "--arena", "50000", *COPIES), ("--update", "all")),
+        (("--update", "last:2", "--activations", "subspace", "--data", "own.npz"), ("--data", "own.npz")),
+    ],
+    ids=["auto", "fixed subspaces"],
+)
+def test_a_lock_has_the_copies_of_its_plan(place: Path, asked: tuple[str, ...], again: tuple[str, ...]) -> None:
+    """The same plan, though what was chosen on samples is not asked for again; what no layer can keep is one line."""
+    first = planned(*asked, "--remat", "off", "--stream", "off")
+    (place / "own.lock").write_text(json.dumps(first))
+    assert first["copies"] and planned(*again, "--lock", "own.lock") == {**first, "arena_limit_bytes": None}
+    for damage in ({"layer": "nowhere"}, {"kind": "exact"}, {"ranks": []}, {"ranks": [0]}):
+        (place / "own.lock").write_text(json.dumps({**first, "copies": [{**first["copies"][0], **damage}]}))
+        run("kinds.onnx", *again, "--lock", "own.lock", *EIGHT[:4], "--dry-run").check_error("E0106", 2)
+
+
 def test_copies_that_a_scheme_names_stay(place: Path) -> None:
     """auto fills in what a scheme leaves open, and nothing else."""
     asked = planner(place, None, "auto")

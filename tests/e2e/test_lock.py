@@ -46,6 +46,18 @@ def test_a_lock_gives_the_same_code(place: Path, tmp_path: Path) -> None:
     assert {**again, "order_proven": first["order_proven"]} == first
 
 
+def test_a_lock_gives_the_same_code_for_a_scheme_that_lists_biases_first(place: Path, tmp_path: Path) -> None:
+    """Sums of a batch are cleared in the order in which they lie, not in that in which their layers were listed."""
+    batch = ("--batch", "2", *FAST)
+    run(place / "net.onnx", "--update", "all", *batch, "-o", tmp_path / "first").check_success()
+    (tmp_path / "all.toml").write_text('[[update]]\nlayer = "*"\nbias = true\nweight = "all"\n')
+    asked = ("--update", tmp_path / "all.toml", "--lock", tmp_path / "first" / "plan.json")
+    run(place / "net.onnx", *asked, *batch, "-o", tmp_path / "again").check_success()
+    old, new = tree(tmp_path / "first"), tree(tmp_path / "again")
+    assert old["net_train.c"] == new["net_train.c"]
+    assert (tmp_path / "first" / "net_train.c").read_text().count("memset") > 1
+
+
 def test_a_lock_keeps_what_is_computed_twice(tmp_path: Path) -> None:
     """The graph with its second runs is built again from the lock, and judged anew."""
     model = write(models.resnet8(), tmp_path)

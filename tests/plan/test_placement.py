@@ -10,7 +10,15 @@ import pytest
 from testing.places import SHARED
 from tinytrain_compile.plan import choose
 from tinytrain_compile.plan.cpsat import decide, minimise
-from tinytrain_compile.plan.placement import Packing, Placement, build_packing, fit, greedy, improve_placement
+from tinytrain_compile.plan.placement import (
+    Packing,
+    Placement,
+    build_packing,
+    fit,
+    greedy,
+    improve_placement,
+    sequences,
+)
 from tinytrain_compile.plan.rectangles import Rectangle
 from tinytrain_compile.plan.skyline import search
 
@@ -147,6 +155,18 @@ def test_larger_problems_are_valid_in_any_sequence() -> None:
         for placement in (start, better, lowest):
             assert_valid(items, packing, placement)
         assert lowest.height <= better.height <= start.height
+
+
+def test_greedy_takes_the_first_of_its_lowest_passes() -> None:
+    """Passes are given up where they are no lower: what is found is what whole passes find."""
+    for seed in range(40):
+        packing = build_packing(random_rectangles(seed, 30, 20))
+        passes = [(fit(packing, one, tightest), one) for one in sequences(packing) for tightest in (False, True)]
+        found, sequence = greedy(packing)
+        assert (found, sequence) == min(passes, key=lambda one: one[0].height)
+        lower = improve_placement(packing, found, sequence, 0.02, seed)
+        by_offset = sorted(range(30), key=lambda box: lower.offsets[box])
+        assert fit(packing, by_offset).height <= lower.height <= found.height
 
 
 def test_maximal_live_sets_cover_every_pair() -> None:

@@ -41,6 +41,14 @@ def _own_options() -> list[click.Parameter]:
         ),
         GroupedOption("common", "--updates", type=number, default=100, show_default=True, help="Of every run."),
         GroupedOption("common", "--orders", type=number, default=2, show_default=True, help="Of samples, for a mean."),
+        GroupedOption(
+            "common",
+            "--channels",
+            type=number,
+            default=1,
+            show_default=True,
+            help="Groups of channels of a weight's axis, each measured.",
+        ),
         jobs_option(),
     ]
 
@@ -61,7 +69,8 @@ def contribution(**flags: Any) -> None:
     from tinytrain_compile.cli.terminal import Terminal
     from tinytrain_compile.driver.contribution import Effort, measure
 
-    effort, out = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs")), flags.pop("out")
+    out, groups = flags.pop("out"), flags.pop("channels")
+    effort = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs"), groups)
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:

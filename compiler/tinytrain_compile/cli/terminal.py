@@ -88,10 +88,13 @@ class Terminal:
             self._out.print(f"wrote      {options.out}/ ({count} files)  sha256 {digest}", markup=False)
 
     def gains(self, gains: Sequence[Gain], out: Path) -> None:
-        """What each part was worth, most first, and where the table is."""
+        """What each part was worth, most first, and where the table is; groups of channels with -v alone."""
         for gain in sorted(gains, key=lambda gain: -gain.gain):
+            if gain.channels and not self._verbose:
+                continue
             right = "" if gain.accuracy is None else f"   accuracy {gain.accuracy:.1%}"
-            where = f"{printable(gain.layer)} {gain.part}"
+            some = f", {gain.axis} channels {gain.channels[0]} to {gain.channels[-1]}" if gain.channels else ""
+            where = f"{printable(gain.layer)} {gain.part}{some}"
             self._out.print(f"{gain.gain:8.4f}  {where}   {gain.elements:,} parameters{right}", markup=False)
         self._out.print(f"wrote      {out}", markup=False)
 

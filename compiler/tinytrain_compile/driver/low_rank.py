@@ -19,6 +19,7 @@ from tinytrain_compile.ir.stages import ChannelSlice, Samples, TrainGraph, Updat
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.names import operand
+from tinytrain_compile.plan import Lock
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import LOW_RANK_LAYERS, layers_of
 from tinytrain_compile.training import GRADIENTS, build_training
@@ -99,6 +100,22 @@ class LowRankChoice:
     def _samples(self, train: TrainGraph) -> Samples:
         assert self._options.data is not None
         return load_samples(self._options.data, self._model, train)
+
+
+def as_locked(model: ImportedModel, update: UpdatePlan, lock: Lock) -> UpdatePlan:
+    """The update with the copies that a lock's plan is of: which layers keep one may have been chosen on samples.
+
+    CompileError E0106 for a layer that there is not, or that has no such form.
+    """
+    readers, layers = model.graph.consumers(), layers_of(model.graph)
+    weights = [layer.weights[0].name for layer in layers if layer.weights and layer.node.op in LOW_RANK_LAYERS]
+    able = {node.origin or node.name: weight for weight in weights for node in readers[weight]}
+    strange = next((name for name in lock.copies if name not in able), None)
+    if strange is not None:
+        what = f"no layer {strange!r} keeps a low-rank copy of its input"
+        raise CompileError("E0106", lock.file, what, "compile without --lock, then use the new plan.json")
+    copies = {able[name]: how for name, how in lock.copies.items()}
+    return replace(update, activations={**update.activations, **copies})
 
 
 def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:

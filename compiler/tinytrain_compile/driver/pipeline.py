@@ -21,6 +21,7 @@ from tinytrain_compile.driver.file_check import check_file
 from tinytrain_compile.driver.fit import check_fit
 from tinytrain_compile.driver.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.layout import check_files, expected_files, project_files
+from tinytrain_compile.driver.low_rank import as_locked
 from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
 from tinytrain_compile.driver.number_format import with_number_format
 from tinytrain_compile.driver.options import CompileOptions
@@ -41,7 +42,7 @@ from tinytrain_compile.files.samples import labelled, load_inputs, load_samples,
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
+from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.plan import Lock, read_lock
@@ -259,17 +260,21 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
     But the scheme that auto has chosen itself lies beside the lock, if both are where they were written.
     """
     graph = planner.model.graph
+
+    def planned(chosen: UpdatePlan) -> Candidate:
+        return planner.locked(as_locked(planner.model, chosen, lock), lock)
+
     if update != "auto":
-        return planner.locked(resolve_update(graph, update), lock)
+        return planned(resolve_update(graph, update))
     beside = None if planner.options.lock is None else planner.options.lock.parent / SCHEME
     if lock.update == f"{AUTO}{SCHEME}" and beside is not None and beside.is_file():
-        return replace(planner.locked(resolve_update(graph, str(beside)), lock), automatic=True)
+        return replace(planned(resolve_update(graph, str(beside))), automatic=True)
     try:
         chosen = resolve_update(graph, lock.update.removeprefix(AUTO), files=False)
     except CompileError as problem:
         what = f"it trains {lock.update!r}, which says nothing about this model"
         raise CompileError("E0106", lock.file, what, "name the scheme with --update, if it was one") from problem
-    return replace(planner.locked(chosen, lock), automatic=lock.update.startswith(AUTO))
+    return replace(planned(chosen), automatic=lock.update.startswith(AUTO))
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:

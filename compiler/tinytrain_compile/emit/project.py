@@ -266,6 +266,7 @@ def _template_data(
 ) -> dict[str, object]:
     graph = train.graph
     prefix = options.prefix
+    zeroed = sorted(graph.accumulators, key=lambda value: plan.offsets[value.name])  # whoever listed what is trained
     if train.reads_state_of is None:
         parts = {**_parts(train, plan, options, sequencer), **training_data(train, sequencer, prefix, tables)}
     else:
@@ -282,7 +283,7 @@ def _template_data(
         "paged": plan.paging,
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": state_block(train, sequencer, tables),
-        "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in graph.accumulators],
+        "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in zeroed],
         **_input(_image(train, plan), plan, sequencer),
         "epochs": options.epochs,
         "warm_up": options.warm_up,

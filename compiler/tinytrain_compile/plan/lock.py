@@ -15,6 +15,7 @@ from typing import Any, cast, get_args
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_TEXT_BYTES, read_file
 from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun
 from tinytrain_compile.ops import op_def
@@ -63,6 +64,8 @@ class Lock:
     """Name of each stream -> names of the nodes that it computes row by row."""
     prepared: frozenset[str] = frozenset()
     """Nodes whose weights lie in flash as they are multiplied."""
+    copies: Mapping[str, LowRank] = field(default_factory=dict[str, LowRank])
+    """Layer -> kind and ranks of the low-rank copy of its input that it keeps."""
 
 
 def read_lock(path: Path) -> Lock:
@@ -80,8 +83,9 @@ def read_lock(path: Path) -> Lock:
         micro = max(_number(content.get("micro_batch", 1)), 1)
         streams = {_text(s["name"]): tuple(map(_text, s["nodes"])) for s in content.get("streams", ())}
         ready = frozenset(map(_text, content.get("prepared", ())))
+        copies = {_text(copy["layer"]): _copy(copy) for copy in content.get("copies", ())}
         update = _text(content["update"])
-        return Lock(path.name, update, order, buffers, names, again, bases, moves, views, micro, streams, ready)
+        return Lock(path.name, update, order, buffers, names, again, bases, moves, views, micro, streams, ready, copies)
     except OSError as problem:
         what = f"cannot be read ({problem.strerror or problem})"
         raise CompileError("E0106", path.name, what, "give the plan.json of an earlier output") from problem
@@ -118,6 +122,13 @@ def _move(entry: Mapping[str, object], bases: Mapping[str, int]) -> Move:
     if op not in ("PageOut", "PageIn") or memory not in bases:
         raise ValueError("a page move goes out or in")
     return Move(op, _text(entry["of"]), memory)
+
+
+def _copy(entry: Mapping[str, Any]) -> LowRank:
+    kind, ranks = entry["kind"], tuple(map(_number, entry["ranks"]))
+    if kind not in get_args(ActivationKind) or not ranks or min(ranks) < 1:
+        raise ValueError("a copy has a kind, and ranks from 1 on")
+    return LowRank(ranks, cast(ActivationKind, kind))
 
 
 def _buffer(entry: Mapping[str, Any], bases: Mapping[str, int]) -> Buffer:

@@ -184,8 +184,22 @@ def _maximal(slots: Sequence[Sequence[int]], boxes: Sequence[Box]) -> tuple[tupl
 
 def fit(packing: Packing, sequence: Iterable[int], tightest: bool = False) -> Placement:
     """Place boxes in this sequence, each in the lowest (or the tightest) gap that its neighbours leave."""
+    found = _fit_below(packing, sequence, math.inf, tightest)
+    assert found is not None, "there is no limit"
+    return found
+
+
+def _fit_below(
+    packing: Packing,
+    sequence: Iterable[int],
+    limit: float,
+    tightest: bool = False,
+    begun: Mapping[int, int] | None = None,
+) -> Placement | None:
+    """The same, given up where it is not below a limit. begun: boxes that are placed already, and where."""
     places: list[tuple[int, int] | None] = [None] * len(packing.boxes)
-    height = 0
+    for index, offset in (begun or {}).items():
+        places[index] = offset, offset + packing.boxes[index].size
     for index in sequence:
         size = packing.boxes[index].size
         occupied = [place for other in packing.neighbours[index] if (place := places[other]) is not None]
@@ -195,9 +209,11 @@ def fit(packing: Packing, sequence: Iterable[int], tightest: bool = False) -> Pl
                 occupied.append((place[0] + low, place[0] + high))
         occupied.sort()
         offset = _gap(occupied, size, tightest)
+        if offset + size >= limit:
+            return None
         places[index] = offset, offset + size
-        height = max(height, offset + size)
     offsets = tuple(-1 if place is None else place[0] for place in places)
+    height = max((place[1] for place in places if place is not None), default=0)
     return Placement(offsets, height, height == packing.bound)
 
 
@@ -247,9 +263,10 @@ def greedy(packing: Packing) -> tuple[Placement, list[int]]:
         if 2 * number >= passes and best is not None:
             break
         for tightest in (False, True):
-            found = fit(packing, sequence, tightest)
-            if best is None or found.height < best.height:
+            found = fit(packing, sequence) if best is None else _fit_below(packing, sequence, best.height, tightest)
+            if found is not None:
                 best, chosen = found, sequence
+            assert best is not None
             if best.proven:
                 return best, chosen
     if best is None:
@@ -274,8 +291,10 @@ def improve_placement(
             break
         idle += 1
         trial = _perturbed(packing, current, placed, draw)
-        found = fit(packing, trial)
-        if found.height <= placed.height:
+        same = next((i for i, pair in enumerate(zip(current, trial, strict=True)) if pair[0] != pair[1]), len(trial))
+        begun = {index: placed.offsets[index] for index in trial[:same]}  # where that sequence had them
+        found = _fit_below(packing, trial[same:], placed.height + 1, begun=begun)
+        if found is not None:
             current, placed = trial, found
             if found.height < best.height:
                 best, idle = found, 0

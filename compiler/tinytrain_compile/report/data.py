@@ -11,7 +11,6 @@ from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import FileAgreement, LayerUpdate, Summary
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
-from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_json
@@ -20,6 +19,7 @@ from tinytrain_compile.report.code import code_json, tiles_json
 from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
+from tinytrain_compile.report.locks import for_a_lock
 from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
 from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json, slices_json
@@ -108,44 +108,8 @@ def plan_json(summary: Summary) -> dict[str, Any]:
             for memory, offset in (plan.place(holding.buffer.offset),)
         ],
         "load_bytes": list(analysis.load),
-        **_streams_of(summary.plan),
-        **_prepared_of(summary),
-        **_second_runs(summary),
-        **_page_moves(summary),
+        **for_a_lock(summary),
     }
-
-
-def _prepared_of(summary: Summary) -> dict[str, Any]:
-    """Nodes whose weights lie in flash as they are multiplied: --lock needs them; nothing if there are none."""
-    graph = summary.train.before_remat or summary.train.graph
-    found = [node.name for node in graph.nodes if is_prepared(node)]
-    return {"prepared": found} if found else {}
-
-
-def _streams_of(plan: MemoryPlan) -> dict[str, Any]:
-    """What --lock needs to find the graph with its streams again; nothing if there are none."""
-    found = [
-        {"name": node.name, "nodes": [inner.name for inner in node.attrs.nodes]}
-        for node in plan.order
-        if isinstance(node.attrs, StreamAttrs)
-    ]
-    return {"streams": found} if found else {}
-
-
-def _second_runs(summary: Summary) -> dict[str, Any]:
-    """What --lock needs to find the graph with its second runs again; nothing if there are none."""
-    remat = summary.plan.remat
-    if remat is None:
-        return {}
-    runs = [{"name": run.name, "of": run.of} for run in remat.runs]
-    return {"graph": list(remat.nodes), "second_runs": runs}
-
-
-def _page_moves(summary: Summary) -> dict[str, Any]:
-    """What --lock needs of a plan in several memories; nothing in one."""
-    plan = summary.plan
-    moves = [{"name": m.name, "op": m.op, "of": m.value, "memory": m.memory} for m in plan.paging]
-    return {"memories": [memory.name for memory in plan.further], "page_moves": moves} if plan.further else {}
 
 
 def is_updated(layer: LayerUpdate) -> bool:

@@ -14,7 +14,8 @@ from tinytrain_compile.sparse.choices import (
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
 from tinytrain_compile.sparse.rules import tables_of_gradients, tables_without_data
-from tinytrain_compile.sparse.select import LOW_RANK_LAYERS, resolve_update
+from tinytrain_compile.sparse.scheme import SchemeEntry
+from tinytrain_compile.sparse.select import LOW_RANK_LAYERS, entry_updates, resolve_update, whole_only
 
 __all__ = [
     "COLUMNS",
@@ -24,9 +25,11 @@ __all__ = [
     "GainTable",
     "Layer",
     "LayerWays",
+    "SchemeEntry",
     "Way",
     "axes_of",
     "entries_of_plan",
+    "entry_updates",
     "gain_of_plan",
     "layer_ways",
     "layers_of",
@@ -38,5 +41,6 @@ __all__ = [
     "scheme_text",
     "tables_of_gradients",
     "tables_without_data",
+    "whole_only",
     "with_copies",
 ]
