@@ -17,8 +17,8 @@
 #define TT_ROW_BITS (16 - TT_LIFT) /* bits of fraction of a row's step: a move is the upper half of a product */
 #define TT_GOLDEN 0x9e3779b1u /* by how much the word that makes noise differs from four weights to the next; mixes it too */
 
-/* A row: weights, their number and magnitude at most; inputs in scratch; step, in 1/256 of a weight, for every unit of an
- * input; the word that makes the noise of its first weights. */
+/* A row: weights, their number and magnitude at most; inputs in scratch; step, in 1/256 of a weight with TT_ROW_BITS
+ * bits of fraction, for every unit of an input; the word that makes the noise of its first weights. */
 typedef struct {
     int8_t *w;
     const int16_t *x;

@@ -94,6 +94,7 @@ static bool give_input(own_t *model, int32_t file, bool training)
 static void set_rate(own_t *model, uint32_t update, uint32_t updates)
 {
 #ifdef OWN_SCHEDULE_H
+    _Static_assert(OWN_WARM_UP < OWN_EPOCHS * UPDATES, "fewer updates than --warm-up: give less, or more --epochs");
     const own_schedule_t falling = {
         .kind = OWN_RATE_COSINE, .warm_up = OWN_WARM_UP, .rate = OWN_LR, .every = updates - OWN_WARM_UP};
     check(own_schedule_set(model, &falling, update), "setting the rate");

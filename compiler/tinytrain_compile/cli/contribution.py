@@ -47,7 +47,7 @@ def _own_options() -> list[click.Parameter]:
             type=number,
             default=1,
             show_default=True,
-            help="Groups of channels of a weight's axis, each measured.",
+            help="Groups of channels of a weight's axis, each measured; 1: whole.",
         ),
         jobs_option(),
     ]

@@ -61,7 +61,7 @@ def _compared() -> list[click.Parameter]:
             "common",
             "--per-layer",
             is_flag=True,
-            help="Compare with clipping by each layer's norm alone.",
+            help="For each norm of --clips, also that of each layer alone.",
         ),
         GroupedOption(
             "common",

@@ -46,7 +46,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
         "activations",
         lambda o: o.activations == "auto" and o.lock is not None,
         "has nothing to choose under --lock",
-        "name one",
+        "leave out --lock",
     ),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),

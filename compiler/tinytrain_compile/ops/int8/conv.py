@@ -29,6 +29,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
     is_dense,
     is_depthwise,
+    is_one_sample,
     is_product,
     is_rank_one,
     stored_dtypes,
@@ -36,7 +37,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, row_sum_attrs, rows_of_sum
-from tinytrain_compile.ops.int8.steps import is_one_sample, rounded_rows, row_moves, updated_weight
+from tinytrain_compile.ops.int8.steps import rounded_rows, row_moves, updated_weight
 from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
@@ -324,7 +325,7 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[T
 
 def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
     w, x, g, *scale, noise, salt = arrays
-    if is_one_sample(x, attrs.conv):
+    if is_one_sample(x.shape, attrs.conv):
         return (rounded_rows(w, row_moves(x, g, attrs.x_zero, tuple(scale)), noise, salt, attrs.limit),)
     gradient = weight_gradient(x, g, attrs.x_zero, attrs.conv)
     return (updated_weight(w, fx.saturate(gradient), tuple(scale), noise, salt, attrs.limit),)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import is_product
 
 ROW_BITS, ROW_LIMIT = 9, 32767
 """Bits of fraction, and largest magnitude, of the step of a row: in 1/256 of a weight, for every unit of an input."""
@@ -43,11 +40,6 @@ def moved_weight(w: Array, gradient: Any, step: tuple[Any, Any], random: Any, li
 
 
 # ---- a dense layer of one sample: its gradient is a column (errors) times a row (inputs) ----------------------------
-
-
-def is_one_sample(x: Array, conv: ConvAttrs) -> bool:
-    """Whether the gradient of a weight is one product, of an error and an input."""
-    return is_product(conv) and math.prod(x.shape[:3]) == 1
 
 
 def row_moves(x: Array, g: Array, x_zero: int, scale: tuple[Array, ...]) -> Any:

@@ -21,8 +21,9 @@ from tinytrain_compile.ops.int8.conv import (
     as_weight,
     weight_gradient,
 )
+from tinytrain_compile.ops.int8.conv_form import is_one_sample
 from tinytrain_compile.ops.int8.rows import rows_of_sum
-from tinytrain_compile.ops.int8.steps import is_one_sample, row_moves, weight_steps
+from tinytrain_compile.ops.int8.steps import row_moves, weight_steps
 
 
 def moved_fine(w: Array, fraction: Array, gradient: Any, step: tuple[Any, Any], limit: Any) -> tuple[Array, Array]:
@@ -60,7 +61,7 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[T
 
 def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
     w, x, g, *scale, fraction = arrays
-    if is_one_sample(x, attrs.conv):
+    if is_one_sample(x.shape, attrs.conv):
         return less_moves(w, fraction, row_moves(x, g, attrs.x_zero, tuple(scale)), attrs.limit)
     gradient = fx.saturate(weight_gradient(x, g, attrs.x_zero, attrs.conv))
     return updated_fine(w, fraction, gradient, tuple(scale), attrs.limit)
