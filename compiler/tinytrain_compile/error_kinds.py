@@ -372,12 +372,7 @@ _kind(
 )
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
-_kind(
-    "E0602",
-    EXIT_VERIFY,
-    "the firmware did not run",
-    "The build or the emulator failed, or there is no C compiler; the message says which.",
-)
+_kind("E0602", EXIT_VERIFY, "the firmware did not run", "A build or the emulator failed, or there is no C compiler.")
 _kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN or infinite: lower --lr, or look at the data.")
 _kind(
     "E0604",

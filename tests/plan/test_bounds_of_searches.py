@@ -198,8 +198,8 @@ def test_greedy_assignment_moves_a_buffer_at_most_once_per_step(seed: int, monke
 def test_greedy_places_a_large_packing_twice_at_least_and_then_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes are counted by the neighbours that they look at."""
     packing = next(p for p in map(build_packing, map(overlapping, range(50))) if not placement.greedy(p)[0].proven)
-    passes, fit = list[int](), placement._fit_below
-    monkeypatch.setattr(placement, "_fit_below", lambda *given, **more: (passes.append(1), fit(*given, **more))[1])
+    passes, fit = list[int](), placement.fit_below
+    monkeypatch.setattr(placement, "fit_below", lambda *given, **more: (passes.append(1), fit(*given, **more))[1])
     for most, expected in ((0, 2), (packing.meetings * 5, 6), (packing.meetings * 1000, 16)):
         monkeypatch.setattr(placement, "GREEDY_MEETINGS", most)
         passes.clear()

@@ -184,12 +184,12 @@ def _maximal(slots: Sequence[Sequence[int]], boxes: Sequence[Box]) -> tuple[tupl
 
 def fit(packing: Packing, sequence: Iterable[int], tightest: bool = False) -> Placement:
     """Place boxes in this sequence, each in the lowest (or the tightest) gap that its neighbours leave."""
-    found = _fit_below(packing, sequence, math.inf, tightest)
+    found = fit_below(packing, sequence, math.inf, tightest)
     assert found is not None, "there is no limit"
     return found
 
 
-def _fit_below(
+def fit_below(
     packing: Packing,
     sequence: Iterable[int],
     limit: float,
@@ -263,7 +263,7 @@ def greedy(packing: Packing) -> tuple[Placement, list[int]]:
         if 2 * number >= passes and best is not None:
             break
         for tightest in (False, True):
-            found = fit(packing, sequence) if best is None else _fit_below(packing, sequence, best.height, tightest)
+            found = fit(packing, sequence) if best is None else fit_below(packing, sequence, best.height, tightest)
             if found is not None:
                 best, chosen = found, sequence
             assert best is not None
@@ -293,7 +293,7 @@ def improve_placement(
         trial = _perturbed(packing, current, placed, draw)
         same = next((i for i, pair in enumerate(zip(current, trial, strict=True)) if pair[0] != pair[1]), len(trial))
         begun = {index: placed.offsets[index] for index in trial[:same]}  # where that sequence had them
-        found = _fit_below(packing, trial[same:], placed.height + 1, begun=begun)
+        found = fit_below(packing, trial[same:], placed.height + 1, begun=begun)
         if found is not None:
             current, placed = trial, found
             if found.height < best.height:
