@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 
 from tests.frontend.models import parse, write
+from tests.frontend.unsigned import with_unsigned_weights
 from tinytrain_compile.frontend import FrontendOptions, ImportedModel, load_model
 from tinytrain_compile.ir.types import Node, Quant
 from tinytrain_compile.ops.base import run_node
@@ -91,7 +92,7 @@ def check_quantised(
     assert imported.quantised
     session_options = onnxruntime.SessionOptions()
     session_options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path.read_bytes(), session_options)
+    session = onnxruntime.InferenceSession(with_unsigned_weights(model).SerializeToString(), session_options)
     random = np.random.default_rng(1)
     for _ in range(5):
         x = random.uniform(-spread, spread, imported.input_shape).astype(np.float32)

@@ -15,6 +15,7 @@ import onnxruntime
 from onnx import helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
+from tests.frontend.unsigned import unsigned_weights
 from tinytrain_compile.frontend import FileModel
 from tinytrain_compile.frontend.file_model import FileNode
 
@@ -54,6 +55,7 @@ def qoperator_form(model: onnx.ModelProto, folder: Path, **options: Any) -> Path
 
 def run_node(proto: onnx.NodeProto, operands: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     """Outputs of one node by onnxruntime, every operand an input unless it must be constant (scales, zero points)."""
+    operands = {**operands, **unsigned_weights(proto, operands)}
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in operands.items()
