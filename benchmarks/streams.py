@@ -3,10 +3,11 @@
 Plans alone, in bytes, as the command line makes them for a Cortex-M7; with --count also the instructions of one step of
 each network on three cores, in QEMU; with --verify every row is trained in QEMU, and has to give the bytes of the
 reference, which knows nothing of streams; with --stack the arena and the stack of the 49 kB schemes together; with
---plans only the CPU time of their plans, each in a process of its own. Exits 1 where a network needs more than its bar,
-or differs; seconds are no gate (tests/plan/test_stream_search.py counts the work).
+--plans only the CPU time of their plans, each in a process of its own; with --layers only single layers, in calls of
+one row each against the whole map, in QEMU. Exits 1 where a network needs more than its bar, or differs; seconds are no
+gate (tests/plan/test_stream_search.py counts the work).
 
-usage: python -m benchmarks.streams [--count] [--verify] [--stack] [--plans]
+usage: python -m benchmarks.streams [--count] [--verify] [--stack] [--plans] [--layers]
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any, Literal
 
 import numpy as np
 
+from testing.boards import measure
+from testing.by_row_blocks import by_row_blocks
+from testing.layers import STREAMED
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
@@ -170,6 +175,17 @@ def stacked(folder: Path) -> Iterator[tuple[str, bool]]:
         yield f"{row.what:36} {name:15} {arena:,} + {stack:,} = {found:,}, bar {RAM_BAR:,}", found <= RAM_BAR
 
 
+def layers(_folder: Path) -> Iterator[tuple[str, bool]]:
+    """Instructions of layers by the kernel of the whole map and by calls of one row; and whether both are exact."""
+    cases = [layer.case() for layer in STREAMED]
+    for core in CORES:
+        by_rows = measure(cases, core, make=partial(by_row_blocks, step=1))
+        for layer, whole, found in zip(STREAMED, measure(cases, core), by_rows, strict=True):
+            more = found.instructions / whole.instructions - 1
+            text = f"{core:14} {layer.name:48} {whole.instructions:>11,} {found.instructions:>11,}   {more:+.0%}"
+            yield text, whole.equal and found.equal
+
+
 def planning(_folder: Path) -> Iterator[tuple[str, bool]]:
     """CPU seconds of plans of the 49 kB schemes without streams and with them."""
     for name in NETWORKS:
@@ -202,7 +218,7 @@ def main() -> int:
     missed, asked = 0, sys.argv[1:]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        first = {"--verify": verified, "--plans": planning}
+        first = {"--verify": verified, "--plans": planning, "--layers": layers}
         for text, met in next((first[flag] for flag in asked if flag in first), compared)(folder):
             print(text, flush=True)
             missed += not met

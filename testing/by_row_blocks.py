@@ -52,7 +52,7 @@ def by_row_blocks(node: Node, name: str, context: KernelContext, step: int, ring
     functions = [part for part in (rows.prepare, rows.rows) if part is not None]
     source = "".join(part.source for part in functions) + f"{table}{head} {{\n{prepared}{loops}}}\n"
     declaration = "".join(f"{part.declaration}\n" for part in functions) + f"{head};"
-    form = row_form(node)
+    form = row_form(node)  # what a stream gives: TVM knows nothing of what a helper does with its scratch
     scratch_bytes = rows.scratch_bytes if form is None else form.scratch_bytes
     return Kernel(name, source, declaration, rows.scratch_dtype), scratch_bytes
 

@@ -6,13 +6,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
-from testing.layers import LAYERS, STREAMED
+from testing.layers import LAYERS
 from testing.places import ROOT, SHARED
 
 LEDGER = ROOT / "benchmarks" / "ledger.json"
@@ -45,40 +43,6 @@ def layer_rows(targets: tuple[str, ...]) -> list[Row]:
                 raise AssertionError(f"{layer.name} on {target} differs from its reference")
             rows.append(_row(layer.name, target, "-O2", found.instructions, found.macs, found.code_bytes))
     return rows
-
-
-BY_ROWS = ", by rows"
-"""Ending of the name of a row of a layer that is computed in calls of one row each."""
-MOST_BY_ROWS = 1.15
-"""Instructions of that, at most, by those of the kernel of the whole map."""
-
-
-def streamed_rows(targets: tuple[str, ...]) -> list[Row]:
-    """Two rows per layer of streams and target: the kernel of the whole map, and that of a few rows."""
-    cases = [layer.case() for layer in STREAMED]
-    rows: list[Row] = []
-    for target in targets:
-        for ending, make in (("", None), (BY_ROWS, partial(by_row_blocks, step=1))):
-            for layer, found in zip(STREAMED, measure(cases, target, make=make), strict=True):
-                if not found.equal:
-                    raise AssertionError(f"{layer.name}{ending} on {target} differs from its reference")
-                counts = found.instructions, found.macs, found.code_bytes
-                rows.append(_row(f"{layer.name}{ending}", target, "-O2", *counts))
-    return rows
-
-
-def dear_rows(rows: list[Row]) -> list[str]:
-    """A line per layer that takes more than MOST_BY_ROWS times the instructions by rows: a faster kernel of whole maps
-    whose form by rows did not follow."""
-    whole = {key(row): row["instructions"] for row in rows}
-    lines: list[str] = []
-    for row in rows:
-        name, taken = row["name"].removesuffix(BY_ROWS), row["instructions"]
-        share = taken / whole[name, row["target"], row["flags"]]
-        if name != row["name"] and share > MOST_BY_ROWS:
-            each = f"{taken / row['macs']:.2f} per MAC"
-            lines.append(f"{row['target']}, {name}: {100 * (share - 1):+.1f} % by rows ({each})")
-    return lines
 
 
 def network_rows(targets: tuple[str, ...]) -> list[Row]:

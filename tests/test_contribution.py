@@ -171,7 +171,7 @@ def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypat
 
 
 def test_command(own: Path, tmp_path: Path) -> None:
-    few = ("--updates", "4", "--orders", "1", "--jobs", "1", "--channels", "2", "-v")
+    few = ("--updates", "4", "--orders", "1", "--jobs", "1", "--groups", "2", "-v")
     done = run("contribution", DIGITS / "digits.onnx", "--data", own, "-o", tmp_path / "g.csv", *few).check_success()
     assert (
         "classifier weight" in done.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from tinytrain_compile.cli.options import (
     compile_options,
     jobs_option,
     model_argument,
+    out_option,
     terminal_options,
 )
 from tinytrain_compile.driver.options import OF_THE_MODEL, OPTIONS
@@ -30,20 +30,12 @@ Example: tinytrain-compile contribution model.onnx --data own.npz -o gains.csv
 def _own_options() -> list[click.Parameter]:
     number = click.IntRange(1, 1_000_000)
     return [
-        GroupedOption(
-            "common",
-            "-o",
-            "--out",
-            type=click.Path(path_type=Path),
-            default=Path("gains.csv"),
-            show_default=True,
-            help="The table.",
-        ),
+        out_option("gains.csv", "The table."),
         GroupedOption("common", "--updates", type=number, default=100, show_default=True, help="Of every run."),
         GroupedOption("common", "--orders", type=number, default=2, show_default=True, help="Of samples, for a mean."),
         GroupedOption(
             "common",
-            "--channels",
+            "--groups",
             type=number,
             default=1,
             show_default=True,
@@ -69,7 +61,7 @@ def contribution(**flags: Any) -> None:
     from tinytrain_compile.cli.terminal import Terminal
     from tinytrain_compile.driver.contribution import Effort, measure
 
-    out, groups = flags.pop("out"), flags.pop("channels")
+    out, groups = flags.pop("out"), flags.pop("groups")
     effort = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs"), groups)
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])

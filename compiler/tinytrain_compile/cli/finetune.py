@@ -18,6 +18,7 @@ from tinytrain_compile.cli.options import (
     compile_options,
     jobs_option,
     model_argument,
+    out_option,
     terminal_options,
 )
 from tinytrain_compile.driver.option_values import parse_norm
@@ -78,15 +79,7 @@ def _compared() -> list[click.Parameter]:
 def _own_options() -> list[click.Parameter]:
     count = click.IntRange(1, 1_000_000)
     return [
-        GroupedOption(
-            "common",
-            "-o",
-            "--out",
-            type=click.Path(path_type=Path),
-            default=Path("finetune.toml"),
-            show_default=True,
-            help="What is recommended.",
-        ),
+        out_option("finetune.toml", "What is recommended."),
         GroupedOption("common", "--epochs", type=count, default=30, show_default=True, help="Of a training, at most."),
         GroupedOption(
             "common", "--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Trainings of a mean."

@@ -86,6 +86,19 @@ def _type(hint: Any, known: Option) -> Any:
     return hint if hint in (int, float) else str
 
 
+def out_option(name: str, text: str) -> click.Parameter:
+    """The file that a subcommand writes; name: where nothing is said."""
+    return GroupedOption(
+        "common",
+        "-o",
+        "--out",
+        type=click.Path(path_type=Path),
+        default=Path(name),
+        show_default=True,
+        help=text,
+    )
+
+
 def jobs_option() -> click.Parameter:
     """How many processes train at the same time."""
 

@@ -252,7 +252,7 @@ class _Budget:
 
 
 def _pausing(candidate: Candidate, target: Target) -> Candidate:
-    """With streams that may pause."""
+    """With streams that may pause: they take as long, so that cutting the plan again finds the same parts."""
     return replace(candidate, plan=sliced(candidate.plan, core_model(target)).plan)
 
 

@@ -154,7 +154,8 @@ def _variants(
     batches = effort.batches or (options.batch,)
     clips = effort.clips if options.clip_norm is None else (options.clip_norm,)
     given, trains_itself = options.given | frozenset(["batch"] if effort.batches else []), False
-    ways = [(clip, per) for clip in clips for per in ((False, True) if clip and effort.per_layer else (False,))]
+    compared = effort.per_layer and options.clip_per != "layer"  # else all norms are of a layer already
+    ways = [(clip, per) for clip in clips for per in ((False, True) if clip and compared else (False,))]
     for index, (batch, (clip, per_layer)) in enumerate(product(batches, ways)):
         if clip and trains_itself:  # the file says how, and that is without clipping
             continue

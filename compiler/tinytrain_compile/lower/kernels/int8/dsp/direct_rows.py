@@ -8,8 +8,8 @@ from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, i32, plain, tensors
+from tinytrain_compile.lower.kernels.int8.calls import called, first, written
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, output_shape
-from tinytrain_compile.lower.kernels.int8.helium.calls import called, first, written
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import short_ends
 from tinytrain_compile.ops.names import operand

@@ -95,7 +95,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
         right = VectorOperand(lambda j, a: weights[0][j, a])
     strip = copied_rows(extents, forward_product(node), sliced)
     end = Epilogue(finish, attrs.x_zero, kept)
-    out, schedule = channel_product(extents, VectorOperand(lambda e: x[e], "copied"), right, end, strip)
+    out, schedule = channel_product(extents, VectorOperand(lambda e: x[e], "copied"), right, end, strip, False)
     return KernelSpec([x, *weights, *operands], [out], schedule)
 
 
@@ -176,7 +176,7 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) ->
         VectorOperand(lambda j, a: w[j, a]),
         Epilogue(finish, attrs.x_zero, kept),
     )
-    out, schedule = channel_product(extents, left, right, end)
+    out, schedule = channel_product(extents, left, right, end, None, True)
     return KernelSpec([x, w, *operands], [out], schedule)
 
 
@@ -191,11 +191,11 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     if conv.groups == 1 and conv.split is None and not is_product(conv) and channels % LANES == 0:
         return _patch_gradient(node, attrs)
     pixels = math.prod(image)
-    return vector_error_product(node, context, pixels, pixels) if is_product(conv) else None
+    return vector_error_product(node, context, pixels, pixels, False) if is_product(conv) else None
 
 
 def vector_error_product(
-    node: Node, context: KernelContext, pixels: Index, strip: int | None, stays: bool = False
+    node: Node, context: KernelContext, pixels: Index, strip: int | None, stays: bool
 ) -> KernelSpec | None:
     """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip.
 

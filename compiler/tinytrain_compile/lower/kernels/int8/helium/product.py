@@ -56,8 +56,8 @@ def channel_product(
     left: VectorOperand,
     right: VectorOperand,
     end: Epilogue,
-    strip: int | None = None,
-    stays: bool = True,
+    strip: int | None,
+    stays: bool,
 ) -> tuple[te.Tensor, Schedule]:
     """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
 
