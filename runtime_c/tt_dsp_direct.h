@@ -172,24 +172,26 @@ static inline TT_ALWAYS void tt_dot_columns_1x4(int32_t *sum_00, int32_t *sum_01
 {
 #if TT_HAS_DSP
     int32_t s0 = *sum_00, s1 = *sum_01, s2 = *sum_10, s3 = *sum_11;
-    for (int32_t i = 0; i < blocks; i++, a += 4, b += 4 * pitch) {
+    for (const int16_t *const end = a + 4 * blocks; a < end; a += 4, b += 4 * pitch) {
+        uint64_t x;
+        memcpy(&x, __builtin_assume_aligned(a, 8), sizeof x);
         for (int32_t odd = 0; odd < 2; odd++) { /* rows 0 and 2, then 1 and 3: the order of a */
-            uint32_t x, upper, lower, upper_odd, lower_odd, pair;
-            memcpy(&x, a + 2 * odd, sizeof x);
+            const int32_t both = (int32_t)(uint32_t)(x >> 32 * odd);
+            uint32_t upper, lower, pair;
+            int32_t part;
             memcpy(&upper, b + odd * pitch, sizeof upper);
             memcpy(&lower, b + (odd + 2) * pitch, sizeof lower);
-            __asm__("sxtb16 %0, %1, ror #8" : "=r"(upper_odd) : "r"(upper));
-            __asm__("sxtb16 %0, %1, ror #8" : "=r"(lower_odd) : "r"(lower));
-            __asm__("sxtb16 %0, %0" : "+r"(upper));
-            __asm__("sxtb16 %0, %0" : "+r"(lower));
+            /* columns 0 and 1 of both rows, then 2 and 3: the lower byte of each half, then the upper one */
             __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pair) : "r"(upper), "r"(lower));
-            s0 = __smlad((int32_t)pair, (int32_t)x, s0);
-            __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pair) : "r"(upper_odd), "r"(lower_odd));
-            s1 = __smlad((int32_t)pair, (int32_t)x, s1);
+            __asm__("sxtb16 %0, %1" : "=r"(part) : "r"(pair));
+            s0 = __smlad(part, both, s0);
+            __asm__("sxtb16 %0, %1, ror #8" : "=r"(part) : "r"(pair));
+            s1 = __smlad(part, both, s1);
             __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(pair) : "r"(lower), "r"(upper));
-            s2 = __smlad((int32_t)pair, (int32_t)x, s2);
-            __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(pair) : "r"(lower_odd), "r"(upper_odd));
-            s3 = __smlad((int32_t)pair, (int32_t)x, s3);
+            __asm__("sxtb16 %0, %1" : "=r"(part) : "r"(pair));
+            s2 = __smlad(part, both, s2);
+            __asm__("sxtb16 %0, %1, ror #8" : "=r"(part) : "r"(pair));
+            s3 = __smlad(part, both, s3);
         }
     }
     *sum_00 = s0;

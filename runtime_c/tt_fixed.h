@@ -161,7 +161,10 @@ static inline int32_t tt_moved_bias(int32_t bias, int32_t gradient, int32_t mult
 TT_SHARED int32_t tt_stepped_bias(
     int32_t bias, int32_t gradient, int32_t multiplier, int32_t shift, const int32_t *rate, const int32_t *p)
 {
-    return tt_moved_bias(bias, gradient, tt_high_multiply(multiplier, rate[0]), shift + rate[1] + p[0] - 31);
+    /* a small gradient is lifted, so that most products need their upper word alone; no sum is beyond 2^61 */
+    const int32_t lift = gradient >= -(1 << 14) && gradient < 1 << 14 ? 16 : 0;
+    const int32_t exponent = shift + rate[1] + p[0] - 31 - lift;
+    return tt_moved_bias(bias, gradient * (1 << lift), tt_high_multiply(multiplier, rate[0]), exponent);
 }
 
 /* value + zero in [low, high], as int8; no sum can overflow. */

@@ -89,12 +89,14 @@ TT_SHARED int32_t tt_fixed(float value, int32_t multiplier, int32_t shift)
     if (magnitude < 0x00800000u || multiplier == 0) {
         return 0;
     }
-    uint64_t product = (uint64_t)((magnitude & 0x007fffffu) | 0x00800000u) * (uint32_t)multiplier;
+    uint64_t product = (uint64_t)(((magnitude & 0x007fffffu) | 0x00800000u) << 7) * (uint32_t)multiplier;
     if (right < 1 || magnitude == 0x7f800000u) {
         product = TT_TARGET_LIMIT;
+    } else if (right > 25) { /* the low word does not matter */
+        const uint32_t n = right > 56 ? 31u : (uint32_t)right - 25u;
+        product = ((uint32_t)(product >> 32) + (1u << (n - 1u))) >> n;
     } else {
-        const uint32_t n = right > 62 ? 62u : (uint32_t)right;
-        product = (product + ((uint64_t)1 << (n - 1u))) >> n;
+        product = (product + ((uint64_t)64 << (uint32_t)right)) >> ((uint32_t)right + 7u);
     }
     const int32_t result = product > TT_TARGET_LIMIT ? TT_TARGET_LIMIT : (int32_t)product;
     return (bits >> 31) != 0u ? -result : result;
