@@ -138,7 +138,7 @@ def samples(folder: Path) -> Path:
 
 def steps_of(row: Row, folder: Path, core: str, **changes: Any) -> int:
     """Instructions of a step on a core."""
-    asked: dict[str, Any] = {**row.options, **changes, "target": core, "count": True}
+    asked: dict[str, Any] = {**row.options, **changes, "target": core, "count": True, "verify_steps": 2}
     summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **asked)).summary
     assert summary is not None and summary.verify.counts is not None
     return sum(summary.verify.counts.step.values())
