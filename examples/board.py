@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.verify import find_tools
@@ -91,10 +92,13 @@ def train(firmware: Firmware, build: Path, host_only: bool, name: str = TARGET) 
         return board, host.result()
 
 
-def facts(result: Run, host: Run | None, report: Mapping[str, Mapping[str, int | None]]) -> list[str]:
-    """Lines of the block at the end: memory, flash, whether board and host computed the same, time."""
-    memory, flash = report["memory"], report["flash"]
-    lines = [f"memory     arena {memory['arena_bytes']:,} B, all of the model's RAM but its stack"]
+def facts(result: Run, host: Run | None, report: Mapping[str, Any], replayed: int = 0) -> list[str]:
+    """Lines of the block at the end: memory, flash, whether board and host computed the same, time.
+
+    replayed: past samples that the program has room for, where the compilation does not know that.
+    """
+    flash = report["flash"]
+    lines = [f"memory     {memory_of(report, replayed)}, all of the model's RAM but its stack"]
     code, const = flash["code_bytes"], flash["const_bytes"]
     if code is not None and const is not None:
         lines.append(f"flash      {code + const:,} B (code {code:,} + const {const:,})")
@@ -103,6 +107,15 @@ def facts(result: Run, host: Run | None, report: Mapping[str, Mapping[str, int |
         what = f"every printed number and all {len(host.checkpoint):,} bytes of the trained checkpoint"
         lines.append(f"equal      {'yes' if same else 'NO'}: {what}, QEMU against host")
     return [*lines, f"time       {result.seconds:.1f} s in {'host' if host is None else 'QEMU'}"]
+
+
+def memory_of(report: Mapping[str, Any], replayed: int) -> str:
+    """RAM by the report: the arena, further memories, past samples."""
+    places = [(memory["name"], memory["used_bytes"]) for memory in report["memory"]["regions"]]
+    replay = report["runtime"]["replay"]
+    if replay is not None:
+        places.append(("replay", replay["bytes"] or replayed * replay["record_bytes"]))
+    return " + ".join(f"{name} {size:,} B" for name, size in places if size)
 
 
 def check_equal(result: Run, host: Run | None) -> None:

@@ -115,22 +115,3 @@ def test_a_clipped_build_with_a_batch(accumulate: str, tmp_path: Path) -> None:
     with compiled.twin() as twin:
         twin.save(tmp_path / "device.bin")
     run(*arguments(tmp_path, tmp_path / "trained.onnx")).check_success()
-
-
-@pytest.mark.parametrize("kind", ["asi", "subspace"])
-def test_copies_of_several_samples(kind: str, tmp_path: Path) -> None:
-    """Subspaces of samples are part of a checkpoint: how many a step takes is remembered with the project."""
-    data = DIGITS / "data.npz"
-    options: dict[str, Any] = {"batch": 8, "micro_batch": 4, "update": "last:2", "activations": kind, "rank_error": 0.3}
-    compiled = tt.compile(DIGITS / "digits.onnx", verify="none", data=data, **options)
-    assert compiled.project.summary.train.low_rank
-    compiled.save(tmp_path / "out")
-    with compiled.twin() as twin, np.load(data) as samples:
-        for i in range(0, 64, 8):
-            twin.train_step(samples["x"][i : i + 8], samples["y"][i : i + 8], lr=0.05)
-        twin.save(tmp_path / "device.bin")
-        x, wanted = samples["x_test"][:20], twin.predict(samples["x_test"][:20])
-    out = tmp_path / "trained.onnx"
-    run(*arguments(tmp_path, out)).check_success()
-    assert {"conv3_w", "classifier_w"} <= changed(DIGITS / "digits.onnx", out.read_bytes())
-    np.testing.assert_allclose(outputs(out.read_bytes(), x), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

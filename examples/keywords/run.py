@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from board import TARGET, Firmware, Run, check_equal, compile_model, facts, say, show, train
 from make_data import DEVELOPMENT, REPORT
-from recipe import EPOCHS, OPTIONS
+from recipe import EPOCHS, OPTIONS, REPLAYED
 from speakers import parts_of
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +54,7 @@ def main() -> None:
     compile_model([show(HERE / "keywords.onnx"), *own, "--runtime", "replay", "--target", TARGET, *files, *verify])
     result, host = train(Firmware(HERE / "main.c", work / "generated", parts.files), work, given.host)
     report = json.loads((work / "generated" / "report.json").read_text(encoding="utf-8"))
-    say("\n" + "\n".join([*summary(result), *facts(result, host, report)]))
+    say("\n" + "\n".join([*summary(result), *facts(result, host, report, REPLAYED)]))
     check_equal(result, host)
 
 

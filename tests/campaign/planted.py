@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -11,8 +12,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from tests.campaign.cases import Case
 from tests.campaign.judge import OUT
@@ -41,7 +40,9 @@ def _compute(*_: str) -> Outcome:
 
 
 def _memory(*_: str) -> Outcome:
-    return _said(LINE if np.ones(2200 << 20, np.uint8).any() else "")
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE  # four times cheaper than touching each page
+    with mmap.mmap(-1, 2200 << 20, flags=flags):
+        return _said()
 
 
 def _escape(*_: str) -> Outcome:

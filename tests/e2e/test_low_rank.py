@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import tinytrain_compile as tt
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
+from tests.exporting import arrays, changed
 from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds, shared
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
@@ -215,29 +218,38 @@ def test_ranks_keep_to_the_error_that_was_asked_for(place: Path, kind: str) -> N
     assert sum(kept["0.3"][name] for name in kept["0.05"]) < sum(kept["0.05"].values())
 
 
-def test_layers_that_share_a_weight_have_the_same_ranks(place: Path) -> None:
-    """Their gradients are one sum, whose error is measured; each keeps a copy of its own input."""
+@pytest.mark.parametrize("kind", ["asi", "subspace"])
+@pytest.mark.parametrize("quant", ["fp32", "int8"])
+def test_a_shared_weight_learns_from_copies_and_goes_back_into_its_file(place: Path, quant: str, kind: str) -> None:
+    """Layers that share it have the same ranks, and the error is that of their sum; each keeps a copy of its own input.
+    A checkpoint of several samples in a step is exported by what the project remembers. A float head's input is
+    float32 where it is kept exactly, and has a copy like any other."""
     write(shared(), place, "shared.onnx")
-    flags = ("--update", "all", "--activations", "asi", "--data", "own.npz", *BATCH, "--verify", "host")
-    run("shared.onnx", *flags, "--rank-error", "0.5").check_success()
-    report = json.loads((place / "out" / "report.json").read_text())
-    assert report["verify"]["result"] == "pass"
-    both = [item for item in report["low_rank"] if item["layer"] in ("first/Conv", "second/Conv")]
-    assert len(both) == 2 and both[0]["ranks"] == both[1]["ranks"] and 0 < both[0]["error"] <= 0.5
-    trial = next(each for each in both[0]["trials"] if each["ranks"] == both[0]["ranks"])
-    assert trial["size_bytes"] == sum(item["kept_bytes"] + item["state_bytes"] for item in both)
-
-
-def test_int8_counts_int8_bytes(place: Path) -> None:
-    """What is kept is compared with a byte for each element; several samples in a step, whose exponents are known."""
-    flags = ("--quant", "int8", "--calib", "own.npz", "--update", "all", "--data", "own.npz", "--activations", "asi")
-    run("kinds.onnx", *flags, "--rank-error", "0.4", *BATCH, "--verify", "host").check_success()
-    report = json.loads((place / "out" / "report.json").read_text())
-    items = report["low_rank"]
-    assert items and report["verify"]["result"] == "pass"
-    for item in items:
-        assert item["exact_bytes"] == np.prod(item["shape"]) > item["kept_bytes"] + item["state_bytes"]
-        assert item["error"] <= 0.4
+    options: dict[str, Any] = {"calib": Path("own.npz")} if quant == "int8" else {}
+    options |= {"activations": kind, "rank_error": 0.8, "data": "own.npz", "batch": 8, "micro_batch": 8}
+    compiled = tt.compile("shared.onnx", quant=quant, update="all", verify="host", **options)
+    summary = compiled.project.summary
+    assert summary.verify.result == "pass"
+    items = {item.layer: item for item in summary.train.low_rank}
+    assert items.keys() == {"first/Conv", "second/Conv", "fc/Gemm"}
+    one, other = items["first/Conv"], items["second/Conv"]
+    assert one.ranks == other.ranks and one.error == other.error and 0 < (one.error or 0) <= 0.8
+    trial = next(each for each in one.trials if each.ranks == one.ranks)
+    assert trial.size_bytes == sum(item.kept_bytes + item.state_bytes for item in (one, other))
+    assert one.exact_bytes == other.exact_bytes == 8 * 400 * (1 if quant == "int8" else 4)
+    assert items["fc/Gemm"].exact_bytes == 8 * 400 * 4
+    assert all(item.kept_bytes + item.state_bytes < item.exact_bytes for item in items.values())
+    compiled.save("out")
+    with compiled.twin() as twin, np.load("own.npz") as own:
+        twin.train_step(own["x"][:8], own["y"][:8], lr=0.05)
+        twin.save("device.bin")
+        learned = twin.state_dict()
+    given = ("--calib", "own.npz") if quant == "int8" else ()
+    run("export", "shared.onnx", "--checkpoint", "device.bin", *given).check_success()
+    written = Path("trained.onnx").read_bytes()
+    assert changed(Path("shared.onnx"), written) == learned.keys() == {"both_weight", "fc_weight", "fc_bias"}
+    found = arrays(onnx.load_from_string(written))
+    assert all(np.array_equal(found[name], array) for name, array in learned.items())
 
 
 def test_a_scheme_says_it_layer_by_layer(place: Path) -> None:

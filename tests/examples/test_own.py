@@ -90,9 +90,9 @@ def test_the_program_of_an_int8_model_learns(tmp_path: Path) -> None:
     [
         (
             {"update": "last:2", "input_lines": True, "runtime": "replay=3"},
-            "replay     none: main.c has no loop for it",
+            r"replay     none: main.c has no loop for it(?s:.*)memory     arena [\d,]+ B \+ replay 780 B, all of",
         ),
-        ({"update": "all", "arena": "20KB", "memory": ["sram2=64KB"]}, ""),
+        ({"update": "all", "arena": "20KB", "memory": ["sram2=64KB"]}, r"arena [\d,]+ B \+ sram2 [\d,]+ B, all of"),
     ],
     ids=["rows", "two memories"],
 )
@@ -105,7 +105,7 @@ def test_the_program_takes_rows_and_two_memories(options: dict[str, Any], said: 
     np.savez(tmp_path / "own.npz", **some, x_old=some["x"], y_old=some["y"])
     done = python(OWN / "run.py", DIGITS / "digits.onnx", "--data", "own.npz", "--host", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert said in done.stdout
+    assert re.search(said, done.stdout), done.stdout
     with compiled.twin() as twin:
         for index in np.random.default_rng(0).permutation(40).tolist():
             twin.train_step(some["x"][index : index + 1], some["y"][index : index + 1])
@@ -143,6 +143,7 @@ def test_old_samples_are_replayed_as_a_reservoir_on_the_desk_does(tmp_path: Path
     done = python(OWN / "run.py", model, "--data", "own.npz", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "replay     4 old samples, one after each new one; 128 B beside the arena" in done.stdout
+    assert re.search(r"^memory     arena [\d,]+ B \+ replay 128 B, all of", done.stdout, re.MULTILINE)
     old = old_parts(12, 4)[0]
     past, order = Reservoir[int](4, 1), np.random.default_rng(0).permutation(11).tolist()
     for index in old.tolist():

@@ -61,6 +61,26 @@ def test_an_int8_network_gives_the_bytes_of_the_c(
         assert twin.evaluate(x, y) == device.evaluate(x, y)
 
 
+@needs_gcc
+def test_every_plan_of_an_image_computes_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Plans differ in micro-batch and order alone, also where the numpy reference stands for them."""
+    x, labels = some(8)
+    y = np.eye(10, dtype=np.float32)[labels]
+    np.savez(tmp_path / "calib.npz", x=x, y=y)  # with y: exponents of errors are known, several samples a call
+    options: dict[str, Any] = {"update": "all", "batch": 4, "micro_batch": "auto", "loss": "mse", "verify": "none"}
+    options |= {"quant": "int8", "calib": tmp_path / "calib.npz", "plans": "43KB,50KB"}
+    compiled = tt.compile(DIGITS / "digits.onnx", **options)
+    without_compiler(monkeypatch)
+    kept = set[bytes]()
+    for plan in (0, 1):
+        with pytest.warns(UserWarning, match="no C compiler"):
+            twin = compiled.twin(plan=plan)
+        for first in (0, 4):
+            twin.train_step(x[first : first + 4], y[first : first + 4])
+        kept.add(twin.instance.save())
+    assert len(kept) == 1
+
+
 def test_without_a_compiler_it_trains_in_float32(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     x, y = some(40)
     without_compiler(monkeypatch)

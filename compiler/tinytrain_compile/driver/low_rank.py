@@ -94,8 +94,14 @@ class LowRankChoice:
         for name, how in wanted.items():
             if name in pairs:
                 ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, *sizes(nodes[name][0]))
-                found[name] = ranks.measured(how.ranks) if how.ranks else ranks.choose(self._options.rank_error)
+                found[name] = ranks.measured(how.ranks) if how.ranks else self._chosen(ranks)
         return found
+
+    def _chosen(self, ranks: LayerRanks) -> LowRank | None:
+        """The fewest bytes within --rank-error; with finer ones beside it where what gains most is asked for."""
+        bound = self._options.rank_error
+        how = ranks.choose(bound)
+        return how if how is None or self._options.activations != "auto" else ranks.with_finer(how, bound)
 
     def _samples(self, train: TrainGraph) -> Samples:
         assert self._options.data is not None
@@ -144,17 +150,17 @@ def _sizes(exact: TrainGraph, options: CompileOptions) -> Callable[[Node], tuple
     """Of a gradient: the bytes of an element of its input that is kept exactly, and of a core in fixed subspaces.
 
     In int8 networks a gradient may stay float32, a head's: it reads float32 numbers, and a copy of its input can be
-    int8 all the same.
+    int8 all the same. It is known by its layer: where a step takes several samples, each has a node of its own.
     """
     if options.quant != "int8":
         return lambda _node: (FLOAT_BYTES, FLOAT_BYTES)
     integer = quantise(exact, QuantOptions(options.seed, options.weight_store))
-    floats = {node.name for node in integer.graph.nodes if node.op in GRADIENTS}
+    floats = {node.origin or node.name for node in integer.graph.nodes if node.op in GRADIENTS}
 
     def sizes(node: Node) -> tuple[int, int]:
         x = operand(node, "x").name
         stored = integer.forms.get(x, (x,))[0] in integer.formats
-        return FLOAT_BYTES if node.name in floats else 1, 1 if stored else FLOAT_BYTES
+        return FLOAT_BYTES if (node.origin or node.name) in floats else 1, 1 if stored else FLOAT_BYTES
 
     return sizes
 

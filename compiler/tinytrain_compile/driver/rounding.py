@@ -8,7 +8,7 @@ full step of a gradient that is nothing but rounding), so updates are run again 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,8 +30,9 @@ CANCELLING = frozenset(
     ("Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad", "Normalize", "NormalizeGrad", "SigmoidCrossEntropy")
 ) | {"SigmoidCrossEntropyGrad"}
 """Operators with large numbers inside whose difference may be small: 1 + exp(x), x - mean(x), p - 1. No change of their
-inputs explains what these round, so their outputs are changed too, by a unit of the largest number at hand: each on its
-own, and all alike, since all elements share the mean or the sum that was rounded."""
+inputs explains what these round, so their outputs are changed too: each on its own, and all alike, since all elements
+share the mean or the sum that was rounded. By a unit of the largest number at hand, or by as much as the change of
+inputs has changed an output: what rounds the mean of a map is divided by the map's deviation as they are."""
 
 GRID = np.linspace(-1.0, 1.0, 9)
 """Where between both ends of a gradient an update is run again."""
@@ -153,7 +154,7 @@ class _Changed(Trainer):
                 self.updates.append(_Update(node, arrays, named))
             results = run_node(node, arrays if op_def(node.op).view else self._changed(node, arrays))
             if self._draw is not None and node.op in CANCELLING:
-                results = self._moved(arrays, results, self._draw)
+                results = tuple(self._moved(node, arrays, results))
             values.update({out.name: self._number(array) for out, array in zip(node.outputs, results, strict=True)})
         return values
 
@@ -171,12 +172,15 @@ class _Changed(Trainer):
             found.append(changed.astype(np.float32) if array.dtype.kind == "f" else array)
         return tuple(found)
 
-    @staticmethod
-    def _moved(arrays: tuple[Array, ...], results: tuple[Array, ...], draw: np.random.Generator) -> tuple[Array, ...]:
+    def _moved(self, node: Node, arrays: tuple[Array, ...], results: tuple[Array, ...]) -> Iterator[Array]:
+        assert self._draw is not None
         floats = [array for array in (*arrays, *results) if array.dtype.kind == "f"]
         unit = UNIT * max(float(np.max(np.abs(array), initial=0.0)) for array in floats)
-        alike = draw.uniform(-1.0, 1.0)
-        return tuple(array + unit * (alike + draw.uniform(-1.0, 1.0, array.shape)) for array in results)
+        precise = run_node(node, tuple(a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays))
+        alike = self._draw.uniform(-1.0, 1.0)
+        for result, unchanged in zip(results, precise, strict=True):
+            width = max(unit, float(np.max(_farthest(unchanged, [result]), initial=0.0)))
+            yield result + width * (alike + self._draw.uniform(-1.0, 1.0, result.shape))
 
 
 def _terms(node: Node) -> float:
