@@ -56,7 +56,7 @@ bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, 
 bench-activations: $(STAMP) ## Low-rank activations by plan alone: bytes kept, multiply-accumulates, arenas (ARGS='--sizes 128')
 	$(BIN)/python -m benchmarks.activations $(ARGS)
 
-bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU, '--stack': with the stack, '--plans': their CPU time; '--layers': single layers
+bench-streams: $(STAMP) ## Arenas of the three networks row by row and whole, with bars; ARGS='--count' '--verify': in QEMU, '--stack': with the stack, '--plans': their CPU time; '--layers': single layers; '--keep FILE --only WORDS'
 	$(BIN)/python -m benchmarks.streams $(ARGS)
 
 bench-boards: setup ## Examples linked with the memory maps of nine boards: every byte by its place against the report; packages; runs

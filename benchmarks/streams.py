@@ -1,22 +1,26 @@
 """make bench-streams: the arenas of the three networks with layers row by row, and whole.
 
-Plans alone, in bytes, as the command line makes them for a Cortex-M7; with --count also the instructions of one step of
-each network on three cores, in QEMU; with --verify every row is trained in QEMU, and has to give the bytes of the
-reference, which knows nothing of streams; with --stack the arena and the stack of the 49 kB schemes together; with
---plans only the CPU time of their plans, each in a process of its own; with --layers only single layers, in calls of
-one row each against the whole map, in QEMU. Exits 1 where a network needs more than its bar, or differs; seconds are no
-gate (tests/plan/test_stream_search.py counts the work).
+Plans alone, in bytes, as the command line makes them for a Cortex-M7. Other tables in place of it: with --count the
+instructions of one step of each network on three cores, in QEMU; with --verify every row is trained in QEMU, and has to
+give the bytes of the reference, which knows nothing of streams; with --stack the arena and the stack of the 49 kB
+schemes together; with --plans the CPU time of their plans, each in a process of its own; with --layers single layers,
+in calls of one row each against the whole map, in QEMU. Exits 1 where a network needs more than its bar, or differs;
+seconds are no gate (tests/plan/test_stream_search.py counts the work).
 
-usage: python -m benchmarks.streams [--count] [--verify] [--stack] [--plans] [--layers]
+usage: python -m benchmarks.streams [--count] [--verify] [--stack] [--plans] [--layers] [--only WORDS] [--keep FILE]
+
+--only: lines whose names have these words ("cortex-m7", "mcunet-5fps", "biases"). --keep: a file of the lines that are
+done; called again, it goes on from there.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.record import Record
 from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.layers import STREAMED
@@ -49,6 +54,8 @@ RAM_BAR = 106_000
 PLAN_BAR = 2
 """CPU time of a plan with streams, by that of one without."""
 Stream = Literal["off", "auto"]
+Line = tuple[tuple[str, ...], Callable[[], tuple[str, bool]]]
+"""The name of a line of a table, and what makes it: (its text, whether its bar is met)."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,8 @@ class Row:
         if self.compared:
             whole = f"{self.planned(stream='off')[self.arena]:,}"
         met = self.bar is None or found <= self.bar
-        said = "" if self.bar is None else f"{'met' if met else 'MISSED'}, bar {self.bar:,}"
-        return f"{self.what:36} {self.name:15} {whole:>11} {found:>11,}   {said}", met
+        said = "" if self.bar is None else f"   {'met, ' if met else ''}bar {self.bar:,}"
+        return f"{self.what:36} {self.name:15} {whole:>11} {found:>11,}{said}", met
 
     def verified(self, folder: Path) -> tuple[str, bool]:
         """(result of the generated C after some steps: reference, host and board, in words; whether it passes)."""
@@ -131,68 +138,87 @@ def samples(folder: Path) -> Path:
 
 def steps_of(row: Row, folder: Path, core: str, **changes: Any) -> int:
     """Instructions of a step on a core."""
-    asked: dict[str, Any] = {**row.options, **changes, "target": core, "count": True}
+    asked: dict[str, Any] = {**row.options, **changes, "target": core, "count": True, "verify_steps": 2}
     summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **asked)).summary
     assert summary is not None and summary.verify.counts is not None
     return sum(summary.verify.counts.step.values())
 
 
-def counted(folder: Path) -> Iterator[tuple[str, bool]]:
+def counted(folder: Path, record: Record) -> Iterator[Line]:
     """Instructions of a step of the 49 kB schemes on three cores, and whether rows add no more than they may: with the
     smallest arena, and with lines in an arena that keeps to their bar."""
-    lines: dict[str, Any] = {"input_lines": True, "calib": samples(folder)}
     for core in CORES:
         for name in NETWORKS:
-            row = Row("", name, scheme(name))
-            transient, arena = row.planned(stream="min")
-            whole = steps_of(row, folder, core, stream="off")
-            ways = {"--stream min": {"stream": "min"}, "lines": {**lines, "arena_bytes": arena - transient + LINES_BAR}}
-            for what, options in ways.items():
-                found = steps_of(row, folder, core, **options)
-                more = found / whole - 1
-                yield f"{core:14} {name:15} {what:13} {whole:>13,} {found:>13,}   {more:+.1%}", more <= MOST_MORE[core]
+            for way in ("--stream min", "lines"):
+                yield (core, name, way), partial(_more, folder, record, core, name, way)
 
 
-def compared(folder: Path) -> Iterator[tuple[str, bool]]:
-    """The table of bytes, line by line."""
-    print(f"{'bytes':36} {'network':15} {'whole':>11} {'row by row':>11}")
-    yield from (row.compared_text() for row in rows(folder))
+def _more(folder: Path, record: Record, core: str, name: str, way: str) -> tuple[str, bool]:
+    """A line of that table."""
+    row, options = Row("", name, scheme(name)), {"stream": "min"}
+    if way == "lines":
+        transient, arena = row.planned(stream="min")
+        options = {"input_lines": True, "calib": samples(folder), "arena_bytes": arena - transient + LINES_BAR}
+    whole = record.once(("whole", core, name), partial(steps_of, row, folder, core, stream="off"))
+    found = steps_of(row, folder, core, **options)
+    more = found / whole - 1
+    return f"{core:14} {name:15} {way:13} {whole:>13,} {found:>13,}   {more:+.1%}", more <= MOST_MORE[core]
 
 
-def verified(folder: Path) -> Iterator[tuple[str, bool]]:
+def compared(folder: Path, _record: Record) -> Iterator[Line]:
+    """The table of bytes: whole, and row by row."""
+    yield from (((row.what, row.name), row.compared_text) for row in rows(folder))
+
+
+def verified(folder: Path, _record: Record) -> Iterator[Line]:
     """Every plan of that table, trained in QEMU."""
-    yield from (row.verified(folder) for row in rows(folder) if not (row.arena and row.options["quant"] == "int8"))
+    for row in rows(folder):
+        if not (row.arena and row.options["quant"] == "int8"):
+            yield (row.what, row.name), partial(row.verified, folder)
 
 
-def stacked(folder: Path) -> Iterator[tuple[str, bool]]:
+def stacked(folder: Path, _record: Record) -> Iterator[Line]:
     """Arena and static stack bound of the 49 kB schemes in bytes."""
-    for name in NETWORKS:
-        row = Row("49 kB scheme, arena + stack", name, {**scheme(name), "stream": "min"})
-        summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **row.options)).summary
-        assert summary is not None and summary.verify.stack_bytes is not None
-        arena, stack = summary.plan.arena_bytes, summary.verify.stack_bytes
-        found = arena + stack
-        yield f"{row.what:36} {name:15} {arena:,} + {stack:,} = {found:,}, bar {RAM_BAR:,}", found <= RAM_BAR
+    yield from ((("49 kB scheme, arena + stack", name), partial(_stack, folder, name)) for name in NETWORKS)
 
 
-def layers(_folder: Path) -> Iterator[tuple[str, bool]]:
+def _stack(folder: Path, name: str) -> tuple[str, bool]:
+    """A line of that table."""
+    row = Row("49 kB scheme, arena + stack", name, {**scheme(name), "stream": "min"})
+    summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **row.options)).summary
+    assert summary is not None and summary.verify.stack_bytes is not None
+    arena, stack = summary.plan.arena_bytes, summary.verify.stack_bytes
+    found = arena + stack
+    return f"{row.what:36} {name:15} {arena:,} + {stack:,} = {found:,}, bar {RAM_BAR:,}", found <= RAM_BAR
+
+
+def layers(_folder: Path, _record: Record) -> Iterator[Line]:
     """Instructions of layers by the kernel of the whole map and by calls of one row; and whether both are exact."""
-    cases = [layer.case() for layer in STREAMED]
-    for core in CORES:
-        by_rows = measure(cases, core, make=partial(by_row_blocks, step=1))
-        for layer, whole, found in zip(STREAMED, measure(cases, core), by_rows, strict=True):
-            more = found.instructions / whole.instructions - 1
-            text = f"{core:14} {layer.name:48} {whole.instructions:>11,} {found.instructions:>11,}   {more:+.0%}"
-            yield text, whole.equal and found.equal
+    yield from (((core,), partial(_layers_on, core)) for core in CORES)
 
 
-def planning(_folder: Path) -> Iterator[tuple[str, bool]]:
+def _layers_on(core: str) -> tuple[str, bool]:
+    """The lines of a core."""
+    cases, lines, exact = [layer.case() for layer in STREAMED], list[str](), True
+    by_rows = measure(cases, core, make=partial(by_row_blocks, step=1))
+    for layer, whole, found in zip(STREAMED, measure(cases, core), by_rows, strict=True):
+        more = found.instructions / whole.instructions - 1
+        lines.append(f"{core:14} {layer.name:48} {whole.instructions:>11,} {found.instructions:>11,}   {more:+.0%}")
+        exact &= whole.equal and found.equal
+    return "\n".join(lines), exact
+
+
+def planning(_folder: Path, _record: Record) -> Iterator[Line]:
     """CPU seconds of plans of the 49 kB schemes without streams and with them."""
-    for name in NETWORKS:
-        whole, by_rows = (_alone(name, stream) for stream in ("off", "auto"))
-        met = "met" if by_rows <= PLAN_BAR * whole else "MISSED"
-        times = f"{whole:.2f} -> {by_rows:.2f}, {by_rows / whole:.2f} times"
-        yield f"{'CPU seconds of a plan, by rows':36} {name:15} {times}   {met}, bar {PLAN_BAR}", True
+    yield from ((("CPU seconds", name), partial(_seconds, name)) for name in NETWORKS)
+
+
+def _seconds(name: str) -> tuple[str, bool]:
+    """A line of that table."""
+    whole, by_rows = (_alone(name, stream) for stream in ("off", "auto"))
+    met = "met" if by_rows <= PLAN_BAR * whole else "MISSED"
+    times = f"{whole:.2f} -> {by_rows:.2f}, {by_rows / whole:.2f} times"
+    return f"{'CPU seconds of a plan, by rows':36} {name:15} {times}   {met}, bar {PLAN_BAR}", True
 
 
 def _alone(name: str, stream: Stream) -> float:
@@ -213,19 +239,27 @@ def plan_seconds(name: str, stream: Stream) -> float:
     return process_time() - started
 
 
+TABLES = {"count": counted, "verify": verified, "stack": stacked, "plans": planning, "layers": layers}
+
+
 def main() -> int:
     """Print the tables; 1 if a bar is missed, or a step differs."""
-    missed, asked = 0, sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for table in TABLES:
+        parser.add_argument(f"--{table}", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--keep", type=Path)
+    given = parser.parse_args()
+    tables = {table: make for table, make in TABLES.items() if getattr(given, table)} or {"bytes": compared}
+    record, missed = Record(given.keep), 0
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        first = {"--verify": verified, "--plans": planning, "--layers": layers}
-        for text, met in next((first[flag] for flag in asked if flag in first), compared)(folder):
-            print(text, flush=True)
-            missed += not met
-        for flag, table in {"--count": counted, "--stack": stacked}.items():
-            for text, met in table(folder) if flag in asked else ():
-                print(text if met else f"{text}   MISSED", flush=True)
-                missed += not met
+        for table, make in tables.items():
+            print(f"# {table}", flush=True)
+            for words, line in make(Path(name), record):
+                if all(word in " ".join(words) for word in given.only.split()):
+                    text, met = record.once((table, *words), line)
+                    print(text if met else f"{text}   MISSED", flush=True)
+                    missed += not met
     return int(missed > 0)
 
 

@@ -19,7 +19,7 @@ from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import imported
 from tinytrain_compile.driver.update_search import search_update
-from tinytrain_compile.ir.activations import LowRank, RankTrial
+from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.sparse import PRIOR, gain_of_plan, layer_ways, layers_of, scheme_plan, with_copies
 from tinytrain_compile.target import load_target
@@ -93,13 +93,16 @@ def test_copies_are_ways_of_the_search() -> None:
     """Worth less by the error's share of the weight's gain, not of the bias'; the last way is still the whole input."""
     model = chain.imported(kinds()).graph
     plain = layer_ways(model, PRIOR)
-    how = LowRank((2, 1), error=0.25)
+    finer = LowRank((3, 1), error=0.125)
+    how = LowRank((2, 1), error=0.25, finer=(finer,))
     more = with_copies(plain, {"fc_weight": [how]}, PRIOR)
     assert [len(item.ways) for item in more[:-1]] == [len(item.ways) for item in plain[:-1]]
-    *before, copy, every = more[-1].ways
+    *before, copy, second, every = more[-1].ways
     assert (*before, every) == plain[-1].ways and copy.entry.ranks == (2, 1) and copy.kind == "all, asi"
     size = next(value.elements for value in model.parameters if value.name == "fc_weight")
     assert every.gain - copy.gain == pytest.approx(0.25e6 * np.sqrt(size), abs=1)
+    assert second.entry.ranks == (3, 1) and second.kept is finer and second.kind not in (copy.kind, every.kind)
+    assert every.gain - second.gain == pytest.approx(0.125e6 * np.sqrt(size), abs=1)
     chosen = [*(item.ways[0] for item in more[:-1]), copy]
     assert scheme_plan(more, chosen, "").activations == {"fc_weight": how}
     assert not scheme_plan(more, [*chosen[:-1], every], "").activations
@@ -188,9 +191,10 @@ def test_quick_plans_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_better_copies_are_tried_exact_first_then_by_error() -> None:
-    trials = tuple(RankTrial((rank, 1), 10 * rank, 0.5 / rank) for rank in (1, 2, 3))
-    tried = [*copy_choice.better_copies(LowRank((1, 1), error=0.5, trials=trials))]
+    finer = tuple(LowRank((rank, 1), error=0.5 / rank) for rank in (2, 3))
+    tried = copy_choice.better_copies(LowRank((1, 1), error=0.5, finer=finer))
     assert [None if how is None else how.ranks for how in tried] == [None, (3, 1), (2, 1)]
+    assert not copy_choice.better_copies(None)
 
 
 @pytest.mark.parametrize(

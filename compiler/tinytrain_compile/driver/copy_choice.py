@@ -4,14 +4,15 @@ Gains are those of --update auto (--gains, or the prior). A layer whose input is
 gain that the gradient is off by on the samples. So exact inputs win wherever they fit. Where they do not, candidates
 are planned for real, under the same limits and with the same means (streams, second runs, further memories): copies
 everywhere, the smaller kind of each layer, and then better ones, layer by layer, as long as a plan fits. For --update
-auto copies are also further ways to train a layer in the model of its search, which takes them or not for each layer.
+auto copies are also further ways to train a layer in the model of its search, the smallest of each kind and finer ones,
+of which it takes one or none for each layer.
 What it finds without copies is kept unless a candidate gains more, so that it is never the worse for them. Plans are
 counted, not timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -123,15 +124,9 @@ def _bytes(how: LowRank) -> int:
     return next(trial.size_bytes for trial in how.trials if trial.ranks == how.ranks)
 
 
-def better_copies(how: LowRank | None) -> Iterator[LowRank | None]:
-    """Exactly, then ranks with smaller errors, the smallest error first; fixed subspaces have only their own."""
-    if how is None:
-        return
-    yield None
-    if how.kind == "asi" and how.error is not None:
-        for trial in sorted(how.trials, key=lambda trial: (trial.error, trial.size_bytes)):
-            if trial.error < how.error:
-                yield replace(how, ranks=trial.ranks, error=trial.error)
+def better_copies(how: LowRank | None) -> tuple[LowRank | None, ...]:
+    """Exactly, then finer copies, the smallest error first."""
+    return () if how is None else (None, *reversed(how.finer))
 
 
 def choose_with_copies(planner: Planner) -> Candidate:

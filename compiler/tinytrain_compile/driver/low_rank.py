@@ -94,8 +94,14 @@ class LowRankChoice:
         for name, how in wanted.items():
             if name in pairs:
                 ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, *sizes(nodes[name][0]))
-                found[name] = ranks.measured(how.ranks) if how.ranks else ranks.choose(self._options.rank_error)
+                found[name] = ranks.measured(how.ranks) if how.ranks else self._chosen(ranks)
         return found
+
+    def _chosen(self, ranks: LayerRanks) -> LowRank | None:
+        """The fewest bytes within --rank-error; with finer ones beside it where what gains most is asked for."""
+        bound = self._options.rank_error
+        how = ranks.choose(bound)
+        return how if how is None or self._options.activations != "auto" else ranks.with_finer(how, bound)
 
     def _samples(self, train: TrainGraph) -> Samples:
         assert self._options.data is not None

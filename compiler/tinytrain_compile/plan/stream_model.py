@@ -42,7 +42,7 @@ class StreamModel:
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
         self._maker, self._reserved = StreamMaker(graph, options.keep), options.reserved
         self._steps = {node.name: step for step, node in enumerate(plan.order)}
-        self._ends = {name: buffer.last_step for buffer in plan.buffers for name in buffer.values}
+        self._ends = _ends(plan)
         made = {value.name: step for step, node in enumerate(plan.order) for value in node.outputs}
         self.buffers = len(plan.buffers)
         self._sizes = np.array([buffer.size_bytes for buffer in plan.buffers], dtype=np.int64)
@@ -110,6 +110,22 @@ class StreamModel:
         row = form.unit * row_pitch(node.outputs[0]) if form.sum is None else 0
         working = form.scratch_bytes - form.kept_bytes
         return replace(layer, kept=form.kept_bytes, working=working, windows=_windows(node, form), row=row)
+
+
+def _ends(plan: MemoryPlan) -> dict[str, int]:
+    """Value -> the last step that needs it. That is the last one of its buffer, unless another value is written over it
+    in place: in a stream the two are an operand and a result of their own."""
+    found = {name: buffer.last_step for buffer in plan.buffers for name in buffer.values}
+    last, same = dict[str, int](), dict[str, str]()
+    for step, node in enumerate(plan.order):
+        for out, source in alias_of(node):
+            same[node.outputs[out].name] = same.get(node.inputs[source].name, node.inputs[source].name)
+        last.update((same.get(value.name, value.name), step) for value in (*node.inputs, *node.outputs))
+    for buffer in plan.buffers:
+        own = {name: last.get(same.get(name, name), buffer.last_step) for name in buffer.values}
+        if not buffer.within:
+            found.update((name, step) for name, step in own.items() if step < max(own.values()))
+    return found
 
 
 def _windows(node: Node, form: RowForm) -> dict[str, int]:

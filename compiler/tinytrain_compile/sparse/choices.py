@@ -66,7 +66,7 @@ def with_copies(
 ) -> tuple[LayerWays, ...]:
     """The same with a way for each low-rank copy of a layer's input, by its weight, in front of that with all of it.
 
-    Such a way is worth less by the error's share of the weight's gain.
+    Such a way is worth less by the error's share of the weight's gain. Finer copies are ways of their own.
     """
     return tuple(replace(item, ways=(*item.ways[:-1], *_copied(item, copies, gains), item.ways[-1])) for item in layers)
 
@@ -75,10 +75,11 @@ def _copied(item: LayerWays, copies: Mapping[str, Sequence[LowRank]], gains: Gai
     every, found = item.ways[-1], list[Way]()
     if every.entry.weight == "all":
         alone = gain_of(item.layer, replace(every.entry, bias=False), gains)
-        for how in copies.get(item.layer.weights[0].name, ()):
+        smallest = copies.get(item.layer.weights[0].name, ())
+        for number, how in ((number, how) for each in smallest for number, how in enumerate((each, *each.finer))):
             entry = replace(every.entry, activation=how.kind, ranks=_said_ranks(how, True))
-            gain = every.gain - lost_gain(how, alone)
-            found.append(Way(f"all, {how.kind}", entry, gain, every.elements, how))
+            gain, kind = every.gain - lost_gain(how, alone), f"all, {how.kind}" + ", finer" * number
+            found.append(Way(kind, entry, gain, every.elements, how))
     return found
 
 
