@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
 
 import numpy as np
 
@@ -99,8 +97,12 @@ class _Behind:
         self._needed: list[int] = []
         made: dict[str, int] = {}
         for place, node in enumerate(graph.nodes):
-            self._needed.append(reduce(or_, (made.get(value.name, 0) for value in node.inputs), 0))
-            made |= dict.fromkeys((value.name for value in node.outputs), self._needed[-1] | 1 << place)
+            needed = 0
+            for value in node.inputs:
+                needed |= made.get(value.name, 0)
+            self._needed.append(needed)
+            for value in node.outputs:
+                made[value.name] = needed | 1 << place
 
     def after(self, node: Node, first: Node) -> bool:
         """Whether a node can only run behind another one."""
