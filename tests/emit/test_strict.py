@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tinytrain_compile as tt
@@ -56,7 +57,10 @@ def test_no_warning(name: str, quant: str, tmp_path: Path, monkeypatch: pytest.M
     if "plans" in options:
         options["plans"] = options["plans"][quant]
     if quant == "int8":
-        options |= {"quant": "int8", "calib": DIGITS / "data.npz"}
+        with np.load(DIGITS / "data.npz") as data:
+            labels = data["y"]
+            np.savez("calib.npz", x=data["x"], y=np.eye(10, dtype=np.float32)[labels] if "loss" in options else labels)
+        options |= {"quant": "int8", "calib": "calib.npz"}
     Path("chosen.toml").write_text('[[update]]\nlayer = "conv3"\nbias = true\nweight = 8\nchosen = "device"\n')
     tt.compile(DIGITS / "digits.onnx", verify="none", name="m", **options).save(tmp_path / "out")
     check(tmp_path / "out")
