@@ -44,6 +44,7 @@ from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import update as int8_update
+from tinytrain_compile.ops.int8.steps import step_size
 from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -114,12 +115,13 @@ def sabotage(variant: str) -> None:
     if variant == "truncate":
 
         def truncated(w: Any, gradient: Any, scale: Any, _noise: Any, _salt: Any, limit: int) -> Any:
-            multiplier, exponent = int8_conv.step_size(*scale, fraction_bits=16)
+            multiplier, exponent = step_size(*scale, fraction_bits=16)
             per = (-1,) + (1,) * (w.ndim - 1)
             move = np.clip(fx.scaled(gradient, multiplier.reshape(per), exponent.reshape(per)), -(1 << 24), 1 << 24)
             return np.clip(np.trunc(w - move / 65536), -limit, limit).astype(np.int8)
 
         int8_update.updated_weight = int8_conv.updated_weight = truncated
+        int8_conv.is_one_sample = lambda *_: False
     if variant == "no zero point":
         for name in ("QConvUpdate", "QConvSum"):
             rule = OPS[name].reference

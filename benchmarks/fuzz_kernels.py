@@ -5,7 +5,8 @@ six boards in QEMU. Kernels of a few rows: calls of 1 and 3 rows on the host, of
 
     python benchmarks/fuzz_kernels.py --cases 200
     python benchmarks/fuzz_kernels.py --cases 200 --ops QConv QConvGradInput
-    python benchmarks/fuzz_kernels.py --keep done.jsonl --jobs 1       # again after an end: goes on where it was
+    python benchmarks/fuzz_kernels.py --keep done.jsonl --jobs 1       # again after an end: goes on where it was,
+                                                                       # unless kernels or cases have changed since
 
 Cases are numbered: the same number is the same case in every run, and the first ones are those of the tests.
 """
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -37,6 +39,12 @@ ALL = (*OPS, "Quantize", "QuantizeError", "QBiasSum", "QWeightApplyFine", "QMome
 CHOICES = (*ALL, *(op for op in VECTORS if op not in ALL))
 """Some have random cases of kernels on vectors alone."""
 TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "compiler/tinytrain_compile"
+SOURCES = (("runtime_c", "h"), (f"{PACKAGE}/lower", "py"), (f"{PACKAGE}/ops", "py"), ("testing/ops", "py"))
+"""Folder, and how names of files in it end."""
 
 
 def check_on_host(count: int, first: int, ops: Sequence[str] = ALL) -> int:
@@ -87,15 +95,24 @@ def checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
     return checks
 
 
+def sources() -> str:
+    """A digest of all that kernels, their references and their cases are made of."""
+    digest = sha256()
+    for folder, ending in SOURCES:
+        for path in sorted((ROOT / folder).rglob(f"*.{ending}")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
 class Done:
     """How many kernels ran, by check and first case; kept in a file of JSON lines, if there is one."""
 
     def __init__(self, path: Path | None, chosen: Sequence[str]) -> None:
-        self._path, self._ops = path, list(chosen)
+        self._path, self._ops, self._sources = path, list(chosen), sources()
         self.kernels = dict[tuple[str, int, int], int]()
         lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
         for line in map(json.loads, lines):
-            if line["ops"] == self._ops:
+            if line["ops"] == self._ops and line.get("sources") == self._sources:
                 self.kernels[line["check"], line["count"], line["first"]] = line["kernels"]
 
     def add(self, key: tuple[str, int, int], kernels: int) -> None:
@@ -104,6 +121,7 @@ class Done:
         if self._path is not None:
             check, count, first = key
             line = {"ops": self._ops, "check": check, "count": count, "first": first, "kernels": kernels}
+            line["sources"] = self._sources
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 

@@ -59,6 +59,7 @@ BARS = (
     Bar("autoencoder int8 step, M7", "autoencoder", DENSE, "cortex-m7", STEP, 14.04, 3.6, 2.5),
     Bar("autoencoder int8 step, M55", "autoencoder", DENSE, "cortex-m55", STEP, 12.24, 2.0, 1.0),
     Bar("autoencoder int8 / float32, M7", "autoencoder", DENSE, "cortex-m7", STEP, 3.9, 1.0, 0.7, ALL),
+    Bar("autoencoder int8 / float32, M4", "autoencoder", DENSE, "cortex-m4", STEP, 3.9, 1.0, 0.7, ALL),
     Bar("autoencoder int8 / float32, M55", "autoencoder", DENSE, "cortex-m55", STEP, 3.9, 1.0, 0.7, ALL),
     Bar("DS-CNN 49x10 inference, M4", "ds-cnn", HEAD, "cortex-m4", INFERENCE, 4.99, 3.9, 3.4),
     Bar("visual wake words inference, M4", "vww", HEAD, "cortex-m4", INFERENCE, 10.91, 9.5, 8.5),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypat
     assert len(calls) == total and out.read_text() == whole
 
 
-def test_command(own: Path, tmp_path: Path) -> None:
+def test_command(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = ("--updates", "4", "--orders", "1", "--jobs", "1", "--groups", "2", "-v")
     done = run("contribution", DIGITS / "digits.onnx", "--data", own, "-o", tmp_path / "g.csv", *few).check_success()
     assert (
@@ -181,6 +182,10 @@ def test_command(own: Path, tmp_path: Path) -> None:
     assert "\n  --arena" not in run("contribution", "--help").out  # no option; texts of others may name it
     assert "Measure what training" in run("contribution", "--help").out
     run("compile", DIGITS / "digits.onnx", "--dry-run", "--arena", "64KB").check_success()
+    model = tmp_path / "contribution"  # a model whose file has the name of a command
+    shutil.copyfile(DIGITS / "digits.onnx", model)
+    monkeypatch.chdir(tmp_path)
+    assert "model      contribution" in run("./contribution", "--dry-run", "--arena", "64KB").check_success().out
 
 
 @pytest.mark.parametrize(

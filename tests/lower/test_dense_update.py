@@ -10,27 +10,26 @@ import pytest
 
 from testing.boards import measure
 from testing.ops import case_quantised as quantised
-from testing.ops.case import Case
+from testing.ops.case import Case, make
 from tests.lower import kernel_harness
 from tests.lower.kernel_harness import build, compare, run
+from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv import step_size
 from tinytrain_compile.ops.int8.conv_form import is_rank_one
+from tinytrain_compile.ops.int8.steps import ROW_BITS, row_moves
 
 SHAPES = ((24, 9), (37, 6), (3, 5), (64, 1))
 """Inputs, outputs: whole words or not."""
-SCALES = (-60, -40, -32, -25, -18, -9, 20)
+SCALES = (-60, -40, -32, -25, -18, -7, 20)
 """Exponents of a step: no weight moves, some do, all do, far beyond the limit."""
-LIFTS = range(-48, -32)
-"""Exponents for which there are instructions."""
 HEADER = "tt_dense_update.h"
 
 
 def case(fine: bool, inputs: int, outputs: int, exponent: int) -> Case:
     """With some gradients that are 0, and shifts that differ from row to row."""
     rng = np.random.default_rng([inputs, outputs, exponent + 100, fine])
-    make = quantised.qconv_update_fine if fine else quantised.qconv_update
-    made = make(rng, ((1, 1, 1, inputs), outputs, ConvAttrs((1, 1))), 0)
+    new = quantised.qconv_update_fine if fine else quantised.qconv_update
+    made = new(rng, ((1, 1, 1, inputs), outputs, ConvAttrs((1, 1))), 0)
     w, x, g, multiplier, _, rate, p, *rest = made.arrays
     g = np.where(rng.random(g.shape) < 0.3, 0, g).astype(np.int8)
     shift = rng.integers(-3, 4, multiplier.shape).astype(np.int8)
@@ -38,17 +37,28 @@ def case(fine: bool, inputs: int, outputs: int, exponent: int) -> Case:
     return replace(made, arrays=(w, x, g, multiplier, shift, scaled, p, *rest))
 
 
-CASES = [case(fine, *shape, exponent) for fine in (False, True) for shape in SHAPES for exponent in SCALES]
+def with_squares(plain: Case) -> Case:
+    """The same update that adds up squares."""
+    rows = np.arange(2 * plain.arrays[0].shape[0], dtype=np.int32).reshape(-1, 2)
+    return make(f"{plain.op}Squared", (*plain.arrays, rows), plain.attrs)
+
+
+PLAIN = [case(fine, *shape, exponent) for fine in (False, True) for shape in SHAPES for exponent in SCALES]
+CASES = [*PLAIN, *map(with_squares, PLAIN[::5])]
 
 
 def test_rows_go_all_ways() -> None:
-    """Rest, by instructions, and the long way: the cases have rows of each."""
+    """Rest, move by some, and by more than a step of 16 bits can: the cases have rows of each."""
     assert all(is_rank_one(made.node()) for made in CASES)
-    exponents = np.concatenate([step_size(*made.arrays[3:7], 8)[1] for made in CASES])
-    inside = np.isin(exponents, LIFTS)
-    assert inside.sum() > 50
-    assert (exponents < min(LIFTS)).sum() > 50
-    assert (exponents > max(LIFTS)).sum() > 50
+    assert all(row_form(made.node()) is None for made in PLAIN), "a sum over rows is another definition"
+    found = [
+        np.abs(row_moves(made.arrays[1], made.arrays[2], 0, made.arrays[3:7], ROW_BITS)).max(axis=3) for made in CASES
+    ]
+    largest = np.concatenate([moves.ravel() for moves in found])
+    assert (largest == 0).sum() > 50
+    assert ((largest > 0) & (largest < 256)).sum() > 20
+    assert ((largest > 256) & (largest < 64 * 256)).sum() > 5
+    assert (largest > 64 * 256).sum() > 20
 
 
 def check_on_host(folder: Path) -> None:
@@ -70,10 +80,15 @@ def test_cores_give_the_bytes_of_the_reference(target: str) -> None:
 @pytest.mark.parametrize(
     ("code", "mutant"),
     [
-        ("most = row->g * largest;", "most = row->g;"),
-        ("row->w[i] >= row->limit ||", "row->w[i] > row->limit ||"),
-        ("row->g * (row->x[i] >> TT_LIFT)", "row->g * (row->x[i] >> 6)"),
-        ("word += (uint32_t)inputs * TT_GOLDEN)", "word += (uint32_t)inputs)"),
+        ("upper * largest <", "upper <"),
+        ("step < -most || step > most", "false"),
+        ("row->g * (row->x[i] >> TT_LIFT)", "row->g * row->x[i]"),
+        ("rests && row.w[i] < limit &&", "rests && row.w[i] <= limit &&"),
+        ("row->x[i] >> 16) + (1 << 15)", "row->x[i] >> 16)"),
+        ("p, TT_FINE_BITS)", "p, TT_ROW_BITS)"),
+        ("word += (uint32_t)words * TT_GOLDEN)", "word += (uint32_t)words)"),
+        ("mixed ^ mixed >> 16", "mixed"),
+        ("squares += (x[i] >> TT_LIFT)", "squares += x[i]"),
     ],
 )
 def test_a_wrong_helper_is_noticed(code: str, mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -19,11 +20,10 @@ from tinytrain_compile.ops.int8.conv import (
     QConvAttrs,
     QConvGradInputAttrs,
     QConvUpdateAttrs,
-    moved_weight,
-    step_size,
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs, QRescaleAttrs, QuantAttrs
+from tinytrain_compile.ops.int8.steps import FINE_BITS, ROW_BITS, moved_weight, rounded_rows, row_moves, step_size
 from tinytrain_compile.ops.int8.update import (
     first_exponent,
     needed_exponent,
@@ -137,19 +137,63 @@ def test_stochastic_rounding_has_no_bias() -> None:
     assert top.tolist() == [127]
 
 
-def test_noise_is_uniform_and_independent() -> None:
+def of_rows(state: int, salt: int, count: int) -> fx.Ints:
+    return fx.noise_of_rows(state, salt, 1, count)[0]
+
+
+@pytest.mark.parametrize("noise", [fx.noise_bytes, of_rows])
+def test_noise_is_uniform_and_independent(noise: Callable[[int, int, int], fx.Ints]) -> None:
     """Between weights near each other, and between one update and the next; a sum over a filter is no noisier."""
     for seed in range(5):
         state = int(np.random.default_rng(seed).integers(0, 2**32))
         after = int(op_def("NoiseTick").reference((np.asarray(state, np.uint32),), op_def("NoiseTick").attrs())[0])
-        first, second = fx.noise_bytes(state, 99, 65536), fx.noise_bytes(after, 99, 65536)
-        counts = np.bincount(first, minlength=256)
-        assert float((np.square(counts - 256) / 256).sum()) < 400
+        first, second = noise(state, 99, 65536), noise(after, 99, 65536)
+        for lane in (first, *(first[k::4] for k in range(4))):
+            expected = lane.size / 256
+            assert float((np.square(np.bincount(lane, minlength=256) - expected) / expected).sum()) < 400
         assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.03
         for lag in (*range(1, 33), 48, 64, 96):
             assert abs(float(np.corrcoef(first[:-lag], first[lag:])[0, 1])) < 0.05, lag
         filters = (first[: 65536 // 27 * 27].reshape(-1, 27) - 127.5).sum(axis=1)
         assert 0.8 < float(filters.var()) / (27 * (256**2 - 1) / 12) < 1.25
+
+
+def test_every_row_begins_with_a_word_of_noise() -> None:
+    rows = fx.noise_of_rows(7, 8, 3, 6)
+    assert rows.tolist() == fx.noise_of_rows(7, 8, 1, 24)[0].reshape(3, 8)[:, :6].tolist()
+
+
+@pytest.mark.parametrize(("bits", "rounding"), [(ROW_BITS, 1 / 1024), (FINE_BITS, 2.0**-26)])
+def test_a_dense_layers_step_is_its_gradient_times_the_rate(bits: int, rounding: float) -> None:
+    """Against products of real numbers: within what the row's step and the move are rounded by, however far."""
+    rng = np.random.default_rng(5)
+    x, g = rng.integers(-128, 128, (1, 1, 1, 40)), rng.integers(-127, 128, (1, 1, 1, 9))
+    multiplier, shift = fx.split_factors(rng.uniform(1e3, 1e4, 9))
+    rate, p = np.asarray(split_rate(np.float32(1e-6))), np.asarray([-6, 0])
+    factor = multiplier * 2.0 ** (shift - 31.0) * float(np.float32(1e-6)) * 2.0**-6 * 256
+    wanted = (factor * g.ravel())[:, None] * (x.ravel() + 5)
+    moves = row_moves(x, g, -5, (multiplier, shift, rate, p), bits)[:, 0, 0, :]
+    assert np.abs(wanted).max() > 100
+    assert (np.abs(moves - wanted) <= 0.5 + np.abs(x.ravel() + 5) * rounding + 1e-6).all()
+    huge = row_moves(x, g, -5, (multiplier, shift + 12, rate, p), bits)[:, 0, 0, :]
+    assert np.abs(huge).max() > 256 * 256
+    assert (np.abs(huge - 4096 * wanted) <= 0.5 + np.abs(x.ravel() + 5) * rounding + 4e-3).all()
+
+
+def test_a_dense_layers_noise_has_no_bias() -> None:
+    """Over 4,096 words of noise: small steps, and some of more than 16 bits."""
+    rng = np.random.default_rng(6)
+    count, w = 4096, np.asarray([0, -3, 5, 90], np.int8).repeat(5).reshape(4, 1, 1, 5)
+    x, g = np.asarray([-128, -5, 1, 60, 127]).reshape(1, 1, 1, 5), np.asarray([-127, 9, 100, -1]).reshape(1, 1, 1, 4)
+    multiplier, shift = fx.split_factors(np.asarray([2.3e-5, 2.9e-6, 5.3e-7, 1.5e-4]) * 2.0**20)
+    scale = multiplier, shift, np.asarray(split_rate(np.float32(2.0**-12))), np.asarray([0, 0])
+    states = rng.integers(0, 2**32, count)
+    moves = row_moves(x, g, -5, scale, ROW_BITS)
+    mean = sum(rounded_rows(w, moves, state, 3, 127).astype(np.float64) for state in states) / count
+    factor = multiplier * 2.0 ** (shift - 31.0) * 2.0**-12
+    exact = w - ((factor * g.ravel())[:, None] * (x.ravel() + 5)).reshape(w.shape)
+    assert np.abs(exact - w).max() > 64 and np.abs(exact).max() < 127 and (np.abs(exact - w) < 0.5).any()
+    assert np.abs(mean - exact).max() < 0.75 / 256 + 4 * 0.5 / np.sqrt(count)
 
 
 def test_exponents_follow_peaks() -> None:

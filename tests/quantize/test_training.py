@@ -32,6 +32,7 @@ from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import error as int8_error
+from tinytrain_compile.ops.int8 import steps as int8_steps
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.update import split_rate, update_exponent
 
@@ -74,7 +75,7 @@ def test_an_integer_step_is_float_sgd_on_the_real_parameter(model: Callable[[], 
         name = node.inputs[0].name
         total, exponent = sums[name]
         multiplier, shift = (constants[value.name] for value in node.inputs[2:4])
-        size, power = int8_conv.step_size(multiplier, shift, shared, np.asarray([exponent, 0]), 0)
+        size, power = int8_steps.step_size(multiplier, shift, shared, np.asarray([exponent, 0]), 0)
         move = total * per_channel(size * 2.0**power, total)
         real = (move * per_channel(scales[name], total)).reshape(gradients[name].shape)
         np.testing.assert_allclose(real, np.float32(rate) * gradients[name], rtol=1e-6, atol=0)

@@ -22,7 +22,7 @@ from tests.runtime_c.fixed_point_helpers import (
 from tests.runtime_c.fixed_point_helpers import aligned as _aligned
 from tests.runtime_c.fixed_point_helpers import error as _error
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.int8.conv import moved_weight
+from tinytrain_compile.ops.int8.steps import moved_weight
 
 WIDE = between(-383, 383, -383, -128, 0, 1, 383)
 """int16 that kernels multiply: bytes less a zero point."""

@@ -12,9 +12,9 @@ import numpy as np
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8 import loss as int8_loss
-from tinytrain_compile.ops.int8.conv import moved_weight
 from tinytrain_compile.ops.int8.momentum import moved_velocity
 from tinytrain_compile.ops.int8.pointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
+from tinytrain_compile.ops.int8.steps import moved_weight
 from tinytrain_compile.ops.int8.update import first_exponent, multiply_rate, probe_exponent, split_rate, update_exponent
 from tinytrain_compile.ops.int8.update_fine import moved_fine
 

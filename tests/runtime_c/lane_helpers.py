@@ -21,7 +21,7 @@ from tests.runtime_c.fixed_point_helpers import (
     error,
 )
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.int8.conv import moved_weight
+from tinytrain_compile.ops.int8.steps import moved_weight
 
 NEAR = between(-31, 31, -31, -30, -1, 0, 1, 31)
 """Shifts as vectors take them."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from testing import models
@@ -159,3 +160,38 @@ def test_integer_gradients_have_the_norm_of_real_ones(batch: int, store: str) ->
     assert found[0].keys() == found[1].keys()
     for name, squares in found[1].items():
         assert 0.85 * squares < found[0][name] < 1.15 * squares, name
+
+
+SLOPED = """<ir_version: 8, opset_import: ["": 17]>
+net (float[1,4] x) => (float[1,3] y) <float[5,4] w = {%s}, float slope = {0.5}, float[3,5] v = {%s}> {
+    h = Gemm<transB=1>(x, w)
+    a = PRelu(h, slope)
+    y = Gemm<transB=1>(a, v)
+}"""
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_parameter_of_one_number_counts_too(batch: int) -> None:
+    """The slope of a PReLU, which has no rows."""
+    rng = np.random.default_rng(1)
+    numbers = [", ".join(f"{value:.3f}" for value in rng.normal(0, 1, count)) for count in (20, 15)]
+    model = onnx.parser.parse_model(SLOPED % tuple(numbers))
+    graphs = [
+        fuse_updates(chain.train_graph(model, learning_rate=RATE, batch=batch, **options))
+        for options in ({}, {"clip_norm": 0.01})
+    ]
+    plain, clipped = map(Trainer, graphs)
+    before, ((x, y), *_) = dict(plain.state), batches(graphs[0])
+    for _ in range(1 if batch > 1 else 2):  # a single sample by the norm of the step before
+        plain.state |= {name: value for name, value in clipped.state.items() if name in plain.state}
+        before = dict(plain.state)
+        plain.step(x, y)
+        clipped.step(x, y)
+    moves = {name: before[name].astype(np.float64) - plain.state[name] for name in ("w", "slope", "v")}
+    norm = np.sqrt(sum(np.sum((move / RATE) ** 2) for move in moves.values()))
+    assert moves["slope"] != 0
+    if batch > 1:
+        assert abs(moves["slope"]) > 0.1 * RATE * norm
+        assert_moves(before, clipped.state, {name: move / RATE * 0.01 / norm for name, move in moves.items()})
+    else:
+        np.testing.assert_allclose(clipped.state["slope.gradient_squares"], (moves["slope"] / RATE) ** 2, rtol=1e-3)

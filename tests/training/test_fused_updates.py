@@ -16,7 +16,7 @@ from tests.training.nets import ops, shared_weight
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.types import External, Graph, Node
+from tinytrain_compile.ir.types import External, Graph, Node, Value
 from tinytrain_compile.ops.fused_update import PAIRS
 from tinytrain_compile.ops.names import trained
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
@@ -110,6 +110,18 @@ def test_a_kernel_of_the_user_keeps_its_gradient() -> None:
     train = fuse_updates(replace(plain, graph=replace(plain.graph, nodes=nodes)))
     assert given in train.graph.nodes
     assert len(fused(train)) == len(fused(fuse_updates(plain))) - 1
+
+
+def test_the_graph_is_not_walked_for_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was: most of the time that a network of a thousand layers took."""
+    train, walks, ancestors = chain.train_graph(models.mlp()), list[int](), Graph.ancestors
+
+    def counted(self: Graph, targets: tuple[Value, ...]) -> frozenset[str]:
+        walks.append(len(targets))
+        return ancestors(self, targets)
+
+    monkeypatch.setattr(Graph, "ancestors", counted)
+    assert len(fused(fuse_updates(train))) > 1 >= len(walks)
 
 
 def test_nothing_to_fuse_is_the_same_graph() -> None:

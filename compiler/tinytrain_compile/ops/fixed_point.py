@@ -128,3 +128,15 @@ def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
     word ^= word >> np.uint64(15)
     word = (word * np.uint64(1664525) + np.uint64(1013904223)) & np.uint64(0xFFFFFFFF)
     return (word >> np.uint64(24)).astype(np.int64)
+
+
+def noise_of_rows(state: Any, salt: Any, rows: int, count: int) -> Ints:
+    """The same for rows of `count` weights: a mixed word serves four neighbours of a row, its lowest byte the first."""
+    words = -(-count // 4)
+    start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)
+    word = (start + np.arange(rows * words, dtype=np.uint64) * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
+    word ^= word >> np.uint64(15)
+    word = (word * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
+    word ^= word >> np.uint64(16)
+    each = (word[:, None] >> (np.arange(4, dtype=np.uint64) * np.uint64(8))) & np.uint64(255)
+    return each.reshape(rows, 4 * words)[:, :count].astype(np.int64)

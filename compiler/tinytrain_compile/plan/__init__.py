@@ -16,7 +16,7 @@ from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
 from tinytrain_compile.plan.prepared import choose_prepared, prepared_as_locked, with_prepared
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
-from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, happened, select
+from tinytrain_compile.plan.selection import Answer, Event, Row, Selection, select
 from tinytrain_compile.plan.slices import SlicedPlan, sliced, step_pieces
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
@@ -45,7 +45,6 @@ __all__ = [
     "arena_bound",
     "build_model",
     "choose_prepared",
-    "happened",
     "live_buffers_at",
     "load_per_step",
     "may_stream",

@@ -39,11 +39,12 @@ class Row:
 
     def counts(self, selection: Selection) -> bool:
         """Whether it is there to be kept to."""
-        return self.only_if is None or happened(self.only_if, selection)
+        return self.only_if is None or not self.only_if.isdisjoint(enumerate(selection))
 
     def load(self, selection: Selection) -> int:
         """What a selection makes of the sum."""
-        return self.base + sum(amount for event, amount in self.terms if happened(event, selection))
+        taken = frozenset(enumerate(selection))  # made once: a row may have hundreds of terms
+        return self.base + sum(amount for event, amount in self.terms if not event.isdisjoint(taken))
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,6 @@ class Answer:
     selection: Selection | None
     gain: int
     best_gain: int
-
-
-def happened(event: Event, selection: Selection) -> bool:
-    """Whether any of the ways of an event is taken."""
-    return not event.isdisjoint(enumerate(selection))
 
 
 def _add_rows(model: cp_model.CpModel, taken: Sequence[Sequence[cp_model.IntVar]], rows: Sequence[Row]) -> None:

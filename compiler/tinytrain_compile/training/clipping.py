@@ -14,6 +14,7 @@ import numpy as np
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import Node, Phase, Value
 from tinytrain_compile.ops.clip import ClipAttrs, SquareTotalAttrs
+from tinytrain_compile.ops.shape import ReshapeAttrs
 from tinytrain_compile.training.options import TrainingOptions
 
 
@@ -124,4 +125,7 @@ class Clipping:
             self.updates.append((squares, after))
 
     def _rows(self, parameter: Value, gradient: Value) -> Value:
+        if gradient.shape == ():  # a slope of PReLU, a factor of a residual: one row
+            one = f"{parameter.name}.one_row"
+            gradient = self._builder.emit("Reshape", (gradient,), ReshapeAttrs((1,)), one, phase=self._phase)
         return self._builder.emit("RowSquares", (gradient,), name=f"{parameter.name}.rows", phase=self._phase)

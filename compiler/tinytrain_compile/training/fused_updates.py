@@ -71,6 +71,7 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
         for value in node.inputs:
             readers.setdefault(value.name, []).append(node)
     wanted = {graph.guard, *(value.name for value in graph.outputs)}
+    behind = _Behind(graph)
     found: dict[str, _Fusing] = {}
     for node in graph.nodes:
         g = operands(node).get("g") if alias_of(node) else None
@@ -83,21 +84,46 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
         if not alone or fused_pair(gradient.op, node.op, squares is not None) is None:
             continue
         plain = gradient.external is None and node.external is None and gradient.phase == node.phase
-        if plain and _waiting_bytes(graph, gradient, node, readers) <= g.size_bytes:
+        if plain and _waiting_bytes(graph, gradient, node, readers, behind) <= g.size_bytes:
             found[node.name] = _Fusing(gradient, squares)
     return found
 
 
-def _waiting_bytes(graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]]) -> int:
+class _Behind:
+    """What depends on what: a bit set for each node, made once, since every update asks."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._places = {node.name: place for place, node in enumerate(graph.nodes)}
+        self._needed: list[int] = []
+        made: dict[str, int] = {}
+        for place, node in enumerate(graph.nodes):
+            needed = 0
+            for value in node.inputs:
+                needed |= made.get(value.name, 0)
+            self._needed.append(needed)
+            for value in node.outputs:
+                made[value.name] = needed | 1 << place
+
+    def after(self, node: Node, first: Node) -> bool:
+        """Whether a node can only run behind another one."""
+        return bool(self._needed[self._places[node.name]] >> self._places[first.name] & 1)
+
+
+def _waiting_bytes(
+    graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], behind: _Behind
+) -> int:
     """Bytes of the gradient's operands that must wait for other readers of what the update overwrites.
 
     Those readers that come before the gradient in any order do not count, and what they read themselves is there.
     """
-    before = graph.ancestors(gradient.inputs)
     overwritten = {update.inputs[source].name for _, source in alias_of(update)}
-    later = [node for name in overwritten for node in readers[name] if node is not update and node.name not in before]
-    held = {value.name for node in later for value in node.inputs} | set(graph.constants)
-    return sum(value.size_bytes for value in _distinct(gradient.inputs) if value.name not in held) if later else 0
+    others = [node for name in overwritten for node in readers[name] if node is not update]
+    later = [node for node in others if not behind.after(gradient, node)]
+    if not later:
+        return 0
+    held = {value.name for node in later for value in node.inputs}
+    waiting = (value for value in _distinct(gradient.inputs) if value.name not in graph.constants)
+    return sum(value.size_bytes for value in waiting if value.name not in held)
 
 
 def _distinct(values: Sequence[Value]) -> list[Value]:

@@ -68,6 +68,7 @@ WRITES_FIRST = {
     "tt_depthwise_ends": 1,
     "tt_dense_update": 1,
     "tt_dense_update_fine": 2,
+    "tt_dense_squares": 1,
     "tt_passed_bits8": 1,
     "tt_depthwise_rows3": 1,
     "tt_depthwise8": 2,

@@ -29,6 +29,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
     is_dense,
     is_depthwise,
+    is_one_sample,
     is_product,
     is_rank_one,
     stored_dtypes,
@@ -36,6 +37,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, row_sum_attrs, rows_of_sum
+from tinytrain_compile.ops.int8.steps import ROW_BITS, rounded_rows, row_moves, updated_weight
 from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
@@ -283,27 +285,6 @@ def weight_gradient(x: Array, g: Array, x_zero: int, conv: ConvAttrs) -> Any:
     return op_def("ConvGradWeight").reference(arrays, conv)[0].astype(np.int64)
 
 
-def updated_weight(w: Array, gradient: Any, scale: tuple[Array, ...], noise: Array, salt: Array, limit: int) -> Array:
-    """int8 weights after one step with stochastic rounding; `scale` = (multiplier, shift, rate, p), see step_size."""
-    multiplier, exponent = step_size(*scale, fraction_bits=8)
-    per_channel = (-1,) + (1,) * (w.ndim - 1)
-    random = fx.noise_bytes(noise, salt, w.size).reshape(w.shape)
-    return moved_weight(w, gradient, (multiplier.reshape(per_channel), exponent.reshape(per_channel)), random, limit)
-
-
-def moved_weight(w: Array, gradient: Any, step: tuple[Any, Any], random: Any, limit: Any) -> Array:
-    """int8 weights less gradient times step (in 1/256 of a weight), rounded by a random byte (tt_moved_weight)."""
-    move = np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
-    noisy = (w.astype(np.int64) << 8) - move + random
-    return np.clip(noisy >> 8, -limit, limit).astype(np.int8)
-
-
-def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_bits: int) -> tuple[Any, Any]:
-    """Per-channel (multiplier, exponent) for fx.scaled: channel constant times rate times 2**p, with fraction bits."""
-    exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
-    return fx.high_multiply(multiplier, int(rate[0])), exponent
-
-
 def apply_attrs(node: Node) -> Attrs:
     """Of what applies the sum over rows of an update of a weight."""
     attrs = node.attrs
@@ -343,9 +324,12 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[T
 
 
 def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
-    w, x, g, multiplier, shift, rate, p, noise, salt = arrays
+    w, x, g, *scale, noise, salt = arrays
+    if is_one_sample(x.shape, attrs.conv):
+        moves = row_moves(x, g, attrs.x_zero, tuple(scale), ROW_BITS)
+        return (rounded_rows(w, moves, noise, salt, attrs.limit),)
     gradient = weight_gradient(x, g, attrs.x_zero, attrs.conv)
-    return (updated_weight(w, fx.saturate(gradient), (multiplier, shift, rate, p), noise, salt, attrs.limit),)
+    return (updated_weight(w, fx.saturate(gradient), tuple(scale), noise, salt, attrs.limit),)
 
 
 Q_CONV_UPDATE = register(

@@ -221,13 +221,18 @@ def backward_dense(node: Node) -> DenseTiles | None:
     return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
-RANK_ONE = ("QConvUpdate", "QConvUpdateFine")
+RANK_ONE = ("QConvUpdate", "QConvUpdateFine", "QConvUpdateSquared", "QConvUpdateFineSquared")
 """Updates that have a kernel of their own for one pixel."""
+
+
+def is_one_sample(inputs: tuple[int, ...], conv: ConvAttrs) -> bool:
+    """Whether the gradient of a weight is one product, of an error and an input. inputs: their shape, channels last."""
+    return is_product(conv) and math.prod(inputs[:3]) == 1
 
 
 def is_rank_one(node: Node) -> bool:
     """Whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
-    return node.op in RANK_ONE and is_product(geometry(node)) and math.prod(operand(node, "x").shape[:3]) == 1
+    return node.op in RANK_ONE and is_one_sample(operand(node, "x").shape, geometry(node))
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:

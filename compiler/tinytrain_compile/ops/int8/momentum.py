@@ -18,9 +18,9 @@ from tinytrain_compile.ops.int8.conv import (
     BACKWARD,
     QConvUpdateAttrs,
     channel_sum_bound,
-    updated_weight,
     weight_gradient,
 )
+from tinytrain_compile.ops.int8.steps import updated_weight
 from tinytrain_compile.ops.int8.update import channel_sums
 from tinytrain_compile.ops.int8.update_fine import expect_fraction, updated_fine
 from tinytrain_compile.ops.names import Named, named

@@ -26,6 +26,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_dense,
     is_depthwise,
     is_product,
+    is_rank_one,
 )
 from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.row_form import RowForm, RowSum
@@ -131,6 +132,8 @@ def rows_of_sum(
         maps = own.several(*names)
         if any(len(value.shape) != 4 or value.shape[0] != 1 for value in maps):
             return None
+        if is_rank_one(node):
+            return None  # its definition is another one than that of a sum
         parameter, added = node.inputs[0], node.attrs
         reach, step, pad, shape = 1, 1, 0, parameter.shape
         if conv is not None:

@@ -15,11 +15,10 @@ from tinytrain_compile.ops.int8.conv import (
     QWeightApplyAttrs,
     as_weight,
     channel_sum_bound,
-    step_size,
-    updated_weight,
 )
 from tinytrain_compile.ops.int8.error import error_operands, expect_dtypes
 from tinytrain_compile.ops.int8.rows import RowSumAttrs, row_sum_attrs, rows_of_sum
+from tinytrain_compile.ops.int8.steps import step_size, updated_weight
 
 
 @dataclass(frozen=True)

@@ -19,26 +19,29 @@ from tinytrain_compile.ops.int8.conv import (
     QWeightApplyAttrs,
     apply_attrs,
     as_weight,
-    step_size,
     weight_gradient,
 )
+from tinytrain_compile.ops.int8.conv_form import is_one_sample
 from tinytrain_compile.ops.int8.rows import rows_of_sum
+from tinytrain_compile.ops.int8.steps import FINE_BITS, moves_of, row_moves, weight_steps
 
 
 def moved_fine(w: Array, fraction: Array, gradient: Any, step: tuple[Any, Any], limit: Any) -> tuple[Array, Array]:
     """(weights, fractions) less gradient times step (in 1/256 of a weight), within +-limit (tt_moved_fine)."""
-    move = np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
+    return less_moves(w, fraction, moves_of(gradient, step), limit)
+
+
+def less_moves(w: Array, fraction: Array, moves: Any, limit: Any) -> tuple[Array, Array]:
+    """(weights, fractions) less moves in 1/256 of a weight, within +-limit."""
     bound = np.asarray(limit, np.int64) * 256
-    v = np.clip(w.astype(np.int64) * 256 + fraction - move, -bound, bound)
+    v = np.clip(w.astype(np.int64) * 256 + fraction - moves, -bound, bound)
     rounded = (v + 128) >> 8
     return rounded.astype(np.int8), (v - rounded * 256).astype(np.int8)
 
 
 def updated_fine(w: Array, fraction: Array, gradient: Any, scale: tuple[Array, ...], limit: int) -> tuple[Array, Array]:
-    """(weights, fractions) after one step; `scale` = (multiplier, shift, rate, p), see qconv.step_size."""
-    multiplier, exponent = step_size(*scale, fraction_bits=8)
-    shape = (-1,) + (1,) * (w.ndim - 1)
-    return moved_fine(w, fraction, gradient, (multiplier.reshape(shape), exponent.reshape(shape)), limit)
+    """(weights, fractions) after one step; `scale` = (multiplier, shift, rate, p), see step_size."""
+    return moved_fine(w, fraction, gradient, weight_steps(w, scale), limit)
 
 
 def expect_fraction(op: str, w: Value, fraction: Value) -> None:
@@ -58,6 +61,9 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[T
 
 def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
     w, x, g, *scale, fraction = arrays
+    if is_one_sample(x.shape, attrs.conv):
+        moves = row_moves(x, g, attrs.x_zero, tuple(scale), FINE_BITS)
+        return less_moves(w, fraction, moves, attrs.limit)
     gradient = fx.saturate(weight_gradient(x, g, attrs.x_zero, attrs.conv))
     return updated_fine(w, fraction, gradient, tuple(scale), attrs.limit)
 

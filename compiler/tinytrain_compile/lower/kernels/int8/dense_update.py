@@ -16,7 +16,7 @@ LIFT_BITS = 7
 
 
 def dense_update(node: Node) -> KernelSpec | None:
-    """QConvUpdate and QConvUpdateFine of one pixel, without squares: inputs are widened once; None: it is another."""
+    """QConvUpdate and QConvUpdateFine of one pixel, with squares or without: inputs are widened once; None: another."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
     if not is_rank_one(node):
@@ -31,7 +31,11 @@ def dense_update(node: Node) -> KernelSpec | None:
 
     wide = te.compute((inputs,), lifted, "wide")
     steps = (address(g), address(multiplier), address(shift), address(rate), p[0])
-    numbers = (i32(outputs), i32(inputs), i32(attrs.limit))
+    rows = tensors(node, "rows?")
+    count = i32(outputs)
+    if rows:
+        count = call_int("tt_dense_squares", address(rows[0]), address(wide), address(g), count, i32(inputs))
+    numbers, summed = (count, i32(inputs), i32(attrs.limit)), [None for _ in rows]
     if "fraction" in operands(node):
         fraction = flat_tensor(node, "fraction")
 
@@ -40,11 +44,11 @@ def dense_update(node: Node) -> KernelSpec | None:
                 "tt_dense_update_fine", address(w), address(fraction), address(wide), *steps, *numbers, dtype="int8"
             )
 
-        return KernelSpec([w, x, g, *scale, fraction], [te.compute((1,), fine, "out"), None], plain)
+        return KernelSpec([w, x, g, *scale, fraction, *rows], [te.compute((1,), fine, "out"), None, *summed], plain)
     noise, salt = tensors(node, "noise", "salt")
 
     def moved(_i: Expr) -> Expr:
         seed = call_int("tt_noise_seed", noise[0], salt[0])
         return call_int("tt_dense_update", address(w), address(wide), *steps, seed, *numbers, dtype="int8")
 
-    return KernelSpec([w, x, g, *scale, noise, salt], [te.compute((1,), moved, "out")], plain)
+    return KernelSpec([w, x, g, *scale, noise, salt, *rows], [te.compute((1,), moved, "out"), *summed], plain)
