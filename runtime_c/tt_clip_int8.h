@@ -4,6 +4,7 @@
 #ifndef TT_CLIP_INT8_H
 #define TT_CLIP_INT8_H
 
+#include "tt_exponents.h"
 #include "tt_qloss.h"
 
 /* The square of a gradient, of which more than +-limit does not count: so many fit into 64 bits. */

@@ -3,7 +3,7 @@
 #ifndef TT_STATE_INT8_H
 #define TT_STATE_INT8_H
 
-#include "tt_fixed.h"
+#include "tt_exponents.h"
 #include "tt_state.h"
 
 /* int8 within +-limit. */

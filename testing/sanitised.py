@@ -23,11 +23,12 @@ Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))
 HEAD = """#include "tt_float_pairs.h"
 #include "tt_mve.h"
-#include "tt_mve_windows.h"
+#include "tt_mve_errors.h"
 #include "tt_mve_pool.h"
 #include "tt_dense.h"
 #include "tt_dense_update.h"
-#include "tt_dsp_tiles.h"
+#include "tt_dsp_rows.h"
+#include "tt_exponents.h"
 #include "tt_mve_float.h"
 #include <stdbool.h>
 #include <stdio.h>

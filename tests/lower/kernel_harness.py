@@ -31,7 +31,8 @@ INCLUDED = (
     *(
         "tt_clip.h",
         "tt_clip_int8.h",
-        "tt_dsp_tiles.h",
+        "tt_exponents.h",
+        "tt_dsp_rows.h",
         "tt_dense.h",
         "tt_dense_update.h",
         "tt_float_pairs.h",

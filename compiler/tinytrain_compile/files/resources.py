@@ -6,17 +6,19 @@ import re
 from pathlib import Path
 
 HEADERS = (
-    *("tt_config.h", "tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_qloss.h"),
+    *("tt_config.h", "tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_exponents.h", "tt_qloss.h"),
     *(
         "tt_dsp_sums.h",
         "tt_dsp_direct.h",
         "tt_dsp.h",
         "tt_dsp_tiles.h",
+        "tt_dsp_rows.h",
         "tt_dense.h",
         "tt_dense_update.h",
         "tt_mve_sums.h",
         "tt_mve.h",
         "tt_mve_windows.h",
+        "tt_mve_errors.h",
         "tt_mve_pool.h",
         "tt_mve_float.h",
         "tt_state.h",

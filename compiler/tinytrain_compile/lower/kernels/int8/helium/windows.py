@@ -31,7 +31,7 @@ BYTES = 16
 LARGEST_OFFSET, LARGEST_AREA = 127, 254
 """Bytes that a load reaches; taps of a kernel, whose places are bytes."""
 KEPT = {"": 0, "value": 1, "bits": 2}
-"""TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_mve_windows.h, by MaskAttrs.kind."""
+"""TT_ALL_KEPT, TT_KEPT_BY_VALUE, TT_KEPT_BY_BITS of tt_mve_errors.h, by MaskAttrs.kind."""
 _ROW, _VECTOR, _SUM = 6, 2, 9
 """Instructions of a row of a band and of eight pixels of it; of a vector of taps for four sums."""
 

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/* Data gradients of depthwise convolutions on vectors (Helium). Where there are none, plain C gives the same bits. */
+#ifndef TT_MVE_ERRORS_H
+#define TT_MVE_ERRORS_H
+
+#include "tt_mve_windows.h"
+
+/* How the last operand tells which errors are kept: see MaskAttrs. */
+#define TT_ALL_KEPT 0
+#define TT_KEPT_BY_VALUE 1
+#define TT_KEPT_BY_BITS 2
+typedef struct tt_keep {
+    int32_t kind, low, high;
+} tt_keep;
+
+static inline TT_ALWAYS tt_keep tt_keep_of(int32_t kind, int32_t low, int32_t high)
+{
+    return (tt_keep){kind, low, high};
+}
+
+/* -1 where the errors from element `at` on, `step` apart, are kept; bits: of whole bytes of channels. */
+static inline TT_ALWAYS tt_i32x4 tt_kept_x4(const void *mask, int32_t at, int32_t step, tt_keep keep)
+{
+    if (keep.kind == TT_KEPT_BY_VALUE) {
+#if TT_HAS_MVE
+        const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step);
+        return tt_passes_x4(vldrbq_gather_offset_s32((const int8_t *)mask + at, places), keep.low, keep.high);
+#else
+        const int8_t *const from = (const int8_t *)mask + at;
+        return tt_passes_x4(tt_lanes(from[0], from[step], from[2 * step], from[3 * step]), keep.low, keep.high);
+#endif
+    }
+#if TT_HAS_MVE
+    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)step / 8u);
+    const uint32x4_t bytes = vldrbq_gather_offset_u32((const uint8_t *)mask + at / 8, places);
+    return vshrq_n_s32(vshlq_r_s32(vreinterpretq_s32_u32(bytes), 31 - at % 8), 31);
+#else
+    const uint8_t *const from = (const uint8_t *)mask + at / 8;
+    const int32_t bit = at % 8, by = step / 8;
+    return tt_lanes(-(from[0] >> bit & 1), -(from[by] >> bit & 1), -(from[2 * by] >> bit & 1), -(from[3 * by] >> bit & 1));
+#endif
+}
+
+/* Where the tap of every place of every phase is in a channel's weights: taps run backwards. */
+static inline TT_ALWAYS void tt_place_backwards(uint8_t *places, tt_image layer, tt_taps window, tt_bands cut)
+{
+    memset(places, TT_NO_TAP, (size_t)(16 * cut.vectors * tt_phases_of(cut)));
+    for (int32_t phase = 0; phase < tt_phases_of(cut); phase++, places += 16 * cut.vectors) {
+        const int32_t p = (phase / cut.phase_columns + layer.top) % cut.phase_rows;
+        const int32_t q = (phase % cut.phase_columns + layer.left) % cut.phase_columns;
+        for (int32_t r = 0; r < window.rows; r++) {
+            for (int32_t s = 0; s < window.columns; s++) {
+                const int32_t row = (window.rows - 1 - r) * cut.phase_rows + p;
+                const int32_t column = (window.columns - 1 - s) * cut.phase_columns + q;
+                if (row < window.kernel_rows && column < window.kernel_columns) {
+                    places[s * cut.deep + r] = (uint8_t)(row * window.kernel_columns + column);
+                }
+            }
+        }
+    }
+}
+
+/* Rows of a depthwise QConvGradInput. layer: the incoming error and the padding of the layer; exponent: of the incoming
+ * error less that of what comes out; mask: see tt_keep; row_at: see tt_lay_rows8, or NULL. */
+static inline TT_ALWAYS void tt_depthwise8_error_rows(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
+    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, const int32_t *row_at,
+    int32_t exponent, tt_image layer, tt_taps window, tt_bands cut, tt_keep keep)
+{
+    int32_t largest = *peak;
+    const int32_t lanes = 16 * cut.vectors, kernel = window.kernel_rows * window.kernel_columns;
+    const int32_t width = cut.width * cut.phase_columns, pixel = layer.channels;
+    const tt_four four = tt_four_of(cut, 1, 1);
+    int8_t *const taps = scratch, *const bands = scratch + lanes * (1 + tt_phases_of(cut));
+    uint8_t *const places = (uint8_t *)scratch + lanes;
+    tt_image image = layer;
+    image.top = window.rows - 1 - layer.top / cut.phase_rows;
+    image.left = window.columns - 1 - layer.left / cut.phase_columns;
+    tt_place_backwards(places, layer, window, cut);
+    memset(bands, 0, (size_t)(cut.strip / cut.band * cut.across * cut.deep + 16));
+    for (int32_t c = 0; c < layer.count * pixel; c++) {
+        const int32_t channel = layer.count == 1 ? c : c % pixel, n = layer.count == 1 ? 0 : c / pixel;
+        const int8_t *const own = g + n * layer.height * layer.width * pixel + channel;
+        const tt_i32x4 factor = tt_all(multiplier[channel]), by = tt_all(tt_clamp(shift[channel] + exponent, -31, 31));
+        for (int32_t first = 0; first < cut.height; first += cut.strip) {
+            if (row_at == NULL) {
+                tt_lay_bands8(bands, own, first, image, 1, cut);
+            } else {
+                tt_lay_rows8(bands, own, row_at + first, image, cut);
+            }
+            for (int32_t phase = 0; phase < tt_phases_of(cut); phase++) {
+                const int32_t p = phase / cut.phase_columns, q = phase % cut.phase_columns;
+                const int32_t down = (p + layer.top % cut.phase_rows) / cut.phase_rows;
+                const int32_t ahead = down + (q + layer.left % cut.phase_columns) / cut.phase_columns * cut.deep;
+                (void)tt_lay_taps8(taps, places + phase * lanes, w + channel * kernel, cut.vectors);
+                for (int32_t row = 0; row < cut.strip; row += four.rows) {
+                    const int8_t *at = bands + row / cut.band * cut.across * cut.deep + row % cut.band + ahead;
+                    const int32_t line = (n * cut.height + first + row) * cut.phase_rows + p;
+                    int32_t place = (line * width + q) * pixel + channel;
+                    for (int32_t column = 0; column < cut.width; column += four.columns) {
+                        const tt_i32x4 sums = tt_windows_x4(at, taps, four.step, cut.vectors);
+                        tt_i32x4 error = tt_requantise_x4(sums, factor, by);
+                        if (keep.kind != TT_ALL_KEPT) {
+                            error &= tt_kept_x4(mask, place, four.pixels * pixel, keep);
+                        }
+                        tt_scatter8_x4(y + place, four.pixels * pixel, tt_error_x4(error, &largest));
+                        at += four.on;
+                        place += four.columns * cut.phase_columns * pixel;
+                    }
+                }
+            }
+        }
+    }
+    *peak = largest;
+}
+
+/* A depthwise QConvGradInput. */
+static inline TT_ALWAYS void tt_depthwise8_error(int8_t *y, int8_t *scratch, int32_t *peak, const int8_t *g,
+    const int8_t *w, const int32_t *multiplier, const int8_t *shift, const void *mask, int32_t exponent, tt_image layer,
+    tt_taps window, tt_bands cut, tt_keep keep)
+{
+    tt_depthwise8_error_rows(
+        y, scratch, peak, g, w, multiplier, shift, mask, NULL, exponent, layer, window, cut, keep);
+}
+
+#endif
