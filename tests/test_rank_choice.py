@@ -11,6 +11,7 @@ import pytest
 from testing.ops.case import make
 from tests.e2e import chain
 from tests.training.low_rank_nets import graph, kinds, shared
+from tinytrain_compile.driver import rank_choice
 from tinytrain_compile.driver.low_rank import gradient_nodes
 from tinytrain_compile.driver.rank_choice import FINER, FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
 from tinytrain_compile.driver.reference import Trainer
@@ -72,6 +73,19 @@ def test_finer_copies_keep_to_parts_of_the_bound(kind: ActivationKind) -> None:
         assert how.error == ranks.error(how.ranks) and how.error <= 0.8 / part
         assert bool(how.bases) == (kind == "subspace") and not how.finer
     assert every.ranks == chosen.ranks and every.finer[0].ranks != every.finer[1].ranks
+
+
+@pytest.mark.parametrize("kind", ["asi", "subspace"])
+def test_what_was_measured_for_another_bound_is_taken(kind: ActivationKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no more ranks may be measured, the fewest bytes of those that were."""
+    ranks = layer(kind, noise=0.3)
+    fine = ranks.choose(0.3)
+    assert fine is not None
+    monkeypatch.setattr(rank_choice, "MOST_TRIALS", len(fine.trials))
+    again = ranks.choose(0.8)
+    assert again is not None and again.trials == fine.trials
+    fitting = [trial for trial in fine.trials if trial.error <= 0.8]
+    assert again.ranks == min(fitting, key=lambda trial: trial.size_bytes).ranks
 
 
 def test_fixed_subspaces_in_int8_count_what_rounding_costs() -> None:

@@ -17,7 +17,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
-from tests.exporting import arrays, changed
+from tests.exporting import arrays, changed, outputs
 from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds, shared
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
@@ -222,11 +222,11 @@ def test_ranks_keep_to_the_error_that_was_asked_for(place: Path, kind: str) -> N
 @pytest.mark.parametrize("quant", ["fp32", "int8"])
 def test_a_shared_weight_learns_from_copies_and_goes_back_into_its_file(place: Path, quant: str, kind: str) -> None:
     """Layers that share it have the same ranks, and the error is that of their sum; each keeps a copy of its own input.
-    A checkpoint of several samples in a step is exported by what the project remembers. A float head's input is
+    A checkpoint of several samples in a call is exported by what the project remembers. A float head's input is
     float32 where it is kept exactly, and has a copy like any other."""
     write(shared(), place, "shared.onnx")
     options: dict[str, Any] = {"calib": Path("own.npz")} if quant == "int8" else {}
-    options |= {"activations": kind, "rank_error": 0.8, "data": "own.npz", "batch": 8, "micro_batch": 8}
+    options |= {"activations": kind, "rank_error": 0.8, "data": "own.npz", "batch": 16, "micro_batch": 8}
     compiled = tt.compile("shared.onnx", quant=quant, update="all", verify="host", **options)
     summary = compiled.project.summary
     assert summary.verify.result == "pass"
@@ -239,15 +239,20 @@ def test_a_shared_weight_learns_from_copies_and_goes_back_into_its_file(place: P
     assert one.exact_bytes == other.exact_bytes == 8 * 400 * (1 if quant == "int8" else 4)
     assert items["fc/Gemm"].exact_bytes == 8 * 400 * 4
     assert all(item.kept_bytes + item.state_bytes < item.exact_bytes for item in items.values())
+    assert all(0 < (item.error or 0) <= 0.8 for item in items.values())
     compiled.save("out")
     with compiled.twin() as twin, np.load("own.npz") as own:
-        twin.train_step(own["x"][:8], own["y"][:8], lr=0.05)
+        for start in (0, 8):
+            twin.train_step(own["x"][start : start + 16], own["y"][start : start + 16], lr=0.05)
+        x, wanted = own["x"][:4], twin.predict(own["x"][:4])
         twin.save("device.bin")
         learned = twin.state_dict()
     given = ("--calib", "own.npz") if quant == "int8" else ()
     run("export", "shared.onnx", "--checkpoint", "device.bin", *given).check_success()
     written = Path("trained.onnx").read_bytes()
     assert changed(Path("shared.onnx"), written) == learned.keys() == {"both_weight", "fc_weight", "fc_bias"}
+    if quant == "fp32":
+        np.testing.assert_allclose(outputs(written, x), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
     found = arrays(onnx.load_from_string(written))
     assert all(np.array_equal(found[name], array) for name, array in learned.items())
 

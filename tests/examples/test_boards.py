@@ -108,9 +108,13 @@ def test_every_file_of_the_output_may_be_compiled_together(arduino: Path) -> Non
     assert twice.returncode != 0  # without the guard it is as it was
 
 
-def test_the_sketch_builds_by_arduinos_rules_and_learns(arduino: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", ["arduino", "platformio"])
+def test_the_sketch_builds_by_arduinos_rules_and_learns(package: str, project: Project, tmp_path: Path) -> None:
     """src/ recursively, C as C; the .ino as C++ behind Arduino.h."""
-    program = sketch_program(arduino, tmp_path)
+    facts = PackageFacts("digits", load_target("nucleo-f746zg"))
+    files = package_files(package, project.bundle, facts)  # type: ignore[arg-type]
+    library = _write(files, tmp_path / "digits")
+    program = sketch_program(library, tmp_path)
     losses = [float(line) for line in run(program, cwd=tmp_path).split()]
     assert len(losses) == 8 and losses[-1] < 0.5 * losses[0]
 
@@ -158,7 +162,7 @@ def test_two_models_and_a_program_in_cpp_are_one_firmware(project: Project, tmp_
 
 @pytest.mark.qemu
 @needs_qemu
-@pytest.mark.parametrize("board", ["nrf52840-dk", "nucleo-f746zg"])
+@pytest.mark.parametrize("board", ["nrf52840-dk", "nucleo-f746zg", "rpi-pico"])
 def test_an_image_of_a_board_is_what_its_report_says(board: str, tmp_path: Path) -> None:
     """The short form of `make bench-boards`; the F746's plan lies in two memories. Figures that are wrong are seen."""
     two = {"update": "all", "reserve_bytes": 32 << 10, "arena_bytes": 16 << 10, "memories": {"dtcm": 16 << 10}}
@@ -174,9 +178,9 @@ def test_an_image_of_a_board_is_what_its_report_says(board: str, tmp_path: Path)
     assert run_in_qemu(source, tmp_path / "qemu", "learn", target) == 0
     assert {piece.output for piece in pieces(linked.map_text) if "libdigits" in piece.file} == {".text"}
     assert f" {_bytes(report):,} of {target.board.flash_bytes:,} | {_ram(report)} | equal |" in PAGE, "bench-boards"
-    smaller = load_target("rpi-pico").board
-    assert smaller is not None
-    assert any("lies in no memory of the board" in text for text in differences(linked, smaller))
+    other = load_target("nrf52840-dk" if board == "rpi-pico" else "rpi-pico").board
+    assert other is not None
+    assert any("lies in no memory of the board" in text for text in differences(linked, other))
     used = [memory for memory in report["board"]["memories"] if memory["used_bytes"]]
     for memory in used:
         memory["used_bytes"] += 8

@@ -55,10 +55,10 @@ FACTS = {
         {0x20000000: 512 * KB, 0x20080000: 4 * KB, 0x20081000: 4 * KB},
     ),
 }
-"""From the manuals that the files name, typed a second time: core, flash of an application, RAM by origin."""
+"""Typed a second time: core, flash of an application, RAM by origin. Files say of which sources they were read."""
 
 
-def test_boards_have_the_memories_of_the_manuals() -> None:
+def test_boards_have_the_memories_that_were_looked_up() -> None:
     assert list_boards() == tuple(sorted(FACTS))
     for name, (core, origin, size, memories) in FACTS.items():
         target = load_target(name)
@@ -129,6 +129,16 @@ def test_the_board_limits_a_compilation_that_names_no_memory() -> None:
     asked = CompileOptions(Path("m.onnx"), arena_bytes=KB, memories={"sram2": KB})
     assert with_board(asked, load_target("nucleo-f746zg"))[0] == asked
     assert with_board(CompileOptions(Path("m.onnx")), load_target("cortex-m7"))[0].arena_bytes is None
+
+
+def test_a_board_gives_no_memory_that_would_be_refused() -> None:
+    """A smaller plan lay in the second memory, all of it; --features was refused for a --memory that nobody gave."""
+    plans = "--plans 58KB,120KB --batch 4 --micro-batch auto --update all"
+    for flags in (plans, "--features on --update last:1"):
+        options = ("--target", "nucleo-f746zg", *flags.split(), "--dry-run")
+        assert "dtcm 45,056" not in run(DIGITS, *options).check_success().out
+    options = ("--target", "nucleo-f746zg", "--features", "on", "--update", "last:1", "--arena", "6KB", "--dry-run")
+    assert "--memory" not in run(DIGITS, *options).check_error("E0401", 3).err
 
 
 def test_the_reserve_can_be_another() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tinytrain_compile.driver.combinations import takes_no_memory
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.target import Target, with_reserve
@@ -29,7 +30,8 @@ def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions,
     if options.arena_bytes is None:
         options = replace(options, arena_bytes=first.size_bytes)
         said.append(f"arena up to {first.size_bytes:,} B of {first.name}")
-    if not (options.memories or options.input_lines or options.lock or options.optimise):
+    asked = options.memories or options.input_lines or options.lock or options.optimise
+    if not (asked or takes_no_memory(options)):
         further = {bank.name: bank.size_bytes for bank in target.memories[1:] if bank.size_bytes}
         options = replace(options, memories=further)
         said += [f"{name} {size:,} B" for name, size in further.items()]

@@ -142,6 +142,11 @@ def _check_plans(options: CompileOptions) -> None:
         raise CompileError("E0101", "--plans", what, "name it: --update last:N, or a scheme")
 
 
+def takes_no_memory(options: CompileOptions) -> bool:
+    """Whether --memory is refused beside what is asked for: so neither a board gives one nor a message names it."""
+    return options.features == "on" or bool(options.plans)
+
+
 def _check_memories(options: CompileOptions) -> None:
     if options.memories and options.arena_bytes is None and options.optimise != "memory" and options.lock is None:
         what = "without --arena nothing has to lie in another memory"

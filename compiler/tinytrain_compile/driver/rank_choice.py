@@ -77,12 +77,13 @@ class LayerRanks:
         """The fewest bytes with an error of at most `bound` that are found; None: exactly takes no more."""
         for tail in TAILS:
             ranks = self._fewest_bytes(self._whole() | {axis: self._rank(axis, tail) for axis in self._open})
-            if self._bytes(ranks) >= self._bytes(self._whole()) or len(self._trials) >= MOST_TRIALS:
+            if self._bytes(ranks) >= self._bytes(self._whole()):
                 break
-            trial = self._measured(ranks)
-            if trial.error <= bound:
+            trial = self._tried(ranks)
+            if trial is not None and trial.error <= bound:
                 return self.low_rank(self._lowered(trial, bound).ranks)
-        return None
+        known = [trial for trial in self._trials.values() if trial.error <= bound]  # for another bound
+        return self.low_rank(min(known, key=lambda t: (t.size_bytes, t.error)).ranks) if known else None
 
     def with_finer(self, how: LowRank, bound: float) -> LowRank:
         """The choice for a bound, with those for parts of it whose errors are smaller."""
@@ -196,6 +197,11 @@ class LayerRanks:
             self._trials[listed] = RankTrial(listed, self._bytes(ranks), self.error(listed))
         return self._trials[listed]
 
+    def _tried(self, ranks: Ranks) -> RankTrial | None:
+        """None: not measured yet, and no more are."""
+        known = tuple(ranks[axis] for axis in self._axes) in self._trials
+        return self._measured(ranks) if known or len(self._trials) < MOST_TRIALS else None
+
     def _lowered(self, trial: RankTrial, bound: float) -> RankTrial:
         """Smaller ranks of one mode after another, most bytes first, as long as the error allows it."""
         going = True
@@ -209,7 +215,8 @@ class LayerRanks:
             ]
             better = (each for each in sorted(smaller, key=self._cost) if self._bytes(each) < trial.size_bytes)
             for each in better:
-                if len(self._trials) < MOST_TRIALS and (lower := self._measured(each)).error <= bound:
+                lower = self._tried(each)
+                if lower is not None and lower.error <= bound:
                     trial, going = lower, True
                     break
         return trial

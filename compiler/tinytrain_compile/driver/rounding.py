@@ -18,6 +18,7 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import alias_of, op_def, run_node
 from tinytrain_compile.ops.fused_update import taken_apart
+from tinytrain_compile.ops.normalise import NormalizeAttrs
 from tinytrain_compile.verify import Rounded, Step
 
 UNIT = 2.0**-24
@@ -31,8 +32,9 @@ CANCELLING = frozenset(
 ) | {"SigmoidCrossEntropyGrad"}
 """Operators with large numbers inside whose difference may be small: 1 + exp(x), x - mean(x), p - 1. No change of their
 inputs explains what these round, so their outputs are changed too: each on its own, and all alike, since all elements
-share the mean or the sum that was rounded. By a unit of the largest number at hand, or by as much as the change of
-inputs has changed an output: what rounds the mean of a map is divided by the map's deviation as they are."""
+share the mean or the sum that was rounded. By a unit of the largest number at hand, or, where a group is normalised, by
+as much as the change of its inputs has changed one of its outputs: what rounds its mean is divided by its deviation,
+as they are."""
 
 GRID = np.linspace(-1.0, 1.0, 9)
 """Where between both ends of a gradient an update is run again."""
@@ -179,7 +181,10 @@ class _Changed(Trainer):
         precise = run_node(node, tuple(a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays))
         alike = self._draw.uniform(-1.0, 1.0)
         for result, unchanged in zip(results, precise, strict=True):
-            width = max(unit, float(np.max(_farthest(unchanged, [result]), initial=0.0)))
+            width = unit
+            if isinstance(node.attrs, NormalizeAttrs):
+                change = np.max(_farthest(unchanged, [result]), axis=node.attrs.axes, keepdims=True, initial=0.0)
+                width = np.maximum(unit, change)
             yield result + width * (alike + self._draw.uniform(-1.0, 1.0, result.shape))
 
 

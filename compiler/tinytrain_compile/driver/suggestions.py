@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.combinations import takes_no_memory
 from tinytrain_compile.driver.fallbacks import FEW_NODES
 from tinytrain_compile.driver.micro_batch import choose
 from tinytrain_compile.driver.update_search import deepest, surely_fitting
@@ -147,7 +148,7 @@ def recomputing(planner: Planner, candidate: Candidate) -> list[Suggestion]:
 
 def _more_memory(asked: _Asked) -> list[Suggestion]:
     """What the target's further memories would take, and their price in time by the target's figures."""
-    plan = asked.planner.moved(asked.candidate)
+    plan = None if takes_no_memory(asked.planner.options) else asked.planner.moved(asked.candidate)
     if plan is None:
         return []
     sizes = {memory.name: memory.used_bytes for memory in plan.further}

@@ -75,11 +75,13 @@ def _copied(item: LayerWays, copies: Mapping[str, Sequence[LowRank]], gains: Gai
     every, found = item.ways[-1], list[Way]()
     if every.entry.weight == "all":
         alone = gain_of(item.layer, replace(every.entry, bias=False), gains)
-        smallest = copies.get(item.layer.weights[0].name, ())
-        for number, how in ((number, how) for each in smallest for number, how in enumerate((each, *each.finer))):
+        every_copy = [
+            pair for how in copies.get(item.layer.weights[0].name, ()) for pair in enumerate((how, *how.finer))
+        ]
+        for number, how in every_copy:
             entry = replace(every.entry, activation=how.kind, ranks=_said_ranks(how, True))
-            gain, kind = every.gain - lost_gain(how, alone), f"all, {how.kind}" + ", finer" * number
-            found.append(Way(kind, entry, gain, every.elements, how))
+            kind = f"all, {how.kind}" + (f", finer ({number})" if number else "")
+            found.append(Way(kind, entry, every.gain - lost_gain(how, alone), every.elements, how))
     return found
 
 
