@@ -225,9 +225,9 @@ RANK_ONE = ("QConvUpdate", "QConvUpdateFine", "QConvUpdateSquared", "QConvUpdate
 """Updates that have a kernel of their own for one pixel."""
 
 
-def is_one_sample(inputs: tuple[int, ...], conv: ConvAttrs) -> bool:
-    """Whether the gradient of a weight is one product, of an error and an input. inputs: their shape, channels last."""
-    return is_product(conv) and math.prod(inputs[:3]) == 1
+def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:
+    """Whether the gradient of a weight is one product, of an error and an input. shape: of inputs, channels last."""
+    return is_product(conv) and math.prod(shape[:3]) == 1
 
 
 def is_rank_one(node: Node) -> bool:
