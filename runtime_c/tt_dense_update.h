@@ -42,7 +42,7 @@ static inline int32_t tt_largest_input(const int16_t *x, int32_t count)
 }
 
 /* Whether the step of a row moves no weight; largest: magnitude of its inputs. */
-static inline bool tt_rests(const tt_dense_row *row, int32_t largest)
+static inline bool tt_moves_nothing(const tt_dense_row *row, int32_t largest)
 {
     const int32_t upper = ((row->step < 0 ? -row->step : row->step) >> 16) + ((row->step & 65535) != 0 ? 1 : 0);
     return !row->large && upper * largest < 1 << (TT_ROW_BITS - 1);
@@ -83,8 +83,8 @@ static inline TT_ALWAYS void tt_moves4(uint32_t *even, uint32_t *odd, const int1
     __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(*odd) : "r"(m3), "r"(m1));
 }
 
-/* halves less moves, which saturate: both are beyond the limit then. */
-static inline TT_ALWAYS uint32_t tt_less(uint32_t halves, uint32_t moves)
+/* halves minus moves; differences saturate: both are beyond the limit then. */
+static inline TT_ALWAYS uint32_t tt_sub_saturated(uint32_t halves, uint32_t moves)
 {
     uint32_t less;
     __asm__("qsub16 %0, %1, %2" : "=r"(less) : "r"(halves), "r"(moves));
@@ -130,7 +130,7 @@ static inline TT_ALWAYS uint32_t tt_within2(uint32_t halves, int32_t limit)
 }
 
 /* Moves weights with noise; how many, a multiple of four. */
-static inline TT_ALWAYS int32_t tt_move_fours(const tt_dense_row *row, int32_t limit)
+static inline TT_ALWAYS int32_t tt_move_by_four(const tt_dense_row *row, int32_t limit)
 {
     const int32_t step = row->step, count = row->count & ~3;
     const int16_t *x = row->x;
@@ -142,8 +142,8 @@ static inline TT_ALWAYS int32_t tt_move_fours(const tt_dense_row *row, int32_t l
         tt_moves4(&even, &odd, x, step, half);
         memcpy(&four, w, sizeof four);
         const uint32_t noise = tt_noise_of(word, golden);
-        even = tt_less(tt_with_bytes(four << 8 & bytes, noise), even);
-        odd = tt_less(tt_with_upper_bytes(four & bytes, noise), odd);
+        even = tt_sub_saturated(tt_with_bytes(four << 8 & bytes, noise), even);
+        odd = tt_sub_saturated(tt_with_upper_bytes(four & bytes, noise), odd);
         four = tt_within4(tt_with_upper_bytes(odd & bytes, even), limit);
         memcpy(w, &four, sizeof four);
     }
@@ -175,7 +175,7 @@ static inline int32_t tt_hold_many(const tt_dense_row *row)
 
 #if TT_HAS_MVE
 /* Moves weights with noise; how many, a multiple of sixteen. */
-static inline TT_ALWAYS int32_t tt_move_sixteens(const tt_dense_row *row, int32_t limit)
+static inline TT_ALWAYS int32_t tt_move_by_sixteen(const tt_dense_row *row, int32_t limit)
 {
     const int32_t count = row->count & ~15;
     uint32x4_t word = vaddq_n_u32(vmulq_n_u32(vidupq_n_u32(0u, 1), TT_GOLDEN), row->word);
@@ -203,9 +203,9 @@ static inline TT_ALWAYS int32_t tt_move_sixteens(const tt_dense_row *row, int32_
 static inline int32_t tt_move_many(const tt_dense_row *row)
 {
 #if TT_HAS_MVE
-    return row->limit == 127 ? tt_move_sixteens(row, 127) : tt_move_sixteens(row, row->limit);
+    return row->limit == 127 ? tt_move_by_sixteen(row, 127) : tt_move_by_sixteen(row, row->limit);
 #elif TT_HAS_DSP
-    return row->limit == 127 ? tt_move_fours(row, 127) : tt_move_fours(row, row->limit);
+    return row->limit == 127 ? tt_move_by_four(row, 127) : tt_move_by_four(row, row->limit);
 #else
     (void)row;
     return 0;
@@ -228,8 +228,8 @@ static inline TT_ALWAYS int16x8_t tt_limited_x8(int16x8_t v, int16_t above)
 }
 #endif
 
-/* The same of weights with fractions. rests: only those at the limit change, whose fractions it holds. */
-static inline TT_ALWAYS int32_t tt_move_many_fine(const tt_dense_row *row, int8_t *fraction, bool rests)
+/* The same of weights with fractions. held: only those at the limit change, whose fractions it holds. */
+static inline TT_ALWAYS int32_t tt_move_many_fine(const tt_dense_row *row, int8_t *fraction, bool held)
 {
     int32_t i = 0;
 #if TT_HAS_MVE
@@ -237,7 +237,7 @@ static inline TT_ALWAYS int32_t tt_move_many_fine(const tt_dense_row *row, int8_
     const int16_t above = (int16_t)(32767 - row->limit * 256); /* beyond the limit, where numbers saturate */
     for (; i + 16 <= row->count; i += 16) {
         const int16x8_t w = (int16x8_t)vldrbq_s8(row->w + i);
-        if (rests && (int32_t)vmaxavq_s8(0u, (int8x16_t)w) < row->limit) {
+        if (held && (int32_t)vmaxavq_s8(0u, (int8x16_t)w) < row->limit) {
             continue;
         }
         const int16x8x2_t x = vld2q_s16(row->x + i);
@@ -260,7 +260,7 @@ static inline TT_ALWAYS int32_t tt_move_many_fine(const tt_dense_row *row, int8_
     for (; i + 4 <= row->count; i += 4) {
         uint32_t four, fractions, even, odd, low, high;
         memcpy(&four, row->w + i, sizeof four);
-        if (rests && tt_within4(four, limit - 1) == four) {
+        if (held && tt_within4(four, limit - 1) == four) {
             continue;
         }
         memcpy(&fractions, fraction + i, sizeof fractions);
@@ -269,8 +269,8 @@ static inline TT_ALWAYS int32_t tt_move_many_fine(const tt_dense_row *row, int8_
         __asm__("sxtb16 %0, %1, ror #8" : "=r"(high) : "r"(fractions));
         __asm__("ssub16 %0, %0, %1" : "+r"(even) : "r"(low));
         __asm__("ssub16 %0, %0, %1" : "+r"(odd) : "r"(high));
-        even = tt_within2(tt_less(four << 8 & TT_ODD_BYTES, even), limit);
-        odd = tt_within2(tt_less(four & TT_ODD_BYTES, odd), limit);
+        even = tt_within2(tt_sub_saturated(four << 8 & TT_ODD_BYTES, even), limit);
+        odd = tt_within2(tt_sub_saturated(four & TT_ODD_BYTES, odd), limit);
         fractions = tt_with_bytes(odd << 8 & TT_ODD_BYTES, even);
         __asm__("sadd16 %0, %0, %1" : "+r"(even) : "r"(128u * TT_EACH_HALF));
         __asm__("sadd16 %0, %0, %1" : "+r"(odd) : "r"(128u * TT_EACH_HALF));
@@ -281,7 +281,7 @@ static inline TT_ALWAYS int32_t tt_move_many_fine(const tt_dense_row *row, int8_
 #else
     (void)row;
     (void)fraction;
-    (void)rests;
+    (void)held;
 #endif
     return i;
 }
@@ -311,7 +311,13 @@ TT_SHARED int8_t tt_dense_update(int8_t *w, const int16_t *x, const int8_t *g, c
             tt_row_of(w + o * inputs, x, inputs, limit, g[o], multiplier[o], shift[o], rate, p, TT_ROW_BITS);
         row.word = word;
         uint32_t noise = 0;
-        for (int32_t i = tt_rests(&row, largest) ? tt_hold_many(&row) : row.large ? 0 : tt_move_many(&row); i < inputs; i++) {
+        int32_t i = 0;
+        if (tt_moves_nothing(&row, largest)) {
+            i = tt_hold_many(&row);
+        } else if (!row.large) {
+            i = tt_move_many(&row);
+        }
+        for (; i < inputs; i++) {
             noise = i % 4 == 0 ? tt_noise_of(word + (uint32_t)(i / 4) * TT_GOLDEN, TT_GOLDEN) : noise >> 8;
             const int32_t moved = row.w[i] * 256 + (int32_t)(noise & 255u) - tt_row_move(&row, i);
             row.w[i] = (int8_t)tt_clamp(moved >> 8, -limit, limit);
@@ -329,13 +335,13 @@ TT_SHARED int8_t tt_dense_update_fine(int8_t *w, int8_t *fraction, const int16_t
     for (int32_t o = 0; o < outputs; o++, fraction += inputs) {
         const tt_dense_row row =
             tt_row_of(w + o * inputs, x, inputs, limit, g[o], multiplier[o], shift[o], rate, p, TT_FINE_BITS);
-        const bool rests = tt_rests(&row, largest);
+        const bool held = tt_moves_nothing(&row, largest);
         int32_t i = 0;
         if (!row.large) {
-            i = rests ? tt_move_many_fine(&row, fraction, true) : tt_move_many_fine(&row, fraction, false);
+            i = held ? tt_move_many_fine(&row, fraction, true) : tt_move_many_fine(&row, fraction, false);
         }
         for (; i < inputs; i++) {
-            if (rests && row.w[i] < limit && row.w[i] > -limit) {
+            if (held && row.w[i] < limit && row.w[i] > -limit) {
                 continue;
             }
             const int32_t whole = row.w[i] * 256 + fraction[i] - tt_row_move(&row, i);

@@ -7,8 +7,8 @@
 
 #include "tt_dsp_tiles.h"
 
-/* Where the three rows under the taps begin, any in the place of one that the border has; of these taps are masked: of a
- * word of the first two rows, and of one with the third. */
+/* Where the three rows under the taps begin. A row of the border stands for itself by any other one, whose taps are masked:
+ * pair masks a word of taps of the first two rows, third one of the third row's. */
 typedef struct tt_rows3 {
     int32_t at[3];
     uint32_t pair, third;
