@@ -30,6 +30,7 @@ from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import OPS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
 from testing.ops.case_vectors import VECTORS, vector_cases
+from testing.places import ROOT
 from testing.sanitised import SCALAR, run_sanitised
 from testing.sanitised import VECTORS as FEATURES
 
@@ -39,11 +40,7 @@ ALL = (*OPS, "Quantize", "QuantizeError", "QBiasSum", "QWeightApplyFine", "QMome
 CHOICES = (*ALL, *(op for op in VECTORS if op not in ALL))
 """Some have random cases of kernels on vectors alone."""
 TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
-
-
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = "compiler/tinytrain_compile"
-SOURCES = (("runtime_c", "h"), (f"{PACKAGE}/lower", "py"), (f"{PACKAGE}/ops", "py"), ("testing/ops", "py"))
+SOURCES = (("runtime_c", "h"), ("compiler", "py"), ("testing", "py"), ("targets", "toml"))
 """Folder, and how names of files in it end."""
 
 

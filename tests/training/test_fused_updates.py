@@ -112,7 +112,7 @@ def test_a_kernel_of_the_user_keeps_its_gradient() -> None:
     assert len(fused(train)) == len(fused(fuse_updates(plain))) - 1
 
 
-def test_the_graph_is_not_walked_for_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ancestors_are_not_looked_up_for_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was: most of the time that a network of a thousand layers took."""
     train, walks, ancestors = chain.train_graph(models.mlp()), list[int](), Graph.ancestors
 

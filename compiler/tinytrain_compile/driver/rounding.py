@@ -178,13 +178,13 @@ class _Changed(Trainer):
         assert self._draw is not None
         floats = [array for array in (*arrays, *results) if array.dtype.kind == "f"]
         unit = UNIT * max(float(np.max(np.abs(array), initial=0.0)) for array in floats)
-        precise = run_node(node, tuple(a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays))
+        widths = [np.asarray(unit) for _ in results]
+        if isinstance(node.attrs, NormalizeAttrs):
+            exact = run_node(node, tuple(a.astype(np.float64) for a in arrays))
+            changes = (_farthest(one, [result]) for one, result in zip(exact, results, strict=True))
+            widths = [np.maximum(unit, np.max(c, axis=node.attrs.axes, keepdims=True, initial=0.0)) for c in changes]
         alike = self._draw.uniform(-1.0, 1.0)
-        for result, unchanged in zip(results, precise, strict=True):
-            width = unit
-            if isinstance(node.attrs, NormalizeAttrs):
-                change = np.max(_farthest(unchanged, [result]), axis=node.attrs.axes, keepdims=True, initial=0.0)
-                width = np.maximum(unit, change)
+        for result, width in zip(results, widths, strict=True):
             yield result + width * (alike + self._draw.uniform(-1.0, 1.0, result.shape))
 
 

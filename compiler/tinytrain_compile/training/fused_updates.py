@@ -71,7 +71,7 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
         for value in node.inputs:
             readers.setdefault(value.name, []).append(node)
     wanted = {graph.guard, *(value.name for value in graph.outputs)}
-    behind = _Behind(graph)
+    order = _Dependencies(graph)
     found: dict[str, _Fusing] = {}
     for node in graph.nodes:
         g = operands(node).get("g") if alias_of(node) else None
@@ -84,12 +84,12 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
         if not alone or fused_pair(gradient.op, node.op, squares is not None) is None:
             continue
         plain = gradient.external is None and node.external is None and gradient.phase == node.phase
-        if plain and _waiting_bytes(graph, gradient, node, readers, behind) <= g.size_bytes:
+        if plain and _waiting_bytes(graph, gradient, node, readers, order) <= g.size_bytes:
             found[node.name] = _Fusing(gradient, squares)
     return found
 
 
-class _Behind:
+class _Dependencies:
     """What depends on what: a bit set for each node, made once, since every update asks."""
 
     def __init__(self, graph: Graph) -> None:
@@ -110,7 +110,7 @@ class _Behind:
 
 
 def _waiting_bytes(
-    graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], behind: _Behind
+    graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], order: _Dependencies
 ) -> int:
     """Bytes of the gradient's operands that must wait for other readers of what the update overwrites.
 
@@ -118,7 +118,7 @@ def _waiting_bytes(
     """
     overwritten = {update.inputs[source].name for _, source in alias_of(update)}
     others = [node for name in overwritten for node in readers[name] if node is not update]
-    later = [node for node in others if not behind.after(gradient, node)]
+    later = [node for node in others if not order.after(gradient, node)]
     if not later:
         return 0
     held = {value.name for node in later for value in node.inputs}
