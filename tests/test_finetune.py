@@ -20,42 +20,23 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tinytrain_compile as tt
 from tests.e2e.command import run
+from tests.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
 from tinytrain_compile.api import options_from
 from tinytrain_compile.driver import finetune as search
 from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
 from tinytrain_compile.driver.known_runs import PARTIAL
 from tinytrain_compile.driver.learning import Build, LearningRun, area, learn_all
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.own_data import own_data, read_own_data, split
+from tinytrain_compile.files.own_data import own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.learning import Curve, Finding, Learned, RateSchedule, Score, Tried, mean_curve
-from tinytrain_compile.ir.types import Array
 from tinytrain_compile.report import finding_html, finding_lines, finding_toml
 from tinytrain_compile.twin.loop import Schedule
-
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
-SHORT = Effort(epochs=6, seeds=2, clips=(0.0,), jobs=1)
-
-
-def silent(_what: str, _share: float) -> None:
-    return None
-
-
-def some(count: int, first: int = 0) -> tuple[Array, Array]:
-    with np.load(DIGITS / "data.npz") as data:
-        return data["x"][first : first + count], data["y"][first : first + count]
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    x, y = some(100)
-    np.savez(tmp_path / "own.npz", x=x, y=y)
-    return tmp_path / "own.npz"
-
-
-def found_by(own: Path, effort: Effort = SHORT, name: str = "finetune.toml", **options: Any) -> Finding:
-    asked = {"update": "head", "data": own, **options}
-    return finetune(options_from(DIGITS / "digits.onnx", asked), effort, own.with_name(name), silent)
+    return write_own(tmp_path)
 
 
 def layer(name: str, out: int, into: int, rng: np.random.Generator) -> list[onnx.TensorProto]:
@@ -389,64 +370,6 @@ def test_curves() -> None:
     assert one.epochs_to_most == 1 and one.epochs == 2
 
 
-def test_parts_have_all_classes() -> None:
-    labels = np.repeat([0, 1, 2], (30, 10, 20))
-    rest, kept = split(labels, 60, 0.2, 1)
-    assert [int((labels[kept] == one).sum()) for one in range(3)] == [6, 2, 4]
-    assert sorted([*rest, *kept]) == list(range(60))
-
-
-@pytest.mark.parametrize(
-    ("arrays", "said"),
-    [
-        ({"y": 0}, "has no x"),
-        ({"x": 1}, "has no y"),
-        ({"x": 1, "y": 1, "x_test": 1}, "has x_test and no y_test"),
-        ({"x": 1, "y": 1, "y_old": 1}, "has y_old and no x_old"),
-        ({"x": 5, "y": 5}, "5 samples are too few"),
-    ],
-)
-def test_what_is_missing_is_said(arrays: dict[str, int], said: str, tmp_path: Path) -> None:
-    x, y = some(40)
-    sizes = {0: 40, 1: 40, 5: 5}
-    path = tmp_path / "own.npz"
-    np.savez(path, **{name: (x if name[0] == "x" else y)[: sizes[size]] for name, size in arrays.items()})
-    with pytest.raises(CompileError, match=said) as problem:
-        found_by(path)
-    assert problem.value.exit_code == 2
-
-
-def test_values_are_split_by_chance(tmp_path: Path) -> None:
-    """Numbers that are all different are no classes, and single labels are no labels."""
-    rng, path = np.random.default_rng(6), tmp_path / "own.npz"
-    np.savez(path, x=np.zeros((50, 3), np.float32), y=rng.normal(size=50))
-    assert len(read_own_data(path, 0)[0]["x_test"]) == 10
-    np.savez(path, x=np.zeros((50, 3), np.float32), y=np.int64(1))
-    with pytest.raises(CompileError, match="y has 0 labels"):
-        read_own_data(path, 0)
-    _, kept = split(np.repeat([0, 1], (47, 3)), 50, 0.2, 0)
-    assert set(np.repeat([0, 1], (47, 3))[kept]) == {0, 1}
-
-
-def test_the_users_file_is_named(own: Path) -> None:
-    x, y = some(60)
-    x[3] = np.nan
-    np.savez(own.with_name("mine.npz"), x=x, y=y)
-    with pytest.raises(CompileError, match=r"mine\.npz.*NaN"):
-        found_by(own.with_name("mine.npz"))
-
-
-def test_a_batch_that_samples_do_not_fill_is_refused(own: Path) -> None:
-    with pytest.raises(CompileError, match="a batch of 64 is more than the 59 samples"):
-        found_by(own, Effort(2, 1, batches=(64,), clips=(0.0,), jobs=1))
-
-
-def test_a_result_that_cannot_be_written_is_known_before_anything_runs(own: Path) -> None:
-    (own.parent / "finetune.html").mkdir()
-    with pytest.raises(CompileError, match="is a folder"):
-        found_by(own)
-
-
 def test_where_nothing_gets_better_no_rate_is_written() -> None:
     """And losses that are not finite are drawn as the worst."""
     bad = Tried(1, 0.0, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
@@ -455,12 +378,3 @@ def test_where_nothing_gets_better_no_rate_is_written() -> None:
     text = finding_toml(found, {"arena": "24KB"})
     assert tomllib.loads(text) == {"arena": "24KB"} and "recommend  nothing" in text
     assert len(finding_lines(found)) > 3
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [("--batches", "1,x"), ("--clips", "0,-1"), ("--jobs", "0"), ("-o", "result.txt"), ("--config", "none.toml")],
-)
-def test_faults_of_the_command_are_one_line(flags: tuple[str, str], own: Path) -> None:
-    found = run("finetune", DIGITS / "digits.onnx", "--data", own, *flags)
-    assert found.exit_code == 2 and found.err.count("\n") == 1 and flags[0] in found.err
