@@ -344,6 +344,14 @@ _kind(
     "Code and constant tables need more than --flash-budget, or the board's flash. Most of it are the model's weights; "
     "the code is smallest with --code size (--flash-budget chooses it where needed), and with fewer trained layers.",
 )
+_kind(
+    "E0404",
+    EXIT_DOES_NOT_FIT,
+    "does not fit onto the stack",
+    "The static bound of the deepest call is above what the file of the board (ram.stack_bytes) or core "
+    "(stack_budget_bytes) keeps for the stack. Callbacks, interrupts and what has called the model come on top. Where "
+    "your firmware has a larger stack, say so in a target file of your own.",
+)
 # E05xx: unsupported
 _kind(
     "E0501",

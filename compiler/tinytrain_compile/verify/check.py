@@ -31,7 +31,7 @@ from tinytrain_compile.verify.loaded import LoadedReference, compare_loaded
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
 from tinytrain_compile.verify.sizes import functions_in
-from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
+from tinytrain_compile.verify.stack import StackBound, check_stack, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.stepwise import StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
 from tinytrain_compile.verify.temporary import result_of, work_folder, workers
@@ -156,15 +156,12 @@ def _with_cycles(counts: InstructionCounts, calls: list[Call], image: Path, job:
 def static_figures(
     compiled: Compiled, interface: Interface, target: Target, external: tuple[str, ...] = ()
 ) -> StaticFigures:
-    """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken or the stack budget exceeded."""
+    """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken, E0404 if the stack is too small."""
     objects = [read_object(path) for path in compiled.model_objects]
     check_symbols(objects, interface.prefix, target, True, external)
     graph = read_call_graph(compiled.model_objects)
     bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
-    if bound.size_bytes > target.stack_budget_bytes:
-        path = " > ".join(bound.path)
-        what = f"{bound.size_bytes} bytes, the budget of {target.name} is {target.stack_budget_bytes} ({path})"
-        raise CompileError("E0601", "stack", what, "raise stack_budget_bytes in a target file of your own")
+    check_stack(bound, target)
     code, const = (sum(sizes) for sizes in zip(*((item.code_bytes, item.const_bytes) for item in objects), strict=True))
     return StaticFigures(bound, code, const, dict(functions_in(compiled.model_objects)))
 
