@@ -129,7 +129,7 @@ class _Writer:
             for value in node.inputs:
                 stage = None if value.name in self._kept else self._stage.get(value.name)
                 self._open &= stage is None or stage in ready
-                if stage in self._twice and stage not in ready:
+                if stage is not None and stage in self._twice and stage not in ready:
                     ready.add(stage)
                     self._groups.append([])
                     self._open = True
