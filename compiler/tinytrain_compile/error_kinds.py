@@ -344,6 +344,14 @@ _kind(
     "Code and constant tables need more than --flash-budget, or the board's flash. Most of it are the model's weights; "
     "the code is smallest with --code size (--flash-budget chooses it where needed), and with fewer trained layers.",
 )
+_kind(
+    "E0404",
+    EXIT_DOES_NOT_FIT,
+    "does not fit the stack",
+    "The deepest call needs more stack than the board's file gives (stack_bytes): it would write into what lies below "
+    "it. The bound is of the built code, without interrupts and your own functions. Take a file of your own with more "
+    "of it (docs/on-your-board.md), which then is no room for the arena where both are in one memory.",
+)
 # E05xx: unsupported
 _kind(
     "E0501",

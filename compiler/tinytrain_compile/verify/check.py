@@ -156,17 +156,28 @@ def _with_cycles(counts: InstructionCounts, calls: list[Call], image: Path, job:
 def static_figures(
     compiled: Compiled, interface: Interface, target: Target, external: tuple[str, ...] = ()
 ) -> StaticFigures:
-    """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken or the stack budget exceeded."""
+    """Symbol rules, sizes and stack bound of a target build.
+
+    Errors: E0601 if a rule is broken or the stack budget of a core exceeded, E0404 for the stack of a board.
+    """
     objects = [read_object(path) for path in compiled.model_objects]
     check_symbols(objects, interface.prefix, target, True, external)
     graph = read_call_graph(compiled.model_objects)
     bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
     if bound.size_bytes > target.stack_budget_bytes:
-        path = " > ".join(bound.path)
-        what = f"{bound.size_bytes} bytes, the budget of {target.name} is {target.stack_budget_bytes} ({path})"
-        raise CompileError("E0601", "stack", what, "raise stack_budget_bytes in a target file of your own")
+        raise _too_much_stack(bound, target)
     code, const = (sum(sizes) for sizes in zip(*((item.code_bytes, item.const_bytes) for item in objects), strict=True))
     return StaticFigures(bound, code, const, dict(functions_in(compiled.model_objects)))
+
+
+def _too_much_stack(bound: StackBound, target: Target) -> CompileError:
+    path, room = " > ".join(bound.path), target.stack_budget_bytes
+    if target.board is None:
+        what = f"{bound.size_bytes} bytes, the budget of {target.name} is {room} ({path})"
+        return CompileError("E0601", "stack", what, "raise stack_budget_bytes in a target file of your own")
+    what = f"calls need {bound.size_bytes} B, {target.name} has {room} B (over by {bound.size_bytes - room} B; {path})"
+    way = "give more as stack_bytes in a board file of your own (docs/on-your-board.md)"
+    return CompileError("E0404", f"stack in {target.board.stack.name}", what, way)
 
 
 def _judge(
