@@ -2,7 +2,7 @@
 
 The scheme that trains 49 kB, for a Cortex-M7, with and without streams. Instructions of the second step are counted: of
 a whole step, of one whose every slice is a single part, and with a budget of 2 % of a step by the target's figures.
-Exits 1 where bytes differ or slices cost more than 1 %; a longest slice above 3 % is said.
+Exits 1 where bytes differ, slices cost more than 1 %, or the longest is above 3 % of the step.
 
 usage: python -m benchmarks.slices
 """
@@ -42,12 +42,21 @@ class Row:
         """What slices add, as a share of the step."""
         return sum(self.slices) / self.whole - 1
 
+    @property
+    def longest(self) -> float:
+        """The longest slice as a share of the step."""
+        return max(self.slices) / self.whole
+
+    @property
+    def met(self) -> bool:
+        """Whether both bars are."""
+        return self.longest <= BAR and self.cost <= COST_BAR
+
     def __str__(self) -> str:
-        longest = max(self.slices) / self.whole
-        met = "met" if longest <= BAR else "MISSED"
         return (
             f"{self.what:36} {len(self.slices):4} slices, longest {max(self.slices):11,} of {self.whole:12,} "
-            f"instructions: {longest:6.1%} ({met}, bar {BAR:.0%}), cost {self.cost:+.3%}"
+            f"instructions: {self.longest:6.1%} (bar {BAR:.0%}), cost {self.cost:+.3%} (bar {COST_BAR:.0%}): "
+            f"{'met' if self.met else 'MISSED'}"
         )
 
 
@@ -99,7 +108,7 @@ def rows(calls: list[Call], prefix: str) -> list[Row]:
 
 
 def main() -> int:
-    """Print the table; 1 where a bar that is no matter of the model is missed."""
+    """Print the table; 1 where a bar is missed."""
     failed = False
     for stream in ("off", "auto"):
         made = compiled(stream)
@@ -114,7 +123,7 @@ def main() -> int:
         print(f"    the longest part has {longest:,} of {step:,} cycles ({longest / step:.1%})")
         found = rows(calls, made.bundle.interface.prefix)
         print("\n".join(f"    {row}" for row in found), flush=True)
-        failed = failed or len(set(states)) != 1 or any(row.cost > COST_BAR for row in found)
+        failed = failed or len(set(states)) != 1 or not all(row.met for row in found)
     return int(failed)
 
 

@@ -304,3 +304,19 @@ def tower(size: int = 16, channels: int = 8, classes: int = 5) -> onnx.ModelProt
     flat = net.node("flat", f"flat = Flatten <axis = 1> ({mean})")
     net.node("logits", f"y = Identity ({net.dense('fc', flat, channels, classes)})")
     return net.model()
+
+
+def inverted(size: int = 16, channels: int = 4, blocks: int = 4, classes: int = 4) -> onnx.ModelProto:
+    """Inverted bottlenecks: each widens its map six times, filters it, and makes it narrow again."""
+    net = Network("inverted", f"float[1, 3, {size}, {size}] x", f"float[1, {classes}] y", seed=24)
+    same, wide = "pads = [1, 1, 1, 1]", 6 * channels
+    x = net.relu(net.conv("stem", "x", (channels, 3, 3, 3), same))
+    for b in range(blocks):
+        widened = net.relu(net.conv(f"b{b}_widen", x, (wide, channels, 1, 1), "group = 1"))
+        how = f"{same}, group = {wide}, strides = [{1 + b % 2}, {1 + b % 2}]"
+        filtered = net.relu(net.conv(f"b{b}_filter", widened, (wide, 1, 3, 3), how))
+        x = net.conv(f"b{b}_narrow", filtered, (channels, wide, 1, 1), "group = 1")
+    mean = net.node("mean", f"mean = GlobalAveragePool ({x})")
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({mean})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, channels, classes)})")
+    return net.model()

@@ -347,10 +347,10 @@ _kind(
 _kind(
     "E0404",
     EXIT_DOES_NOT_FIT,
-    "does not fit onto the stack",
-    "The static bound of the deepest call is above what the file of the board (ram.stack_bytes) or core "
-    "(stack_budget_bytes) keeps for the stack. Callbacks, interrupts and what has called the model come on top. Where "
-    "your firmware has a larger stack, say so in a target file of your own.",
+    "does not fit the stack",
+    "The deepest call needs more stack than the board's file gives (stack_bytes): it would write into what lies below "
+    "it. The bound is of the built code, without interrupts and your own functions. Take a file of your own with more "
+    "of it (docs/on-your-board.md), which then is no room for the arena where both are in one memory.",
 )
 # E05xx: unsupported
 _kind(

@@ -174,6 +174,9 @@ static void prepare(int geometry)
     geometry_t is = geometries[geometry];
     const uint32_t least = (M_STORE_SLOT_BYTES(is.unit) + is.sector - 1u) / is.sector * is.sector;
     is.slot_bytes = least + (geometry % 2 == 0 ? least / 2 / is.sector * is.sector : 0);
+    if (is.slot_bytes < 256) { /* small sectors and a small state: room for changes behind it */
+        is.slot_bytes = 2 * least;
+    }
     need(is.slots * is.slot_bytes <= FLASH_MOST && is.slots * is.slot_bytes / is.unit <= UNITS_MOST, "too large");
     flash_new(&flash, &is);
     need(m_init(&m, arena, sizeof arena) == M_OK, "m_init");
@@ -196,6 +199,7 @@ static void prepare(int geometry)
             spent[j - 1] = flash.operations - start;
         }
     }
+    need(M_CHECKPOINT_BYTES > 256 || m_store_wear(&store) < SAVES, "no save wrote changes alone");
 }
 
 /* Every operation of five saves, in four ways. */

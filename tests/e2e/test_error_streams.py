@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from testing.chains import random_chain
+from testing.models import inverted
 from testing.streams import random_streams
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
@@ -29,6 +30,7 @@ from tinytrain_compile.plan import (
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_recompute import Waists
 from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside
+from tinytrain_compile.plan.stream_search import streamed
 
 CORES = ("cortex-m7", "cortex-m55", "cortex-m0plus")
 
@@ -83,11 +85,11 @@ def test_the_same_bytes_on_a_board(core: str) -> None:
 # ---- with second runs -----------------------------------------------------------------------------------------------
 
 
-def again(train: TrainGraph, seed: int) -> tuple[TrainGraph, Graph]:
-    """With second runs of all but some random waists, and every stage as a stream."""
+def again(train: TrainGraph, seed: int, single: bool = False) -> tuple[TrainGraph, Graph]:
+    """With second runs of all but some random waists, and every stage as a stream. single: of every other stage."""
     waists, random = Waists(train.graph, train.loss.name), np.random.default_rng([seed, 47])
     kept = [value.name for value in waists.found if random.random() < 0.5] or [waists.found[-1].name]
-    made = waists.keep(kept)
+    made = waists.keep(kept, range(len(kept) - 1, -1, -2) if single else None)
     beside = with_sums_beside(made.graph)
     streams = [stream_node(beside, g, f"stage{i}", (train.loss.name,)) for i, g in enumerate(made.groups) if g]
     graph = with_streams(made.graph, [stream for stream in streams if stream is not None])
@@ -95,10 +97,13 @@ def again(train: TrainGraph, seed: int) -> tuple[TrainGraph, Graph]:
     return replace(train, graph=made.graph, before_remat=train.graph), graph
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3, 4, 6, 8])
-def test_layers_run_again_beside_their_errors(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "single"),
+    [(0, False), (1, False), (3, False), (4, False), (6, False), (8, False), (2, True), (3, True), (8, True)],
+)
+def test_layers_run_again_beside_their_errors(seed: int, single: bool, tmp_path: Path) -> None:
     train, core = train_of(seed, "all"), CORES[seed % 3]
-    twice, graph = again(train, seed)
+    twice, graph = again(train, seed, single)
     plan, kernels = planned(twice, graph, core)
     order = without_streams(replace(graph, nodes=plan.order)).nodes
     validate_remat(train.graph, twice.graph, replace(plan, order=order))
@@ -134,9 +139,23 @@ def test_the_fewest_second_runs_that_fit(seed: int) -> None:
     least = streamed_again(train.graph, options)
     assert least is not None and least.plan.remat is not None
     narrow = Waists(train.graph, train.loss.name)
-    assert len(least.plan.remat.runs) < len(narrow.keep([value.name for value in narrow.narrow()]).runs)
+    everything = narrow.keep([value.name for value in narrow.narrow()])
+    assert sum(run.macs for run in least.plan.remat.runs) <= sum(run.macs for run in everything.runs)
     room = least.plan.arena_bytes
     found = streamed_again(train.graph, replace(options, capacity_bytes=room), smallest=False)
     assert found is not None and found.plan.arena_bytes <= room and found.plan.remat is not None
     assert found.plan.remat.runs == least.plan.remat.runs
     assert streamed_again(train.graph, replace(options, capacity_bytes=room - 8), smallest=False) is None
+
+
+def test_single_stages_run_again_for_biases() -> None:
+    """Biases need masks alone: most are kept, and one stage runs again whose masks would lie beside the largest map."""
+    train = nets.int8_train(inverted(), "bias", learning_rate=0.05)
+    options = PlanOptions(alignment_bytes=8, effort="quick", keep=(train.loss.name,))
+    without = plan_memory(streamed(train.graph, options), options)
+    found = streamed_again(train.graph, options)
+    assert found is not None and found.plan.remat is not None
+    assert found.plan.arena_bytes < without.arena_bytes
+    waists = Waists(train.graph, train.loss.name)
+    everything = waists.keep([value.name for value in waists.narrow()])
+    assert 0 < len(found.plan.remat.runs) < len(everything.runs) / 2

@@ -20,8 +20,16 @@ from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
-from tinytrain_compile.ir import Node
-from tinytrain_compile.plan import PlanOptions, placement, planned, remat_cpsat, remat_search, stream_search
+from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.plan import (
+    PlanOptions,
+    placement,
+    planned,
+    remat_cpsat,
+    remat_search,
+    stream_again,
+    stream_search,
+)
 from tinytrain_compile.plan import assign as assign_module
 from tinytrain_compile.plan import choose as choose_module
 from tinytrain_compile.plan.assign import Item, Use, UseOption
@@ -56,6 +64,31 @@ def adversary(seed: int) -> Callable[[int], int | None]:
     """Never, always at the budget, or at random."""
     source = random.Random(seed)
     return [lambda _: None, lambda budget: budget, lambda b: b if source.random() < 0.5 else None][seed % 3]
+
+
+def test_single_stages_that_are_looked_at_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each needs less than all before it; of many that fit few are planned with full effort."""
+    train = int8_train(models.inverted(size=8, channels=2, blocks=8), "bias")
+    options = PlanOptions(effort="quick", keep=(train.loss.name,))
+    looked, loads = list[int](), iter(range(1 << 20, 0, -1))
+
+    def single(waists: stream_again.Waists, *_: Any) -> stream_again._Kept:
+        looked.append(1)
+        return stream_again._Kept((), waists.keep([]), (), next(loads))
+
+    monkeypatch.setattr(stream_again, "_single", single)
+    monkeypatch.setattr(stream_again, "least_need", lambda *_: SimpleNamespace(peak_bytes=1 << 21))
+    found = stream_again._singles(stream_again.Waists(train.graph, train.loss.name), options)
+    assert len(found) == len(looked) == sum(stream_again.SINGLE_TRIES)
+    planned = list[int]()
+
+    def planned_fully(_graph: Graph, kept: stream_again._Kept, *_: Any) -> Any:
+        planned.append(kept.load)
+        return SimpleNamespace(plan=SimpleNamespace(arena_bytes=1 << 30))
+
+    monkeypatch.setattr(stream_again, "_planned", planned_fully)
+    assert stream_again._first_within(train.graph, found, 1 << 21, options, options) is None
+    assert len(planned) == stream_again.FULL_PLANS
 
 
 @pytest.mark.parametrize(("name", "most"), [("MOST_BUILT", 3), ("MOST_LOOKED", 1), ("MOST_BUILT", 0)])

@@ -177,6 +177,18 @@ def test_a_stack_over_the_budget() -> None:
 
 @needs_qemu
 @pytest.mark.qemu
+def test_a_stack_over_that_of_a_board() -> None:
+    bundle = tiny_model.bundle(train=(BIG_FRAME[0], BIG_FRAME[1].format(2000)))
+    board = load_target("nucleo-f746zg")
+    with pytest.raises(
+        CompileError, match=r"calls need 8\d\d\d B, nucleo-f746zg has 4096 B \(over by 3\d\d\d B"
+    ) as caught:
+        verify(bundle, board, DATA, tiny_model.reference(DATA, 4), "qemu", steps=4)
+    assert caught.value.code == "E0404" and "stack in dtcm" in str(caught.value)
+
+
+@needs_qemu
+@pytest.mark.qemu
 def test_the_painted_stack_sees_an_overflow_of_the_budget(tmp_path: Path) -> None:
     bundle = tiny_model.bundle(train=(BIG_FRAME[0], BIG_FRAME[1].format(2000)))
     run = run_steps(bundle, M7, DATA, 1, None, 1, tmp_path, "qemu")

@@ -1,13 +1,19 @@
-"""Which waists of the forward pass are kept, where all else is computed again beside its errors, row by row or not.
+"""Which waists of the forward pass are kept, and which stages between them run again beside their errors, row by row
+or not. Two ways, of which the smaller arena counts:
 
-All narrow waists are kept at first. Then those are left out without which the backward pass needs less: a stage's
-errors as a stream where that needs less than its nodes one by one, by a quick plan of the graph without streams. At
-last the forward pass, and stages that are no stream, are cut into streams as those of a graph without second runs are.
+1. All stages up to the last waist run again. All narrow waists are kept at first. Then those are left out without
+   which the backward pass needs less: a stage's errors as a stream where that needs less than its nodes one by one, by
+   a quick plan of the graph without streams.
+2. A few stages run again, and of all others stays what the backward pass reads, which is little where it reads masks
+   alone. A stage lies between two narrow waists that are near each other. Those are looked at that free the most bytes;
+   the one with the least bytes at once by a quick plan with streams is taken; then one more beside it is looked for.
+
+At last what is no stream yet is cut into streams as layers of a graph without second runs are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -19,25 +25,42 @@ from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planned import REMEMBERED, Planned, plan_graph, streaming
+from tinytrain_compile.plan.planned import REMEMBERED, Planned, least_need, plan_graph, streaming
 from tinytrain_compile.plan.stream_recompute import Recomputed, Waists
 from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside, without_streams
-from tinytrain_compile.plan.stream_search import needed_streams, proposed, runs_of
+from tinytrain_compile.plan.stream_search import needed_streams, proposed, runs_of, streamed
 from tinytrain_compile.plan.validate_remat import validate_remat
 from tinytrain_compile.plan.validate_streams import validate_streams
 
 TRIES = 24
 """Sets of waists that are looked at, at most, for the smallest load; and then for the fewest second runs."""
+LONGEST = 4
+"""Narrow waists that a single stage goes over, at most."""
+SINGLE_TRIES = (12, 8)
+"""Single stages that are looked at, at most: for the first one, and for one more beside it."""
+FULL_PLANS = 3
+"""Choices of single stages that are planned with full effort for the fewest second runs, at most."""
+
+Interval = tuple[int, int]
+"""A stage by the numbers of its narrow waists, that in front of it (-1: the image) and its last value."""
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A set of waists, what that makes of the graph, and the largest load of its backward pass."""
+    """A choice of waists and stages.
+
+    load: the largest of its backward pass, nodes in the graph's order; of single stages, of the whole step.
+    """
 
     waists: tuple[Value, ...]
     again: Recomputed
     streams: tuple[Node, ...]
     load: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the second runs."""
+        return sum(run.macs for run in self.again.runs)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -49,18 +72,88 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
     """
     waists = Waists(graph, options.keep[0])
     quick = replace(options, effort="quick", capacity_bytes=None)
-    best = _least(waists, quick)
+    best, singles = _least(waists, quick), _singles(waists, quick)
     if best is None:
         return None
-    least = _planned(graph, best, options, quick) if smallest else None
+    least = _smallest(graph, [best, *singles], options, quick) if smallest else None
     room = (options.capacity_bytes or 0) if least is None else least.plan.arena_bytes
+    single = _first_within(graph, singles, room, options, quick)
     counts = range(1, len(best.waists) + (least is None))  # all up to the last waist runs again
     for count in counts[:: -(-len(counts) // TRIES) or 1]:
         kept = _kept(waists, best.waists[:count], quick)
+        if single is not None and kept.macs >= _macs(single):
+            break
         found = _planned(graph, kept, options, quick) if kept.load <= room else None
         if found is not None and found.plan.arena_bytes <= room:
             return found
-    return least
+    return single or least
+
+
+def _macs(planned: Planned) -> int:
+    remat = planned.plan.remat
+    assert remat is not None
+    return sum(run.macs for run in remat.runs)
+
+
+def _smallest(graph: Graph, choices: Sequence[_Kept], options: PlanOptions, quick: PlanOptions) -> Planned:
+    """The smaller arena of all stages, which come first, and of the single ones with the least load."""
+    first, *singles = choices
+    tried = [first, *sorted(singles, key=lambda kept: (kept.load, kept.macs))[:1]]
+    best: Planned | None = None
+    for kept in sorted(tried, key=lambda kept: kept.load):
+        if best is None or kept.load < best.plan.arena_bytes:
+            found = _planned(graph, kept, options, quick)
+            best = found if best is None or found.plan.arena_bytes < best.plan.arena_bytes else best
+    assert best is not None
+    return best
+
+
+def _first_within(
+    graph: Graph, choices: Iterable[_Kept], room: int, options: PlanOptions, quick: PlanOptions
+) -> Planned | None:
+    """That of these choices that has the fewest multiply-accumulates again and fits; last of all that of least load."""
+    possible = sorted((kept for kept in choices if kept.load <= room), key=lambda kept: (kept.macs, kept.load))
+    last = sorted(possible[FULL_PLANS - 1 :], key=lambda kept: (kept.load, kept.macs))[:1]
+    for kept in (*possible[: FULL_PLANS - 1], *last):
+        found = _planned(graph, kept, options, quick)
+        if found.plan.arena_bytes <= room:
+            return found
+    return None
+
+
+def _singles(waists: Waists, quick: PlanOptions) -> list[_Kept]:
+    """Choices of one stage, and of one more beside the best of these, that need less at once than no second run."""
+    narrow = waists.narrow()
+    intervals = [(first, last) for last in range(len(narrow)) for first in range(max(-1, last - LONGEST), last)]
+
+    def freed(interval: Interval) -> int:
+        first, last = interval
+        ends = [narrow[index] for index in interval if index >= 0]
+        between = waists.saved(None if first < 0 else narrow[first].name, narrow[last].name)
+        return between - sum(value.size_bytes for value in ends)
+
+    ordered = sorted(intervals, key=lambda interval: (-freed(interval), interval))
+    found, chosen = list[_Kept](), tuple[Interval, ...]()
+    least = least_need(streamed(waists.graph, quick), quick).peak_bytes
+    for tries in SINGLE_TRIES:
+        apart = [(a, b) for a, b in ordered if all(b <= first or a >= last for first, last in chosen)]
+        looked = {(*chosen, one): _single(waists, narrow, (*chosen, one), quick) for one in apart[:tries]}
+        less = {intervals: kept for intervals, kept in looked.items() if kept.load < least}
+        if not less:
+            break
+        chosen = min(less, key=lambda intervals: (less[intervals].load, less[intervals].macs))
+        least = less[chosen].load
+        found += less.values()
+    return found
+
+
+def _single(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> _Kept:
+    """These stages alone run again."""
+    ends = sorted({index for interval in chosen for index in interval if index >= 0})
+    kept = [narrow[index] for index in ends]
+    again = waists.keep([value.name for value in kept], {ends.index(last) for _, last in chosen})
+    load = least_need(streamed(again.graph, quick), quick).peak_bytes
+    return _Kept(tuple(kept), again, (), load)
 
 
 def _least(waists: Waists, quick: PlanOptions) -> _Kept | None:

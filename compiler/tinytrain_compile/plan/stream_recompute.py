@@ -1,14 +1,15 @@
 """Second runs for streams: the forward pass is kept at a few waists, and what lies between two of them is computed
 again right before its errors, so that both can be computed row by row in one stream.
 
-A waist is a value that is all the rest of the forward pass needs. What the backward pass reads behind the last waist
-that is kept stays as it is.
+A waist is a value that is all the rest of the forward pass needs. The waists that are kept cut the forward pass into
+stages. What the backward pass reads of a stage that does not run again, as behind the last waist, stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import SecondRun
@@ -65,16 +66,41 @@ class Waists:
             and (value.name in sums or sizes[index] < min(sizes[index - 1 : index], default=0))
         ]
 
-    def keep(self, kept: Sequence[str]) -> Recomputed:
-        """The graph where of the forward pass, up to the last of these waists, nothing else is kept."""
-        return _Writer(self, kept).written()
+    def keep(self, kept: Sequence[str], again: Collection[int] | None = None) -> Recomputed:
+        """The graph where of the stages that run again nothing is kept but these waists, which are in their order.
+
+        again: numbers of stages: the first ends with the first waist. None: all up to the last waist.
+        """
+        return _Writer(self, kept, range(len(kept)) if again is None else again).written()
+
+    def saved(self, first: str | None, last: str) -> int:
+        """Bytes of what the backward pass reads of the stage between two waists (None: of the first stage)."""
+        names = [value.name for value in self.found]
+        start = 0 if first is None else names.index(first) + 1
+        return sum(self._read[start : names.index(last) + 1])
+
+    @cached_property
+    def _read(self) -> list[int]:
+        """Bytes that the backward pass reads, between each waist and the one before, without these."""
+        late = {node.name for node in (*self.forward, *self.beside)}
+        read = {value.name for node in self.graph.nodes if node.name not in late for value in node.inputs}
+        place, stage, bytes_read = {self.graph.inputs[0].name: 0}, 0, [0] * (len(self.found) + 1)
+        waists = {value.name for value in self.found}
+        for node in self.forward:
+            place.update((value.name, stage) for value in node.outputs)
+            stage += node.outputs[0].name in waists
+        for node in (*self.forward, *self.beside):
+            places = [place[value.name] for value in (*node.inputs, *node.outputs) if value.name in place]
+            sizes = (value.size_bytes for value in node.outputs if value.name in read - waists)
+            bytes_read[max(places, default=0)] += sum(sizes)
+        return bytes_read
 
 
 class _Writer:
-    """Collects nodes. stage: of every value of the forward pass; what is kept ends one."""
+    """Collects nodes. stage: of each value of the forward pass; what is kept ends one. twice: stages that run again."""
 
-    def __init__(self, waists: Waists, kept: Sequence[str]) -> None:
-        self._graph, self._kept, self._last = waists.graph, set(kept), len(kept)
+    def __init__(self, waists: Waists, kept: Sequence[str], twice: Collection[int]) -> None:
+        self._graph, self._kept, self._twice = waists.graph, set(kept), twice
         self._stage: dict[str, int] = {}
         stage = 0
         for node in waists.forward:
@@ -94,26 +120,26 @@ class _Writer:
 
     def written(self) -> Recomputed:
         """The graph."""
-        rest = [node for node in self._graph.nodes if node.name not in self._early]
-        self._nodes += [node for node in self._graph.nodes if node.name in self._early]
-        self._nodes += [node for node in rest if node.name in self._late and self._is_there(node.outputs[0])]
+        # In the graph's order, since a mask that is kept belongs beside its map.
+        self._nodes += [node for node in self._graph.nodes if self._is_made(node) and self._is_there(node)]
         ready = set[int]()
-        for node in rest:
-            if node.name in self._late:
+        for node in self._graph.nodes:
+            if self._is_made(node):
                 continue
             for value in node.inputs:
-                stage = self._stage.get(value.name)
-                if stage is not None and stage not in ready and not self._is_there(value):
+                stage = None if value.name in self._kept else self._stage.get(value.name)
+                self._open &= stage is None or stage in ready
+                if stage is not None and stage in self._twice and stage not in ready:
                     ready.add(stage)
                     self._groups.append([])
                     self._open = True
-                    self._again(stage)
+                    self._run_again(stage)
             self._add(replace(node, inputs=tuple(self._current.get(v.name, v) for v in node.inputs)))
         graph = replace(self._graph, nodes=tuple(self._nodes))
         return Recomputed(graph, tuple(self._runs), tuple(map(tuple, self._groups)))
 
-    def _is_there(self, value: Value) -> bool:
-        return value.name in self._kept or self._stage[value.name] == self._last
+    def _is_there(self, node: Node) -> bool:
+        return node.name in self._early or self._stage[node.outputs[0].name] not in self._twice
 
     def _add(self, node: Node) -> None:
         self._nodes.append(node)
@@ -122,7 +148,7 @@ class _Writer:
         elif self._open:
             self._groups[-1].append(node)
 
-    def _again(self, stage: int) -> None:
+    def _run_again(self, stage: int) -> None:
         """What the backward pass reads of a stage, and what that needs."""
         own = [n for n in self._graph.nodes if self._stage.get(n.outputs[0].name) == stage and self._is_made(n)]
         late = (node for node in self._graph.nodes if node.name not in self._early)

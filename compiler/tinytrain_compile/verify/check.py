@@ -31,7 +31,7 @@ from tinytrain_compile.verify.loaded import LoadedReference, compare_loaded
 from tinytrain_compile.verify.results import RunResult
 from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
 from tinytrain_compile.verify.sizes import functions_in
-from tinytrain_compile.verify.stack import StackBound, check_stack, library_table, read_call_graph, stack_bound
+from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.stepwise import StepReference, compare_steps
 from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
 from tinytrain_compile.verify.temporary import result_of, work_folder, workers
@@ -156,14 +156,28 @@ def _with_cycles(counts: InstructionCounts, calls: list[Call], image: Path, job:
 def static_figures(
     compiled: Compiled, interface: Interface, target: Target, external: tuple[str, ...] = ()
 ) -> StaticFigures:
-    """Symbol rules, sizes and stack bound of a target build; E0601 if a rule is broken, E0404 if the stack is too small."""
+    """Symbol rules, sizes and stack bound of a target build.
+
+    Errors: E0601 if a rule is broken or the stack budget of a core exceeded, E0404 for the stack of a board.
+    """
     objects = [read_object(path) for path in compiled.model_objects]
     check_symbols(objects, interface.prefix, target, True, external)
     graph = read_call_graph(compiled.model_objects)
     bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
-    check_stack(bound, target)
+    if bound.size_bytes > target.stack_budget_bytes:
+        raise _too_much_stack(bound, target)
     code, const = (sum(sizes) for sizes in zip(*((item.code_bytes, item.const_bytes) for item in objects), strict=True))
     return StaticFigures(bound, code, const, dict(functions_in(compiled.model_objects)))
+
+
+def _too_much_stack(bound: StackBound, target: Target) -> CompileError:
+    path, room = " > ".join(bound.path), target.stack_budget_bytes
+    if target.board is None:
+        what = f"{bound.size_bytes} bytes, the budget of {target.name} is {room} ({path})"
+        return CompileError("E0601", "stack", what, "raise stack_budget_bytes in a target file of your own")
+    what = f"calls need {bound.size_bytes} B, {target.name} has {room} B (over by {bound.size_bytes - room} B; {path})"
+    way = "give more as stack_bytes in a board file of your own (docs/on-your-board.md)"
+    return CompileError("E0404", f"stack in {target.board.stack.name}", what, way)
 
 
 def _judge(

@@ -90,20 +90,6 @@ def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra
     return max(bounds, key=lambda bound: bound.size_bytes, default=StackBound(0, ()))
 
 
-def check_stack(bound: StackBound, target: Target) -> None:
-    """E0404 for a bound above what the target keeps for the stack: the board's file, or that of a core."""
-    kept, board = target.stack_budget_bytes, target.board
-    if bound.size_bytes <= kept:
-        return
-    place, key = ("", "stack_budget_bytes") if board is None else (f" in {board.stack.name}", "ram.stack_bytes")
-    what = (
-        f"{bound.path[0]} needs {bound.size_bytes} B, {kept} B are kept for the stack{place} "
-        f"(over by {bound.size_bytes - kept} B; the deepest calls: {' > '.join(bound.path)})"
-    )
-    way = f"raise {key} in a target file of your own (docs/on-your-board.md)"
-    raise CompileError("E0404", f"stack of {target.name}", what, way)
-
-
 def _under(bound: StackBound, search: _StackSearch, callbacks: Iterable[str]) -> StackBound:
     """The bound of a function with the deepest of the callbacks that it gives away, wherever they are called."""
     below = [search.bound(name, True) for callback in callbacks for name in search.static(callback)]
