@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.command import run
+from tests.e2e.marks import needs_qemu
 from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
@@ -169,6 +172,19 @@ def test_flash_fits_to_the_byte() -> None:
     with pytest.raises(CompileError, match=r"need 983041 B, models have 983040 B \(over by 1 B\)") as caught:
         check_flash(target, 983_000, 41)
     assert caught.value.code == "E0403"
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_a_stack_that_a_model_exceeds_is_one_line_and_no_output(tmp_path: Path) -> None:
+    (tmp_path / "board.toml").write_text(FILE.replace("stack_bytes = 4096", "stack_bytes = 64"))
+    options = (*("--target", str(tmp_path / "board.toml")), *("--update", "last:1"), *("-o", tmp_path / "out"))
+    error = run(DIGITS, *options).check_error("E0404", 3).err
+    assert re.search(r"stack in dtcm: calls need \d+ B, nucleo-f746zg has 64 B \(over by \d+ B; digits_\w+", error)
+    assert not (tmp_path / "out").exists()
+    said = " ".join(run(DIGITS, *options[2:], "--target", "nucleo-f746zg").check_success().out.split())
+    bound = json.loads((tmp_path / "out" / "report.json").read_text())["memory"]["stack_bytes"]
+    assert f"stack {bound} of 4,096 B in dtcm: fits" in said
 
 
 def test_ways_out_on_a_board_whose_stack_has_a_memory_to_itself() -> None:

@@ -19,7 +19,7 @@ def board_rows(summary: Summary, width: int) -> Iterator[Row]:
     stack, reserve = board.stack, board.reserve
     pieces = [
         f"arena in {board.memories[0].name} at {board.memories[0].region.origin:#010x}",
-        f"stack {bytes_text(stack.stack_bytes)} in {stack.name}",
+        _stack_text(summary, stack),
         f"reserve {bytes_text(reserve.reserve_bytes)} in {reserve.name}",
         _flash_text(summary, board),
     ]
@@ -33,6 +33,13 @@ def checked_on(summary: Summary) -> str:
     """Where the C of a board was run."""
     where = {"qemu": f"QEMU's machine of the {summary.core}", "host": "this machine"}.get(summary.verify.mode)
     return "not run" if where is None else f"run on {where}"
+
+
+def _stack_text(summary: Summary, stack: BoardMemory) -> str:
+    bound = summary.verify.stack_bytes
+    if bound is None:
+        return f"stack {bytes_text(stack.stack_bytes)} in {stack.name}, not measured"
+    return f"stack {grouped(bound)} of {bytes_text(stack.stack_bytes)} in {stack.name}: fits"
 
 
 def _flash_text(summary: Summary, board: Board) -> str:
