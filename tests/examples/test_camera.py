@@ -1,4 +1,4 @@
-"""examples/camera: pictures that come line by line in RGB565 teach the model colours, and its files are its script's."""
+"""examples/camera: RGB565 lines of pictures teach the model colours; its files are those of its script."""
 
 from __future__ import annotations
 
