@@ -348,8 +348,8 @@ _kind(
     "E0404",
     EXIT_DOES_NOT_FIT,
     "does not fit the stack",
-    "The deepest call of the built code needs more than the target keeps for the stack. A board file of your own may keep "
-    "more (docs/on-your-board.md), which then is no room for the arena where both are in one memory.",
+    "The deepest call of the built code needs more than the target keeps for the stack. A board file of your own may "
+    "keep more (docs/on-your-board.md), which is taken from the arena where both are in one memory.",
 )
 # E05xx: unsupported
 _kind(
@@ -365,8 +365,8 @@ _kind(
     "E0503",
     EXIT_UNSUPPORTED,
     "operators of a foreign domain",
-    "Nodes of domains other than the standard one (com.microsoft, custom operators) have no meaning that the compiler "
-    "knows. They often come from a graph optimiser: use the model as it was before that.",
+    "Nodes of domains other than the standard one (com.microsoft, custom operators) have no meaning that is known here. "
+    "They often come from a graph optimiser: use the model as it was before that.",
 )
 _kind(
     "E0504",
@@ -392,7 +392,7 @@ _kind(
     EXIT_VERIFY,
     "the file and the imported graph differ",
     "onnx.reference, run on the model file, and the numpy reference of what was read from it give different numbers. "
-    "The tensor named is the first that differs: a node at or before it was misread (or, rarely, onnx.reference is wrong). "
+    "The tensor named is the first that differs: a node at or before it was misread, or onnx.reference is wrong (rarely). "
     "Please report it with the model; until then write that node in another way, as by exporting for another opset.",
 )
 _kind("E0606", EXIT_VERIFY, "bad export", "The file that would be written is not what was learned; please report this.")
