@@ -365,7 +365,7 @@ _kind(
     "E0503",
     EXIT_UNSUPPORTED,
     "operators of a foreign domain",
-    "Nodes of domains other than the standard one (com.microsoft, custom operators) have no meaning that is known here. "
+    "Nodes of domains other than the standard one (com.microsoft, custom operators) have no meaning known here. "
     "They often come from a graph optimiser: use the model as it was before that.",
 )
 _kind(
@@ -392,7 +392,7 @@ _kind(
     EXIT_VERIFY,
     "the file and the imported graph differ",
     "onnx.reference, run on the model file, and the numpy reference of what was read from it give different numbers. "
-    "The tensor named is the first that differs: a node at or before it was misread, or onnx.reference is wrong (rarely). "
+    "The tensor named is the first that differs: a node at or before it was misread, or (rarely) onnx.reference is. "
     "Please report it with the model; until then write that node in another way, as by exporting for another opset.",
 )
 _kind("E0606", EXIT_VERIFY, "bad export", "The file that would be written is not what was learned; please report this.")

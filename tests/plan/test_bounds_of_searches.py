@@ -76,7 +76,7 @@ def test_single_stages_that_are_looked_at_are_counted(monkeypatch: pytest.Monkey
         looked.append(1)
         return stream_again.Kept((), waists.keep([]), (), next(loads))
 
-    monkeypatch.setattr(stream_again, "_single", single)
+    monkeypatch.setattr(stream_again, "again_alone", single)
     monkeypatch.setattr(stream_again, "least_need", lambda *_: SimpleNamespace(peak_bytes=1 << 21))
     found = stream_again.single_stages(stream_again.Waists(train.graph, train.loss.name), options)
     assert len(found) == len(looked) == sum(stream_again.SINGLE_TRIES)
@@ -86,7 +86,7 @@ def test_single_stages_that_are_looked_at_are_counted(monkeypatch: pytest.Monkey
         planned.append(kept.load)
         return SimpleNamespace(plan=SimpleNamespace(arena_bytes=1 << 30))
 
-    monkeypatch.setattr(stream_again, "_planned", planned_fully)
+    monkeypatch.setattr(stream_again, "fully_planned", planned_fully)
     assert stream_again.first_within(train.graph, found, 1 << 21, options, options) is None
     assert len(planned) == stream_again.FULL_PLANS
 

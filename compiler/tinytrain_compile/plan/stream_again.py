@@ -83,7 +83,7 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
         kept = _kept(waists, best.waists[:count], quick)
         if single is not None and kept.macs >= _macs(single):
             break
-        found = _planned(graph, kept, options, quick) if kept.load <= room else None
+        found = fully_planned(graph, kept, options, quick) if kept.load <= room else None
         if found is not None and found.plan.arena_bytes <= room:
             return found
     return single or least
@@ -102,7 +102,7 @@ def _smallest(graph: Graph, choices: Sequence[Kept], options: PlanOptions, quick
     best: Planned | None = None
     for kept in sorted(tried, key=lambda kept: kept.load):
         if best is None or kept.load < best.plan.arena_bytes:
-            found = _planned(graph, kept, options, quick)
+            found = fully_planned(graph, kept, options, quick)
             best = found if best is None or found.plan.arena_bytes < best.plan.arena_bytes else best
     assert best is not None
     return best
@@ -115,7 +115,7 @@ def first_within(
     possible = sorted((kept for kept in choices if kept.load <= room), key=lambda kept: (kept.macs, kept.load))
     last = sorted(possible[FULL_PLANS - 1 :], key=lambda kept: (kept.load, kept.macs))[:1]
     for kept in (*possible[: FULL_PLANS - 1], *last):
-        found = _planned(graph, kept, options, quick)
+        found = fully_planned(graph, kept, options, quick)
         if found.plan.arena_bytes <= room:
             return found
     return None
@@ -137,7 +137,7 @@ def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
     least = least_need(streamed(waists.graph, quick), quick).peak_bytes
     for tries in SINGLE_TRIES:
         apart = [(a, b) for a, b in ordered if all(b <= first or a >= last for first, last in chosen)]
-        looked = {(*chosen, one): _single(waists, narrow, (*chosen, one), quick) for one in apart[:tries]}
+        looked = {(*chosen, one): again_alone(waists, narrow, (*chosen, one), quick) for one in apart[:tries]}
         less = {intervals: kept for intervals, kept in looked.items() if kept.load < least}
         if not less:
             break
@@ -147,7 +147,7 @@ def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
     return found
 
 
-def _single(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> Kept:
+def again_alone(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> Kept:
     """These stages alone run again."""
     ends = sorted({index for interval in chosen for index in interval if index >= 0})
     kept = [narrow[index] for index in ends]
@@ -203,7 +203,7 @@ def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOption
     return sum(options.reserved(value.size_bytes) for value in (*beside, *made)) + attrs.scratch_bytes
 
 
-def _planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOptions) -> Planned:
+def fully_planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOptions) -> Planned:
     """The plan of a choice, with streams of all that is none yet, judged."""
     again = kept.again
     check_graph(again.graph, infer)
