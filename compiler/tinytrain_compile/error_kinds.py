@@ -348,9 +348,8 @@ _kind(
     "E0404",
     EXIT_DOES_NOT_FIT,
     "does not fit the stack",
-    "The deepest call needs more stack than the board's file gives (stack_bytes): it would write into what lies below "
-    "it. The bound is of the built code, without interrupts and your own functions. Take a file of your own with more "
-    "of it (docs/on-your-board.md), which then is no room for the arena where both are in one memory.",
+    "The deepest call of the built code needs more than the target keeps for the stack. A board file of your own may "
+    "keep more (docs/on-your-board.md), which is taken from the arena where both are in one memory.",
 )
 # E05xx: unsupported
 _kind(
@@ -358,25 +357,23 @@ _kind(
     EXIT_UNSUPPORTED,
     "unsupported operators",
     "The model uses operators, or attributes of operators, that the compiler does not know. All of them are "
-    "listed, each with its node, the reason and the nearest form that is supported; --list-ops prints what is. "
-    "Frozen layers need the forward operator too, so freezing does not help here.",
+    "listed, with node, reason and the nearest form that is supported; --list-ops prints what is. Frozen layers need "
+    "the forward operator too, so freezing does not help here.",
 )
 _kind("E0502", EXIT_UNSUPPORTED, "no gradient", "An operator between a trained layer and the loss has no gradient.")
 _kind(
     "E0503",
     EXIT_UNSUPPORTED,
     "operators of a foreign domain",
-    "Nodes of domains other than the standard one (for instance com.microsoft, or custom operators) have no "
-    "meaning that the compiler knows. They often come from a graph optimiser: use the model as it was before "
-    "that.",
+    "Nodes of domains other than the standard one (com.microsoft, custom operators) have no meaning known here. "
+    "They often come from a graph optimiser: use the model as it was before that.",
 )
 _kind(
     "E0504",
     EXIT_UNSUPPORTED,
     "one weight would be several parameters",
-    "A weight of the file is used in several ways that are not one arrangement of its elements each, for instance as a "
-    "whole and quantised in two ways. It would become several parameters, each with a part of the gradient, and they "
-    "would drift apart. Use the weight in one way, or export one weight for each use.",
+    "A weight is used in ways that are not one arrangement of its elements each, as a whole and quantised in two ways. "
+    "It would become several parameters that drift apart. Use it in one way, or export one weight for each use.",
 )
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
@@ -395,9 +392,8 @@ _kind(
     EXIT_VERIFY,
     "the file and the imported graph differ",
     "onnx.reference, run on the model file, and the numpy reference of what was read from it give different numbers. "
-    "The tensor named is the first of the file that differs: this compiler has misread a node at or before it (or, "
-    "rarely, onnx.reference computes it wrongly). Please report it with the model. Until then, write that node in "
-    "another way, for instance by exporting for another opset.",
+    "The tensor named is the first that differs: a node at or before it was misread, or (rarely) onnx.reference is. "
+    "Please report it with the model; until then write that node in another way, as by exporting for another opset.",
 )
 _kind("E0606", EXIT_VERIFY, "bad export", "The file that would be written is not what was learned; please report this.")
 # E09xx: internal

@@ -136,7 +136,17 @@ def test_a_caller_in_cpp_17(project: tuple[str, chain.Project, Path], expected: 
     kind, made, folder = project
     build(["gcc", "-std=gnu11", "-Os", "-c", *sources(made.bundle)], folder)
     objects = [Path(source).with_suffix(".o").name for source in sources(made.bundle)]
-    strict = ["-std=c++17", "-Wall", "-Wextra", "-Wold-style-cast", "-Wno-error=old-style-cast", "-pedantic", "-Werror"]
+    strict = [
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Wconversion",
+        "-Wshadow",
+        "-Wold-style-cast",
+        "-Wno-error=old-style-cast",
+        "-pedantic",
+        "-Werror",
+    ]
     build(["g++", *strict, *INPUTS[kind], "-x", "c++", "caller.c", "-x", "none", *objects, "-o", "cpp"], folder)
     assert call([folder / "cpp"], folder).stdout == expected
 

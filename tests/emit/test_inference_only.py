@@ -221,7 +221,21 @@ def test_compiles_strictly(standard: str, folder: Path, tmp_path: Path) -> None:
     header = next(name for name in bundle.files if name.endswith("_train.h"))
     (tmp_path / "user.cpp").write_text(f'#include "{header}"\n')
     if shutil.which("g++"):
-        build(["g++", "-std=c++17", "-Wall", "-Wextra", "-pedantic", "-Werror", "-c", "user.cpp"], tmp_path)
+        build(
+            [
+                "g++",
+                "-std=c++17",
+                "-Wall",
+                "-Wextra",
+                "-Wconversion",
+                "-Wshadow",
+                "-pedantic",
+                "-Werror",
+                "-c",
+                "user.cpp",
+            ],
+            tmp_path,
+        )
 
 
 def test_command_and_package(folder: Path, tmp_path: Path) -> None:

@@ -74,4 +74,7 @@ def test_they_serve_cpp(tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
     write_files(tmp_path, {**chain.project(nets.int8_train(nets.cnn(4, 2))).bundle.files, "asks.cpp": ASKS})
-    build(["g++", "-std=c++17", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-c", "asks.cpp"], tmp_path)
+    build(
+        ["g++", "-std=c++17", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-c", "asks.cpp"],
+        tmp_path,
+    )

@@ -72,22 +72,22 @@ def test_single_stages_that_are_looked_at_are_counted(monkeypatch: pytest.Monkey
     options = PlanOptions(effort="quick", keep=(train.loss.name,))
     looked, loads = list[int](), iter(range(1 << 20, 0, -1))
 
-    def single(waists: stream_again.Waists, *_: Any) -> stream_again._Kept:
+    def single(waists: stream_again.Waists, *_: Any) -> stream_again.Kept:
         looked.append(1)
-        return stream_again._Kept((), waists.keep([]), (), next(loads))
+        return stream_again.Kept((), waists.keep([]), (), next(loads))
 
-    monkeypatch.setattr(stream_again, "_single", single)
+    monkeypatch.setattr(stream_again, "again_alone", single)
     monkeypatch.setattr(stream_again, "least_need", lambda *_: SimpleNamespace(peak_bytes=1 << 21))
-    found = stream_again._singles(stream_again.Waists(train.graph, train.loss.name), options)
+    found = stream_again.single_stages(stream_again.Waists(train.graph, train.loss.name), options)
     assert len(found) == len(looked) == sum(stream_again.SINGLE_TRIES)
     planned = list[int]()
 
-    def planned_fully(_graph: Graph, kept: stream_again._Kept, *_: Any) -> Any:
+    def planned_fully(_graph: Graph, kept: stream_again.Kept, *_: Any) -> Any:
         planned.append(kept.load)
         return SimpleNamespace(plan=SimpleNamespace(arena_bytes=1 << 30))
 
-    monkeypatch.setattr(stream_again, "_planned", planned_fully)
-    assert stream_again._first_within(train.graph, found, 1 << 21, options, options) is None
+    monkeypatch.setattr(stream_again, "fully_planned", planned_fully)
+    assert stream_again.first_within(train.graph, found, 1 << 21, options, options) is None
     assert len(planned) == stream_again.FULL_PLANS
 
 

@@ -46,7 +46,7 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
     """A choice of waists and stages.
 
     load: the largest of its backward pass, nodes in the graph's order; of single stages, of the whole step.
@@ -72,18 +72,18 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
     """
     waists = Waists(graph, options.keep[0])
     quick = replace(options, effort="quick", capacity_bytes=None)
-    best, singles = _least(waists, quick), _singles(waists, quick)
+    best, singles = _least(waists, quick), single_stages(waists, quick)
     if best is None:
         return None
     least = _smallest(graph, [best, *singles], options, quick) if smallest else None
     room = (options.capacity_bytes or 0) if least is None else least.plan.arena_bytes
-    single = _first_within(graph, singles, room, options, quick)
+    single = first_within(graph, singles, room, options, quick)
     counts = range(1, len(best.waists) + (least is None))  # all up to the last waist runs again
     for count in counts[:: -(-len(counts) // TRIES) or 1]:
         kept = _kept(waists, best.waists[:count], quick)
         if single is not None and kept.macs >= _macs(single):
             break
-        found = _planned(graph, kept, options, quick) if kept.load <= room else None
+        found = fully_planned(graph, kept, options, quick) if kept.load <= room else None
         if found is not None and found.plan.arena_bytes <= room:
             return found
     return single or least
@@ -95,33 +95,33 @@ def _macs(planned: Planned) -> int:
     return sum(run.macs for run in remat.runs)
 
 
-def _smallest(graph: Graph, choices: Sequence[_Kept], options: PlanOptions, quick: PlanOptions) -> Planned:
+def _smallest(graph: Graph, choices: Sequence[Kept], options: PlanOptions, quick: PlanOptions) -> Planned:
     """The smaller arena of all stages, which come first, and of the single ones with the least load."""
     first, *singles = choices
     tried = [first, *sorted(singles, key=lambda kept: (kept.load, kept.macs))[:1]]
     best: Planned | None = None
     for kept in sorted(tried, key=lambda kept: kept.load):
         if best is None or kept.load < best.plan.arena_bytes:
-            found = _planned(graph, kept, options, quick)
+            found = fully_planned(graph, kept, options, quick)
             best = found if best is None or found.plan.arena_bytes < best.plan.arena_bytes else best
     assert best is not None
     return best
 
 
-def _first_within(
-    graph: Graph, choices: Iterable[_Kept], room: int, options: PlanOptions, quick: PlanOptions
+def first_within(
+    graph: Graph, choices: Iterable[Kept], room: int, options: PlanOptions, quick: PlanOptions
 ) -> Planned | None:
     """That of these choices that has the fewest multiply-accumulates again and fits; last of all that of least load."""
     possible = sorted((kept for kept in choices if kept.load <= room), key=lambda kept: (kept.macs, kept.load))
     last = sorted(possible[FULL_PLANS - 1 :], key=lambda kept: (kept.load, kept.macs))[:1]
     for kept in (*possible[: FULL_PLANS - 1], *last):
-        found = _planned(graph, kept, options, quick)
+        found = fully_planned(graph, kept, options, quick)
         if found.plan.arena_bytes <= room:
             return found
     return None
 
 
-def _singles(waists: Waists, quick: PlanOptions) -> list[_Kept]:
+def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
     """Choices of one stage, and of one more beside the best of these, that need less at once than no second run."""
     narrow = waists.narrow()
     intervals = [(first, last) for last in range(len(narrow)) for first in range(max(-1, last - LONGEST), last)]
@@ -133,11 +133,11 @@ def _singles(waists: Waists, quick: PlanOptions) -> list[_Kept]:
         return between - sum(value.size_bytes for value in ends)
 
     ordered = sorted(intervals, key=lambda interval: (-freed(interval), interval))
-    found, chosen = list[_Kept](), tuple[Interval, ...]()
+    found, chosen = list[Kept](), tuple[Interval, ...]()
     least = least_need(streamed(waists.graph, quick), quick).peak_bytes
     for tries in SINGLE_TRIES:
         apart = [(a, b) for a, b in ordered if all(b <= first or a >= last for first, last in chosen)]
-        looked = {(*chosen, one): _single(waists, narrow, (*chosen, one), quick) for one in apart[:tries]}
+        looked = {(*chosen, one): again_alone(waists, narrow, (*chosen, one), quick) for one in apart[:tries]}
         less = {intervals: kept for intervals, kept in looked.items() if kept.load < least}
         if not less:
             break
@@ -147,16 +147,16 @@ def _singles(waists: Waists, quick: PlanOptions) -> list[_Kept]:
     return found
 
 
-def _single(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> _Kept:
+def again_alone(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> Kept:
     """These stages alone run again."""
     ends = sorted({index for interval in chosen for index in interval if index >= 0})
     kept = [narrow[index] for index in ends]
     again = waists.keep([value.name for value in kept], {ends.index(last) for _, last in chosen})
     load = least_need(streamed(again.graph, quick), quick).peak_bytes
-    return _Kept(tuple(kept), again, (), load)
+    return Kept(tuple(kept), again, (), load)
 
 
-def _least(waists: Waists, quick: PlanOptions) -> _Kept | None:
+def _least(waists: Waists, quick: PlanOptions) -> Kept | None:
     """The waists with the smallest load found; None if there are none."""
     narrow = waists.narrow()
     if not narrow:
@@ -171,7 +171,7 @@ def _least(waists: Waists, quick: PlanOptions) -> _Kept | None:
     return best
 
 
-def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> _Kept:
+def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> Kept:
     again = waists.keep([value.name for value in kept])
     plan = plan_graph(again.graph, quick).plan
     steps = {node.name: step for step, node in enumerate(plan.order)}
@@ -186,7 +186,7 @@ def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> _Kept:
         if stream is not None and by_rows < alone:
             streams.append(stream)
         most = max(most, min(alone, by_rows))
-    return _Kept(tuple(kept), again, tuple(streams), most)
+    return Kept(tuple(kept), again, tuple(streams), most)
 
 
 def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOptions) -> int:
@@ -203,7 +203,7 @@ def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOption
     return sum(options.reserved(value.size_bytes) for value in (*beside, *made)) + attrs.scratch_bytes
 
 
-def _planned(graph: Graph, kept: _Kept, options: PlanOptions, quick: PlanOptions) -> Planned:
+def fully_planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOptions) -> Planned:
     """The plan of a choice, with streams of all that is none yet, judged."""
     again = kept.again
     check_graph(again.graph, infer)
