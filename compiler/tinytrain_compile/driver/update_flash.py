@@ -30,6 +30,11 @@ class FlashLimit:
     measured: int = 0
     refused: bool = False
 
+    @property
+    def unknown(self) -> bool:
+        """Whether what was refused may fit after all, since nothing is compiled any more."""
+        return self.refused and self.measured > MOST_MEASURED
+
     def over(self, candidate: Candidate) -> int:
         """By how many bytes a choice is too large; 0 where it fits."""
         if self.budget_bytes is None or _surely_below(candidate, self.budget_bytes):
@@ -42,9 +47,10 @@ class FlashLimit:
         size = least_flash_bytes(candidate, self.planner.options, self.planner.target)
         return max(0, size - self.budget_bytes)
 
-    def refuses(self, candidate: Candidate, nodes: Row, selection: Selection) -> bool:
-        """Whether a choice is too large: the next one's estimate is then less by as much, and by a node at least."""
-        over = self.over(candidate)
+    def refuses(self, candidate: Candidate | None, nodes: Row, selection: Selection) -> bool:
+        """Whether a choice is too large: the next one's estimate is then less by as much, and by a node at least. None
+        is not."""
+        over = 0 if candidate is None else self.over(candidate)
         self.refused = over > 0
         if self.refused:
             most = nodes.load(selection) - max(1, -(-over // NODE_BYTES))

@@ -202,15 +202,15 @@ class Search:
     def full(self, selection: Selection) -> bool:
         """Plan a selection in full; whether it fits."""
         found = self.planner.fitting(self.spec(selection))
-        if found is not None and self.flash.refuses(found, self.whole.nodes, selection):
+        if self.flash.refuses(found, self.whole.nodes, selection):
             found = None
         size = None if found is None else found.plan.arena_bytes
         self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
         self.seen.add(selection)
-        if found is None:
-            self.refused.add(selection)
-        else:
+        if found is not None:
             self.best, self.candidate = selection, found
+        elif not self.flash.unknown:
+            self.refused.add(selection)
         return found is not None
 
     def suffixes(self, layer_count: int) -> None:
