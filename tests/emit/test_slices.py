@@ -180,10 +180,12 @@ def test_the_header_says_what_a_step_takes(tmp_path: Path) -> None:
 
 def test_the_c_of_the_page_compiles(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "slices.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
-    text = re.sub(r"\bM_", "NET_", re.sub(r"\bm_", "net_", block))
-    write_files(tmp_path, {**PROJECTS["float32"]().bundle.files, "page.c": text})
-    build(["gcc", *STRICT, "-O2", "-c", "page.c"], tmp_path)
+    blocks = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2, "slices, and the hook"
+    for block in blocks:
+        text = re.sub(r"\bM_", "NET_", re.sub(r"\bm_", "net_", block))
+        write_files(tmp_path, {**PROJECTS["float32"]().bundle.files, "page.c": text})
+        build(["gcc", *STRICT, "-O2", "-c", "page.c"], tmp_path)
 
 
 def test_the_report_names_the_longest_part(tmp_path: Path) -> None:

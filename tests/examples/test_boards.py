@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from testing.arduino_rules import STRICT, sketch_program
-from testing.board_image import cmake, differences, link, ram_is_in_qemu, run_in_qemu
+from testing.board_image import differences, link, ram_is_in_qemu, run_in_qemu
 from testing.image import pieces
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
@@ -144,20 +144,6 @@ def test_the_makefile_example(project: Project, tmp_path: Path) -> None:
     assert "digits_train.c" not in run("make", cwd=place) and built().st_mtime_ns == first
     run("make", "-C", "digits", "MACHINE=-fno-builtin", cwd=place)
     assert built().st_mtime_ns > first, "objects of other flags are not kept"
-
-
-def test_two_models_and_a_program_in_cpp_are_one_firmware(project: Project, tmp_path: Path) -> None:
-    """--name of the second; strict C++17, as the example's CMakeLists.txt asks for."""
-    shutil.copytree(EXAMPLES / "boards", tmp_path / "boards")
-    place, target = tmp_path / "boards" / "two_models", load_target("nucleo-f746zg")
-    options = {"loss": "mse", "learning_rate": 0.1, "verify": "none", "target": target.name, "package": "cmake"}
-    linear = EXAMPLES / "linear" / "linear.onnx"
-    thermo = make_project(CompileOptions(linear, name="thermo", **options))  # type: ignore[arg-type]
-    assert isinstance(thermo, Project)
-    for name, made in (("digits", project), ("thermo", thermo)):
-        _write(package_files("cmake", made.bundle, PackageFacts(name, target)), place / name)
-    cmake(place, tmp_path / "build")
-    run(tmp_path / "build" / "two_models", cwd=tmp_path)
 
 
 @pytest.mark.qemu
