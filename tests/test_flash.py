@@ -196,3 +196,19 @@ def test_what_cannot_be_measured_is_an_error(cnn: tuple[str, ...], tmp_path: Pat
     compiled(cnn, tmp_path / "out", "--target", "host", "--flash-budget", "1MB").check_error("E0101", 2)
     compiled(cnn, tmp_path / "out", "--flash-budget", "none").check_error("E0101", 2)
     compiled(cnn, tmp_path / "out", "--code", "tiny").check_error("E0101", 2)
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_what_auto_chooses_fits_the_flash(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    """Less than all layers need: fewer are trained. Less than anything needs: an error, after a bounded search."""
+    automatic = (*cnn[:-1], "auto", "--code", "size", "--verify-steps", "1")
+    compiled((*cnn[:-1], "all"), tmp_path / "all", *automatic[len(cnn) :]).check_success()
+    budget = sum(flash(tmp_path / "all")[part] for part in ("code_bytes", "const_bytes")) - 64
+    compiled(automatic, tmp_path / "less", "--flash-budget", str(budget)).check_success()
+    report = json.loads((tmp_path / "less" / "report.json").read_text())
+    assert report["flash"]["code_bytes"] + report["flash"]["const_bytes"] <= budget
+    totals = report["update_totals"]
+    assert 0 < totals["parameters"] < totals["total_parameters"]
+    error = compiled(automatic, tmp_path / "none", "--flash-budget", "3000").check_error("E0403", 3).err
+    assert "the budget is 3000 B (over by" in error

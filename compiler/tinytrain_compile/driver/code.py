@@ -154,6 +154,12 @@ def generate(
     return Generated(kernels, generator.emitted(kernels, small), CodeChoice("size" if small else "speed", nodes))
 
 
+def least_flash_bytes(candidate: Candidate, options: CompileOptions, target: Target) -> int:
+    """Code and constants of the smallest code that --code allows, compiled for the target."""
+    generator = Generator(candidate, options, target, lambda _done, _all: None)
+    return _Budget(generator, options, target, 0).least_bytes()
+
+
 class _Budget:
     """The way to code that fits: all for speed, mixtures, all small; then copies of weights if room is left."""
 
@@ -178,6 +184,10 @@ class _Budget:
             small = order[0]
             return self._with_copies(Mix(frozenset(found[small].kernels.calls) if small else frozenset(), small))
         return self._with_copies(self._mixed(found[False], found[True]))
+
+    def least_bytes(self) -> int:
+        """Of all nodes small, unless that is not allowed."""
+        return self._whole(self._code != "speed").sizes.total_bytes
 
     def _whole(self, small: bool) -> Variant:
         kernels = self._kernels(frozenset(node.name for node in self._generator.nodes) if small else frozenset())

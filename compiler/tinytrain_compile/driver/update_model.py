@@ -11,13 +11,13 @@ Two things come of it. A *guide*: live bytes at every step of that plan, near th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.int8.rescale import fractions
@@ -34,7 +34,7 @@ class UpdateModel:
     """Rows without their limits: `limit` is 0.
 
     forward, backward: the guide's, of steps up to the loss and behind it. floor: of all that lives for ever and the
-    largest node that runs whatever is trained. time: picoseconds of a step with nothing computed twice.
+    largest node that runs whatever is trained. time: picoseconds of a step with nothing computed twice. nodes: of it.
     """
 
     layers: tuple[LayerWays, ...]
@@ -42,6 +42,7 @@ class UpdateModel:
     backward: tuple[Row, ...]
     floor: Row
     time: Row
+    nodes: Row
 
     @property
     def gains(self) -> list[list[int]]:
@@ -85,7 +86,9 @@ def build_update_model(planner: Planner, layers: tuple[LayerWays, ...]) -> Updat
     header = settings.reserved(settings.header_bytes)
     floor = Row(header + _largest(planner, [least, *probes], settings), tuple(owned.items()), 0)
     forward, backward = needed_rows(rows[:split]), needed_rows(rows[split:])
-    return UpdateModel(layers, forward, backward, floor, _time(planner, least, probes))
+    core = planner.means.core
+    time = _summed(least, probes, lambda node: node_ps(node, core))
+    return UpdateModel(layers, forward, backward, floor, time, _summed(least, probes, lambda _: 1))
 
 
 # ---- training graphs ------------------------------------------------------------------------------------------------
@@ -212,14 +215,14 @@ def _largest(planner: Planner, probes: Sequence[_Probe], settings: PlanOptions) 
     return max(found.values(), default=0)
 
 
-def _time(planner: Planner, least: _Probe, probes: Sequence[_Probe]) -> Row:
-    """Picoseconds of a step, with nothing computed twice."""
-    core, known = planner.means.core, {node.name for node in least.graph.nodes}
+def _summed(least: _Probe, probes: Sequence[_Probe], cost_of: Callable[[Node], int]) -> Row:
+    """What the nodes of a step cost together, with nothing computed twice."""
+    known = {node.name for node in least.graph.nodes}
     base, found = 0, dict[Event, int]()
     for probe in (least, *probes):
         for node in probe.graph.nodes:
             if probe is least or node.name not in known:
-                event, cost = probe.events[node.name], node_ps(node, core)
+                event, cost = probe.events[node.name], cost_of(node)
                 if event is None:
                     base += cost if probe is least else 0
                 else:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.update_flash import FlashLimit, flash_limit
 from tinytrain_compile.driver.update_model import UpdateModel, build_update_model, largest_load, with_limit
 from tinytrain_compile.driver.update_reasons import layer_reasons
 from tinytrain_compile.errors import CompileError
@@ -75,6 +76,7 @@ class Search:
     gains: GainTable
     model: UpdateModel
     whole: UpdateModel
+    flash: FlashLimit
     short: tuple[int, int] = (0, 0)
     slow: int = 0
     lost: int = 0
@@ -99,7 +101,7 @@ class Search:
 
     def guide(self) -> list[Row]:
         """What plans so far say of what fits."""
-        return [*self.floor(), *self.memory(), *self.time()]
+        return [*self.floor(), *self.memory(), *self.time(), *self.code()]
 
     def memory(self) -> list[Row]:
         """Of --arena, at every step."""
@@ -113,6 +115,10 @@ class Search:
         """Of --max-step-time."""
         most = self.planner.options.max_step_ps
         return [] if most is None else [replace(self.model.time, limit=most - self.slow)]
+
+    def code(self) -> list[Row]:
+        """Of flash, once something was too large for it."""
+        return [] if self.flash.most is None else [self.flash.row(self.model.nodes)]
 
     def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
         """The best that was not planned yet and is better than what fits, or is likely to.
@@ -166,7 +172,7 @@ class Search:
                 break
             fits = self.full(chosen)
             del self.likely[chosen]
-            self.lost += 0 if room is None or fits else room // LESS
+            self.lost += 0 if room is None or fits or self.flash.refused else room // LESS
         self.likely.clear()
 
     def quick(self) -> None:
@@ -196,13 +202,15 @@ class Search:
     def full(self, selection: Selection) -> bool:
         """Plan a selection in full; whether it fits."""
         found = self.planner.fitting(self.spec(selection))
+        if self.flash.refuses(found, self.whole.nodes, selection):
+            found = None
         size = None if found is None else found.plan.arena_bytes
         self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
         self.seen.add(selection)
-        if found is None:
-            self.refused.add(selection)
-        else:
+        if found is not None:
             self.best, self.candidate = selection, found
+        elif not self.flash.unknown:
+            self.refused.add(selection)
         return found is not None
 
     def suffixes(self, layer_count: int) -> None:
@@ -299,14 +307,19 @@ Copies = Mapping[str, Sequence[LowRank]]
 
 
 def best_choice(
-    planner: Planner, gains: GainTable, layer_count: int, proof: bool = True, copies: Copies | None = None
+    planner: Planner,
+    gains: GainTable,
+    layer_count: int,
+    proof: bool = True,
+    copies: Copies | None = None,
+    flash: FlashLimit | None = None,
 ) -> Found | None:
     """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update.
 
-    copies: further ways to train a layer, worth less by their errors.
+    copies: further ways to train a layer, worth less by their errors. flash: what is known of that limit.
     """
     every = with_copies(layer_ways(planner.model.graph, gains), copies or {}, gains)
-    search = _looked_at(planner, every, gains, layer_count)
+    search = _looked_at(planner, every, gains, layer_count, flash or flash_limit(planner))
     search.run()
     for part in FREE:
         if search.candidate is not None or planner.options.arena_bytes is None:
@@ -323,11 +336,13 @@ def best_choice(
     search.suffixes(layer_count)
     if search.candidate is None:
         return None
-    search.prove(PROOF_TURNS if proof else 1)
+    search.prove(PROOF_TURNS if proof and search.flash.most is None else 1)
     return search.found()
 
 
-def _looked_at(planner: Planner, every: tuple[LayerWays, ...], gains: GainTable, layer_count: int) -> Search:
+def _looked_at(
+    planner: Planner, every: tuple[LayerWays, ...], gains: GainTable, layer_count: int, flash: FlashLimit
+) -> Search:
     """The search among as many layers, from the back, as the best of a few quick plans says.
 
     What a model knows of the forward pass is what one plan does that trains all of its layers. Where fewer are trained,
@@ -335,7 +350,7 @@ def _looked_at(planner: Planner, every: tuple[LayerWays, ...], gains: GainTable,
     """
     depths = dict.fromkeys(max(1, layer_count * part // DEPTH_PARTS) for part in DEPTHS)
     whole = build_update_model(planner, _last(every, layer_count))
-    found, first = list[Search](), Search(planner, gains, whole, whole)
+    found, first = list[Search](), Search(planner, gains, whole, whole, flash)
     for depth in depths:
         if depth * SHALLOW < layer_count and any(first.likely.values()):
             break  # few layers, and something fits

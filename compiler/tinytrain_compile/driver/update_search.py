@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.update_flash import FlashLimit, flash_limit
 from tinytrain_compile.driver.update_rounds import best_choice
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.sparse import PRIOR, GainTable, read_gains
@@ -18,25 +19,29 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
     if gains is None:
         gains = PRIOR if planner.options.gains is None else read_gains(planner.options.gains, planner.model.graph)
     every = f"last:{layer_count}"
-    if planner.options.arena_bytes is None and planner.options.max_step_ps is None:
+    flash = flash_limit(planner)
+    limits = planner.options.arena_bytes, planner.options.max_step_ps, flash.budget_bytes
+    if all(limit is None for limit in limits):
         return replace(planner.exact(every if planner.options.input_lines else "all"), automatic=True)
-    whole = _everything(planner, every)
+    whole = _everything(planner, every, flash)
     if whole is not None:
         return replace(whole, automatic=True)
-    found = best_choice(planner, gains, layer_count, proof)
+    found = best_choice(planner, gains, layer_count, proof, flash=flash)
     if found is None:
-        depth, best = deepest(planner, layer_count) or (1, planner.exact("last:1"))
+        # Where flash refused everything, the head has least code, and the error says what that needs.
+        depth, best = (None if flash.measured else deepest(planner, layer_count)) or (1, planner.exact("last:1"))
         return replace(_with_attempts(best, planner.plain(every), f"last:{depth}"), automatic=True)
     best = _with_attempts(found.candidate, planner.plain(every), found.candidate.update.label)
     return replace(best, automatic=True, choice=replace(best.choice, update=found.choice))
 
 
-def _everything(planner: Planner, every: str) -> Candidate | None:
+def _everything(planner: Planner, every: str, flash: FlashLimit) -> Candidate | None:
     """All layers, if they keep to the limits: nothing gains more. Priced quickly first."""
     if planner.impossible(every):
         return None
     price = planner.price(every)
-    return planner.fitting(every, again=True) if planner.meets(int(price.arena_bytes / NEAR), price.ps) else None
+    found = planner.fitting(every, again=True) if planner.meets(int(price.arena_bytes / NEAR), price.ps) else None
+    return None if found is not None and flash.over(found) else found
 
 
 def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:
