@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /* Trains on one sample, as a whole and in slices, and writes the checkpoint behind each; a plugin counts the calls.
- * `m` stands for the model's name. */
+ * `m` stands for the model's name. Of a project without slices, the steps as a whole alone. */
 #include "m_train.h"
 #include "port.h"
 
@@ -27,6 +27,10 @@ static void need(m_status status)
     }
 }
 
+#ifdef M_STEP_CYCLES
+enum { WAYS = 3 };
+static const uint32_t budgets[WAYS] = {0, M_STEP_CYCLES / 50u, UINT32_MAX};
+
 static void step_in_slices(m_t *m, uint32_t budget, float *loss)
 {
     int done = 0;
@@ -35,6 +39,9 @@ static void step_in_slices(m_t *m, uint32_t budget, float *loss)
         need(m_step_slice(m, &label, budget, loss, &done));
     }
 }
+#else
+enum { WAYS = 0 };
+#endif
 
 int main(void)
 {
@@ -44,18 +51,19 @@ int main(void)
         port_read(input, &label, sizeof label) != 0) {
         return 1;
     }
-    const uint32_t budgets[3] = {0, M_STEP_CYCLES / 50u, UINT32_MAX};
-    for (int way = -1; way < 3; way++) {
+    for (int way = -1; way < WAYS; way++) {
         m_t *m;
         float loss;
         need(m_init(&m, memory.arena, sizeof memory.arena));
         for (int step = 0; step < STEPS; step++) {
             *m_input(m) = sample;
-            if (way < 0) {
-                need(m_train_step(m, &label, &loss));
-            } else {
+#ifdef M_STEP_CYCLES
+            if (way >= 0) {
                 step_in_slices(m, budgets[way], &loss);
+                continue;
             }
+#endif
+            need(m_train_step(m, &label, &loss));
         }
         need(m_save(m, put, NULL));
     }

@@ -154,6 +154,11 @@ def test_the_reserve_can_be_another() -> None:
     ("flags", "code", "message"),
     [
         ("--target nucleo-f746zg --arena 256KB", "E0107", "nucleo-f746zg has 245760 B in sram1"),
+        (
+            "--target nucleo-f746zg --update all --plans 30KB,256KB",
+            "E0107",
+            "--plans: 262144 B are asked for, nucleo-f746zg has 245760 B in sram1",
+        ),
         ("--target nucleo-f746zg --memory ccm=1KB", "E0107", "has no such memory"),
         ("--target nucleo-f746zg --reserve 61KB", "E0101", "dtcm of nucleo-f746zg has 61440 B beside the stack"),
         ("--target cortex-m7 --reserve 1KB", "E0101", "cortex-m7 is a core"),

@@ -13,7 +13,8 @@ from tinytrain_compile.target import Target, with_reserve
 def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions, Target, tuple[str, ...]]:
     """The same with what the board has as limits where the user gave none, and remarks that say which these are.
 
-    Errors: E0101 for --reserve without a board or beyond its RAM, E0107 for an --arena that the board has not.
+    Errors: E0101 for --reserve without a board or beyond its RAM, E0107 for an --arena, or largest of --plans, that the
+    board has not.
     """
     if target.board is None:
         if options.reserve_bytes is not None:
@@ -25,7 +26,7 @@ def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions,
     if options.arena_bytes is not None and options.arena_bytes > first.size_bytes:
         what = f"{options.arena_bytes} B are asked for, {target.name} has {first.size_bytes} B in {first.name} for it"
         way = "give at most that (or --reserve, or a file of your own: docs/on-your-board.md)"
-        raise CompileError("E0107", "--arena", what, way)
+        raise CompileError("E0107", "--plans" if options.plans else "--arena", what, way)
     said: list[str] = []
     if options.arena_bytes is None:
         options = replace(options, arena_bytes=first.size_bytes)
