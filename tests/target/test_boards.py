@@ -188,8 +188,12 @@ def test_a_stack_that_a_model_exceeds_is_one_line_and_no_output(tmp_path: Path) 
     assert re.search(r"stack in dtcm: calls need \d+ B, nucleo-f746zg has 64 B \(over by \d+ B; digits_\w+", error)
     assert not (tmp_path / "out").exists()
     said = " ".join(run(DIGITS, *options[2:], "--target", "nucleo-f746zg").check_success().out.split())
-    bound = json.loads((tmp_path / "out" / "report.json").read_text())["memory"]["stack_bytes"]
-    assert f"stack {bound} of 4,096 B in dtcm: fits" in said
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    bound, flash = report["memory"]["stack_bytes"], report["board"]["flash"]["used_bytes"]
+    assert report["board"]["stack"] == {"memory": "dtcm", "size_bytes": 4096, "used_bytes": bound}
+    page = (tmp_path / "out" / "report.html").read_text()
+    for fits in (f"stack {bound} of 4,096 B in dtcm: fits", f"flash {flash:,} of 983,040 B (3.1%): fits"):
+        assert fits in said and fits in page
 
 
 def test_ways_out_on_a_board_whose_stack_has_a_memory_to_itself() -> None:

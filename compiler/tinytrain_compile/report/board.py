@@ -16,17 +16,24 @@ def board_rows(summary: Summary, width: int) -> Iterator[Row]:
     board = summary.board
     if board is None:
         return
-    stack, reserve = board.stack, board.reserve
+    pieces, remarks = board_pieces(summary, board)
+    yield row("board", pieces, width, most=3)
+    yield sentence("", remarks[0], width, rank=8)
+    for remark in remarks[1:]:
+        yield sentence("", remark, width, most=3)
+
+
+def board_pieces(summary: Summary, board: Board) -> tuple[list[str], list[str]]:
+    """Figures: where the arena lies, stack, reserve, flash, what fits. Remarks: where it ran, what is unverified."""
+    reserve = board.reserve
     pieces = [
         f"arena in {board.memories[0].name} at {board.memories[0].region.origin:#010x}",
-        _stack_text(summary, stack),
+        _stack_text(summary, board.stack),
         f"reserve {bytes_text(reserve.reserve_bytes)} in {reserve.name}",
         _flash_text(summary, board),
     ]
-    yield row("board", pieces, width, most=3)
-    yield sentence("", f"{checked_on(summary)}; never on the board itself", width, rank=8)
-    if board.unverified:
-        yield sentence("", f"unverified: {printable(board.unverified)}", width, most=3)
+    unverified = [f"unverified: {printable(board.unverified)}"] if board.unverified else []
+    return pieces, [f"{checked_on(summary)}; never on the board itself", *unverified]
 
 
 def checked_on(summary: Summary) -> str:
@@ -68,6 +75,11 @@ def board_json(summary: Summary) -> dict[str, Any] | None:
         "unverified": board.unverified or None,
         "checked": checked_on(summary),
         "memories": [_memory(memory, used) for memory in board.memories],
+        "stack": {
+            "memory": board.stack.name,
+            "size_bytes": board.stack.stack_bytes,
+            "used_bytes": summary.verify.stack_bytes,
+        },
         "flash": {
             "origin": board.flash.origin,
             "size_bytes": board.flash.size_bytes,

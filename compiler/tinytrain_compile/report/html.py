@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
+from tinytrain_compile.report.board import board_pieces
 from tinytrain_compile.report.choice import reason_text
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.compared import compared
@@ -32,6 +33,7 @@ from tinytrain_compile.report.text import (
     verify_pieces,
 )
 from tinytrain_compile.report.words import bytes_text, grouped, plural, share
+from tinytrain_compile.target.model import Board
 
 NOMINAL_WIDTH, NOMINAL_HEIGHT = 1080, 520
 """Pixels for which labels are chosen where no script adapts them."""
@@ -145,6 +147,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
             f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(totals['total_parameters'])} parameters",
         ),
         ("Target", f"{name_of(summary.target)}: {name_of(summary.target_summary, 200)}"),
+        *([("Board", _board_text(summary, summary.board))] if summary.board else []),
         ("Number format", summary.quant),
         ("Loss", loss_text(summary)),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
@@ -170,6 +173,11 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Steps", plural(len(plan.order), "step")),
         ("Verification", name_of("; ".join(verify_pieces(summary)), 400)),
     ]
+
+
+def _board_text(summary: Summary, board: Board) -> str:
+    pieces, remarks = board_pieces(summary, board)
+    return name_of("; ".join([", ".join(pieces), *remarks]), 400)
 
 
 def _breakdown(analysis: Analysis) -> list[tuple[str, str, int, int]]:
