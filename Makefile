@@ -94,8 +94,8 @@ fleet: tools $(FLEET)/.stamp ## Eight devices learn together by Flower, against 
 	$(FLEET)/bin/python examples/fleet/run.py $(ARGS)
 	$(FLEET)/bin/python -m pytest -p no:cacheprovider tests/examples/test_fleet.py tests/test_cli.py
 
-bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes
-	$(BIN)/python -m benchmarks.slices
+bench-slices: $(STAMP) ## MCUNet's step in slices, in QEMU: the longest one, what they cost, equal bytes; ARGS='--target cortex-m55'
+	$(BIN)/python -m benchmarks.slices $(ARGS)
 
 bench-plans: $(STAMP) ## Flash of one image with two plans of MCUNet, against two projects
 	$(BIN)/python -m benchmarks.plans

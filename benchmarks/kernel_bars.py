@@ -22,6 +22,8 @@ from benchmarks.tiny_models import MODELS, write_model
 from testing.places import SHARED
 
 MCUNET = SHARED / "models" / "mcunet-5fps-10c-qdq.onnx"
+MCUNET_FLOAT = SHARED / "models" / "mcunet-5fps-10c.onnx"
+SIX = ("--update", "last:6", "--arena", "2MB", "--verify-steps", "2", "--quant")
 SCHEME = ("--quant", "int8", "--update", str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"), "--arena", "256KB")
 ALL = ("--update", "all", "--loss", "mse", "--arena", "2MB")
 INT8 = ("--quant", "int8", "--calib", "{samples}")
@@ -34,7 +36,8 @@ class Bar:
     """name; what is compiled; what is read of the report; figures of before, asked for and aimed at
     (millions of instructions; code: B).
 
-    model: a file, or the name of one that is made here. per: flags of what the figure is divided by.
+    model: a file, or the name of one that is made here. per: flags of what the figure is divided by, of per_model if
+    that is another file.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Bar:
     must: float
     aim: float
     per: tuple[str, ...] = ()
+    per_model: str = ""
 
 
 BARS = (
@@ -61,6 +65,11 @@ BARS = (
     Bar("autoencoder int8 / float32, M7", "autoencoder", DENSE, "cortex-m7", STEP, 3.9, 1.0, 0.7, ALL),
     Bar("autoencoder int8 / float32, M4", "autoencoder", DENSE, "cortex-m4", STEP, 3.9, 1.0, 0.7, ALL),
     Bar("autoencoder int8 / float32, M55", "autoencoder", DENSE, "cortex-m55", STEP, 3.9, 1.0, 0.7, ALL),
+    *(
+        Bar(f"MCUNet last:6 int8 / float32, {core[7:].upper().replace('PLUS', '+')}", str(MCUNET), (*SIX, "int8"), core,
+            STEP, 3.9, 1.0, 0.7, (*SIX, "fp32"), str(MCUNET_FLOAT))
+        for core in ("cortex-m7", "cortex-m4", "cortex-m55", "cortex-m0plus")
+    ),
     Bar("DS-CNN 49x10 inference, M4", "ds-cnn", HEAD, "cortex-m4", INFERENCE, 4.99, 3.9, 3.4),
     Bar("visual wake words inference, M4", "vww", HEAD, "cortex-m4", INFERENCE, 10.91, 9.5, 8.5),
     Bar("visual wake words inference, M7", "vww", HEAD, "cortex-m7", INFERENCE, 10.78, 9.3, 8.3),
@@ -94,7 +103,7 @@ class Reports:
             return report["flash"]["code_bytes"]
         count = report["work"][KEYS[bar.what]]
         if bar.per:
-            return count / self.of(bar.model, bar.per, bar.target)["work"][KEYS[bar.what]]
+            return count / self.of(bar.per_model or bar.model, bar.per, bar.target)["work"][KEYS[bar.what]]
         return count / 1e6
 
 

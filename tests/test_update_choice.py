@@ -182,6 +182,17 @@ def test_no_part_of_the_networks_outputs_is_a_way(tmp_path: Path) -> None:
     assert [way.kind for item in before for way in item.ways if way.kind.startswith("out/")]
 
 
+def test_only_the_normalisation_of_a_convolution_is_a_way(tmp_path: Path) -> None:
+    """Kept as a layer of its own, it is trained while the convolution in front of it, which has more bytes, is not."""
+    model = write(models.resnet8(channels=4, size=8, classes=4), tmp_path)
+    lines = [f"block{i}_{part}/Norm,norm,,*,5\nblock{i}_{part}/Conv,weight,in,*,1" for i in range(3) for part in "ab"]
+    (tmp_path / "gains.csv").write_text("\n".join(["layer,part,axis,channel,gain", *lines, ""]))
+    asked = ("--batch-norm", "keep", "--gains", tmp_path / "gains.csv", "--arena", "12KB", "--verify", "none")
+    run(model, *asked, "-o", tmp_path / "out").check_success()
+    scheme = (tmp_path / "out" / "update.toml").read_text(encoding="utf-8")
+    assert '"block2_a/Norm"' in scheme and '"block2_a/Conv"' not in scheme
+
+
 def test_what_cannot_fit_is_refused(tmp_path: Path) -> None:
     path, _ = case(1, tmp_path)
     failed = run(path, "--arena", "150", "--dry-run").check_error("E0401", 3)
