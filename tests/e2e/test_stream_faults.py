@@ -56,6 +56,11 @@ FAULTS: dict[str, tuple[int, str, Change]] = {
         "bias",
         in_stream("A few rows of ErrorScale", r"\(pixel \* 6 \+ channel\) & 7", "((pixel * 6 + channel) ^ 1) & 7"),
     ),
+    "a mask bit shifted, written": (
+        1,
+        "bias",
+        in_stream("A few rows of QClipMask", r"= (tt_passed8\(.*\));", r"= (uint8_t)(\1 << 1);"),
+    ),
     "a mask of the row before": (1, "bias", driver(r"mask \+ row \* (\d+),", r"mask + (row ? row - 1 : 0) * \1,")),
     "a running sum forgotten": (1, "bias", in_stream(SUM, r"tt_add\(sum\[i\], rows\[i\]\)", "rows[i]")),
     "rows added twice": (1, "bias", in_stream(SUM, r", rows\[i\]\)", ", 2 * rows[i])")),
