@@ -93,7 +93,7 @@ def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, mo
     path = Path(write(dense_chain(random.Random(3), 3), tmp_path))
     least, every = (planner(path).plain(update) for update in ("last:1", "all"))
 
-    def nothing(*_: object) -> None:
+    def nothing(*_: object, **__: object) -> None:
         return None
 
     monkeypatch.setattr(update_search, "best_choice", nothing)
