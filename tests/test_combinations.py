@@ -77,7 +77,11 @@ def test_together_or_for_the_target(flags: str, says: str) -> None:
         ("arm-none-eabi-gcc", "--tune", "--tune: arm-none-eabi-gcc not found"),
         ("qemu-system-arm", "--verify qemu", "--verify qemu: qemu-system-arm not found"),
         ("gcc", "--verify host", "--verify host: no C compiler found"),
-        ("arm-none-eabi-gcc", "--flash-budget 64KB --update all", "--flash-budget: the code of cortex-m7 cannot be measured"),
+        (
+            "arm-none-eabi-gcc",
+            "--flash-budget 64KB --update all",
+            "--flash-budget: the code of cortex-m7 cannot be measured",
+        ),
     ],
 )
 def test_on_a_machine_without_a_tool(missing: str, flags: str, says: str, place: Path) -> None:
