@@ -15,6 +15,7 @@ from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.counted import header_data, tables_of_plans
+from tinytrain_compile.emit.average import average_data
 from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data
@@ -297,6 +298,7 @@ def _template_data(
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
         **parts,
         "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
+        "average": average_data(train, options.parts),
         "offsets": sequencer.offsets(),
     }
 
