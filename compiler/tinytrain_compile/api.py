@@ -107,8 +107,9 @@ def finetune(
     if not warm_ups or not all(0 <= share <= MOST_WARM_UP for share in warm_ups):
         raise CompileError("E0101", "warm_ups", f"not shares up to {MOST_WARM_UP}", "give some, or leave it out")
     if not averages or not all(0 <= count <= MAX_SAMPLES for count in averages):
-        raise CompileError("E0101", "averages", f"not numbers of epochs up to {MAX_SAMPLES}", "give some, or leave it out")
-    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, schedule, per_layer, tuple(warm_ups), tuple(averages))
+        raise CompileError("E0101", "averages", f"not numbers up to {MAX_SAMPLES}", "give some, or leave it out")
+    ways = (schedule, per_layer, tuple(warm_ups), tuple(averages))
+    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, *ways)
     return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
 
 

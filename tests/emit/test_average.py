@@ -72,7 +72,8 @@ def assert_is_the_twin(name: str, said: bytes) -> None:
     made = project(name)
     with work_folder() as folder:
         twin = Instance(build_library(made.bundle, find_tools(), folder), made.bundle.interface)
-        samples, average = in_slots(made.bundle.interface, random_samples(made.train, STEPS, 1)), Average(made.train, WINDOW)
+        samples = in_slots(made.bundle.interface, random_samples(made.train, STEPS, 1))
+        average = Average(made.train, WINDOW)
         exact, at = dict[str, list[Fraction]](), 0
         model_hash = bytes.fromhex(delta_table(made.train).model_hash)[::-1]
         for step in range(STEPS):
@@ -143,7 +144,7 @@ def test_ends_of_what_weights_hold() -> None:
 
 
 def test_the_option(tmp_path: Path) -> None:
-    """Its window is a macro, and is left to the caller without a number; channels that change their scale are refused."""
+    """Its window is a macro, and is left to the caller without a number; changing scales are refused."""
     path = tmp_path / "net.onnx"
     path.write_bytes(models.mlp().SerializeToString())
     for asked, macro in (("average=7", True), ("average", False)):

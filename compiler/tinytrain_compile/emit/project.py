@@ -10,12 +10,12 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile import __version__
+from tinytrain_compile.emit.average import average_data
 from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.counted import header_data, tables_of_plans
-from tinytrain_compile.emit.average import average_data
 from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 PARTS = ("replay", "monitor", "schedule", "store", "delta", "average")
-"""Each is a header and a C file of the output, which know the model by its public header alone; but for those in OF_WEIGHTS."""
+"""Each is a header and a C file of the output, which know the model by its public header alone; but
+for those in OF_WEIGHTS."""
 OF_WEIGHTS = ("delta", "average")
 """Parts that read and write trained parameters: not where two states count in different steps."""
 

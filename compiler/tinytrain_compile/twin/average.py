@@ -19,7 +19,8 @@ _EXACT = 2.0**22
 class Average:
     """`m_average_t`: the mean of the first `window` states; from then on each new one counts 1 / window.
 
-    train: of the build. numbers: by the name of a tensor of the state, flat, in float32; int8 weights count in 1/256 step.
+    train: of the build. numbers: by the name of a tensor of the state, flat, in float32; int8 weights count in
+    1/256 step.
     """
 
     train: TrainGraph
