@@ -117,13 +117,13 @@ def parse_runtime(text: str, where: str) -> RuntimeParts:
             what = f"{name!r} is named twice" if name in names else f"unknown part {name!r}"
             raise CompileError("E0101", where, what, f"use {', '.join(PARTS)}")
         if sign:
-            numbers[name] = _number(name, count, where)
+            numbers[name] = _number_of_part(name, count, where)
         names.append(name)
     parts = tuple(name for name in PARTS if name in names)
     return RuntimeParts(parts, numbers.get("replay", 0), numbers.get("average", 0))
 
 
-def _number(name: str, count: str, where: str) -> int:
+def _number_of_part(name: str, count: str, where: str) -> int:
     number = int(count) if count.isascii() and count.isdigit() and len(count) < 8 else 0
     counted = {"replay": "samples", "average": "states"}
     if name not in counted or not 1 <= number <= MAX_SAMPLES:
