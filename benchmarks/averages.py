@@ -1,6 +1,6 @@
 """What a mean of the weights at the ends of epochs brings (docs/training-loop.md): digits, last:4, eight epochs.
 
-    python -m benchmarks.averages
+python -m benchmarks.averages
 """
 
 from __future__ import annotations

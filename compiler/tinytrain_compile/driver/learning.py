@@ -234,7 +234,7 @@ def _seed_noise(instance: Instance, seed: int) -> None:
     for slot in instance.interface.state:
         if slot.name == "noise" and instance.tensor("noise").dtype == np.int32:  # not a float parameter of that name
             held = instance.tensor("noise").view(np.uint32)
-            held += np.uint32(2 * seed * 0x3779B97)
+            held += np.uint32(2 * seed * 0x3779B97 & 0xFFFFFFFF)
 
 
 def learn_all(
