@@ -39,6 +39,7 @@ def accuracies(build: Build, schedule: RateSchedule, rate: float, average: int) 
 
 
 def main() -> None:
+    """Print the table."""
     print("| weights | rate | last state | mean of 4 | difference |\n|---|---|---|---|---|")
     for quant in ("fp32", "int8"):
         build = build_of(quant)
