@@ -31,6 +31,7 @@ from tinytrain_compile.files.own_data import own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.learning import Curve, Finding, Learned, RateSchedule, Score, Tried, mean_curve
 from tinytrain_compile.report import finding_html, finding_lines, finding_toml
+from tinytrain_compile.twin import Average
 from tinytrain_compile.twin.loop import Schedule
 
 
@@ -65,8 +66,13 @@ def dense(path: Path, widths: tuple[int, ...]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("schedule", "warm_up"), [("constant", 0.0), ("cosine", 0.0), ("cosine", 0.25)])
-def test_a_training_is_what_a_twin_does(schedule: RateSchedule, warm_up: float, own: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "warm_up", "mean"),
+    [("constant", 0.0, 0), ("cosine", 0.0, 0), ("cosine", 0.25, 0), ("constant", 0.0, 2)],
+)
+def test_a_training_is_what_a_twin_does(
+    schedule: RateSchedule, warm_up: float, mean: int, own: Path, tmp_path: Path
+) -> None:
     """The same updates by the calls of the twin, sample by sample: equal scores to the last digit."""
     compiled = tt.compile(DIGITS / "digits.onnx", update="last:2", batch=4, verify="none")
     arrays, _ = read_own_data(own, 0)
@@ -74,14 +80,14 @@ def test_a_training_is_what_a_twin_does(schedule: RateSchedule, warm_up: float, 
     data = own_data("own", arrays, compiled.project.model, train)
     code, parts = compiled.library().read_bytes(), (in_slots(face, data.own), in_slots(face, data.test))
     build = Build(tmp_path / "elsewhere", code, face, compiled.project.model, train, *parts, None)
-    curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True, schedule=schedule, warm_up=warm_up))
+    curve = build.learn(LearningRun(0, 0.02, 5, 3, final=True, schedule=schedule, warm_up=warm_up, average=mean))
     assert curve.steps == len(arrays["x"]) // 4
     first = round(warm_up * 3 * curve.steps)
     rates = Schedule(schedule, 0.02, warm_up=first, every=3 * curve.steps - first)
     assert rates.rate_of(first) == np.float32(0.02)
     assert (rates.rate_of(3 * curve.steps - 1) < 1e-3) == (schedule == "cosine")
     with compiled.twin() as twin:
-        rng = np.random.default_rng((5, 3))
+        rng, average = np.random.default_rng((5, 3)), Average(train, mean or 1)
         first = twin.evaluate(arrays["x_test"], arrays["y_test"])
         assert curve.scores[0] == Score(first["loss"], first["accuracy"])
         for epoch in range(3):
@@ -89,7 +95,12 @@ def test_a_training_is_what_a_twin_does(schedule: RateSchedule, warm_up: float, 
             for done, start in enumerate(range(0, len(order) - 3, 4), epoch * curve.steps):
                 chosen = order[start : start + 4]
                 twin.train_step(arrays["x"][chosen], arrays["y"][chosen], lr=rates.rate_of(done))
+            before = twin.instance.save()
+            average.add(twin.instance.state())
+            if mean:
+                average.take({name: twin.instance.tensor(name) for name in twin.instance.state()})
             after = twin.evaluate(arrays["x_test"], arrays["y_test"])
+            twin.instance.load(before)
             assert curve.scores[epoch + 1] == Score(after["loss"], after["accuracy"])
 
 
@@ -205,6 +216,29 @@ def test_clipping_by_layer_and_warm_ups_are_compared(tmp_path: Path) -> None:
     assert "#define M_WARM_UP 48u\n" in str(built.files["m_train.h"])
     with pytest.raises(CompileError, match="is about --schedule cosine"):
         finetune(options, replace(effort, schedule="constant"), tmp_path / "f.toml", silent)
+
+
+def test_means_of_epochs_are_compared(tmp_path: Path) -> None:
+    """In int8 as well; what is taken is a part of the output that knows its window."""
+    rng, model, path = np.random.default_rng(6), dense(tmp_path / "m.onnx", (8, 12, 3)), tmp_path / "own.npz"
+    x = rng.normal(size=(60, 8)).astype(np.float32)
+    np.savez(path, x=x, y=x[:, :3].argmax(1))
+    for quant in ("fp32", "int8"):
+        asked = {"update": "all", "loss": "cross-entropy", "data": path, "quant": quant}
+        options = options_from(model, {**asked, **({"calib": path, "seed": 1000} if quant == "int8" else {})})
+        effort = Effort(16, 1, clips=(0.0,), jobs=1, averages=(0, 3))
+        found = finetune(options, effort, tmp_path / "f.toml", silent)
+        plain, mean = ({one.rate: one.curve for one in found.rounds[0] if one.average == count} for count in (0, 3))
+        assert len(set(plain) & set(mean)) == 7
+        for rate in set(plain) & set(mean):
+            assert plain[rate][:2] == mean[rate][:2] and plain[rate][2] != mean[rate][2], "the first mean is of one"
+    found = replace(found, chosen=replace(found.chosen, average=3))
+    said = "\n".join(finding_lines(found))
+    assert "  mean of 3" in said and "--runtime average=3" in said
+    assert tomllib.loads(finding_toml(found, {"runtime": "monitor"}))["runtime"] == "monitor,schedule,average=3"
+    shifted = {"update": "all", "loss": "cross-entropy", "data": path, "calib": path, "quant": "int8", "rescale": "on"}
+    with pytest.raises(CompileError, match="--rescale on"):
+        finetune(options_from(model, shifted), effort, tmp_path / "g.toml", silent)
 
 
 def test_what_auto_chooses_is_written_beside_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tinytrain_compile.driver.reference_instance import SAID, ReferenceInstance
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
 from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES, Finding, RateSchedule
+from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -92,6 +93,7 @@ def finetune(
     schedule: RateSchedule = "cosine",
     per_layer: bool = False,
     warm_ups: Sequence[float] = (0.0,),
+    averages: Sequence[int] = (0,),
     out: Path | str = "finetune.toml",
     **options: Any,
 ) -> Finding:
@@ -104,7 +106,10 @@ def finetune(
         raise CompileError("E0101", "schedule", f"{schedule!r} is none of {', '.join(SCHEDULES)}", "give one of them")
     if not warm_ups or not all(0 <= share <= MOST_WARM_UP for share in warm_ups):
         raise CompileError("E0101", "warm_ups", f"not shares up to {MOST_WARM_UP}", "give some, or leave it out")
-    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, schedule, per_layer, tuple(warm_ups))
+    if not averages or not all(0 <= count <= MAX_SAMPLES for count in averages):
+        raise CompileError("E0101", "averages", f"not numbers up to {MAX_SAMPLES}", "give some, or leave it out")
+    ways = (schedule, per_layer, tuple(warm_ups), tuple(averages))
+    effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, *ways)
     return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
 
 

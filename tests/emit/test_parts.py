@@ -17,7 +17,7 @@ from testing import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
-from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
+from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS, PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.target import load_target
@@ -258,9 +258,9 @@ def test_without_the_option_the_output_is_what_it_was() -> None:
     )
     added = {f"net_{part}.{kind}" for part in PARTS for kind in "hc"}
     assert set(more) - set(plain) == added
-    inner = {"net_train.c", "net_internal.h"}  # which tell net_delta.c where the state lies
+    inner = {"net_train.c", "net_internal.h"}  # which tell parts of the weights where the state lies
     assert {name for name, text in plain.items() if more[name] != text} == {"CMakeLists.txt", *inner}
-    without = RuntimeParts(tuple(part for part in PARTS if part != "delta"), ROOM)
+    without = RuntimeParts(tuple(part for part in PARTS if part not in OF_WEIGHTS), ROOM)
     others = chain.project(chain.train_graph(models.mlp()), "cortex-m0plus", parts=without).bundle.files
     assert all(others[name] == plain[name] for name in inner)
     assert all(name in more["CMakeLists.txt"] for name in added if name.endswith(".c"))

@@ -24,6 +24,7 @@ from tinytrain_compile.cli.options import (
 from tinytrain_compile.driver.option_values import parse_norm
 from tinytrain_compile.driver.options import OPTIONS
 from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES
+from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 
 _HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
 
@@ -72,6 +73,15 @@ def _compared() -> list[click.Parameter]:
             default="0",
             show_default=True,
             help="Shares of the updates, up to 0.5, in which the rate grows first; 0: none.",
+        ),
+        GroupedOption(
+            "common",
+            "--averages",
+            type=str,
+            metavar="N,N..",
+            default="0",
+            show_default=True,
+            help="Ends of epochs whose mean the device keeps (--runtime average); 0: the last state.",
         ),
     ]
 
@@ -125,7 +135,7 @@ def finetune(**flags: Any) -> None:
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
     batches, clips = _batches(flags.pop("batches")), _clips(flags.pop("clips"))
     how = (flags.pop("jobs"), flags.pop("schedule"), flags.pop("per_layer"), _warm_ups(flags.pop("warm_ups")))
-    effort = Effort(*sizes, batches, clips, *how)
+    effort = Effort(*sizes, batches, clips, *how, _averages(flags.pop("averages")))
     out: Path = flags.pop("out")
     given = _given(out.parent)
     options = options_of(flags)
@@ -163,6 +173,14 @@ def _warm_ups(text: str) -> tuple[float, ...]:
         what = f"{text!r} is not shares up to {MOST_WARM_UP} with commas, as 0,0.1"
         raise click.BadParameter(what, param_hint="--warm-ups")
     return tuple(sorted(set(found)))
+
+
+def _averages(text: str) -> tuple[int, ...]:
+    """ "0,4" as numbers, each once; the smallest first, since what is equal goes to the first."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) <= MAX_SAMPLES for part in parts) or len(parts) > 8:
+        raise click.BadParameter(f"{text!r} is not up to eight numbers with commas, as 0,4", param_hint="--averages")
+    return tuple(sorted(set(map(int, parts))))
 
 
 def _given(folder: Path) -> dict[str, Any]:

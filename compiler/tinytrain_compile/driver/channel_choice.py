@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.driver.delta import PART
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
 
@@ -23,7 +23,7 @@ def check_choice(train: TrainGraph, options: CompileOptions) -> None:
         ("--plans", bool(options.plans)),
         ("--inference-only", options.inference_only),
         ("--rescale on", options.rescale == "on"),
-        ("--runtime delta", PART in options.runtime.names),
+        *((f"--runtime {name}", name in options.runtime.names) for name in OF_WEIGHTS),
     )
     for flag, given in others:
         if given:

@@ -12,6 +12,7 @@ from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled, load_inputs
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.target import Target
 
 
@@ -134,7 +135,7 @@ def _check_plans(options: CompileOptions) -> None:
         ("tune", options.tune),
         ("tiles", options.tiles is not None),
         ("activations", options.activations == "auto"),
-        ("runtime delta", "delta" in options.runtime.names),
+        *((f"runtime {name}", name in options.runtime.names) for name in OF_WEIGHTS),
     )
     _alone("--plans", others)
     if options.update == "auto":

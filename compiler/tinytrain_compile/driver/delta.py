@@ -10,17 +10,24 @@ from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.prefix import prefix_of
 from tinytrain_compile.emit import delta_table
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.ir.stages import TrainGraph
 
 PART = "delta"
 
 
 def check_delta(train: TrainGraph, options: CompileOptions) -> None:
-    """E0101 for channels that change their scale on the device: numbers of two devices then count different things."""
-    shifted = any(part.unit is not None and part.unit.shift for part in train.trained.values())
-    if PART in options.runtime.names and shifted:
-        what = "is not possible with --rescale on, whose weights count in steps that differ from device to device"
-        raise CompileError("E0101", "--runtime delta", what, "leave one of the two out")
+    """E0101 for parts of the weights, where numbers of two states count different things."""
+    for name in OF_WEIGHTS:
+        if name in options.runtime.names:
+            refuse_shifted(train, f"--runtime {name}")
+
+
+def refuse_shifted(train: TrainGraph, where: str) -> None:
+    """E0101 for what reads weights of several states, where channels change their scale."""
+    if any(part.unit is not None and part.unit.shift for part in train.trained.values()):
+        what = "is not possible with --rescale on, whose weights count in steps that change on the device"
+        raise CompileError("E0101", where, what, "leave one of the two out")
 
 
 def delta_files(train: TrainGraph, options: CompileOptions) -> Mapping[str, str]:

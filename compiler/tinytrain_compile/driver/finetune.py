@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.driver.channel_choice import refuse_choice
+from tinytrain_compile.driver.delta import refuse_shifted
 from tinytrain_compile.driver.known_runs import PARTIAL, KnownRuns, check_out, unwritten
 from tinytrain_compile.driver.learning import CHECK_SHARE, Build, LearningRun, learn_all
 from tinytrain_compile.driver.options import CompileOptions
@@ -55,7 +56,7 @@ class Effort:
     batches: that are compared (none: that of the options); clips: norms that gradients are clipped to, 0 for none,
     where the options do not say one; jobs: processes, -1 for all cores; schedule: what the rate does in a training;
     per_layer: of norms that are clipped to, also that of each layer alone; warm_ups: shares of the updates in which the
-    rate grows before it falls."""
+    rate grows before it falls; averages: ends of epochs whose mean is kept, 0 for none."""
 
     epochs: int = 30
     seeds: int = 3
@@ -66,6 +67,7 @@ class Effort:
     schedule: RateSchedule = "cosine"
     per_layer: bool = False
     warm_ups: tuple[float, ...] = (0.0,)
+    averages: tuple[int, ...] = (0,)
 
     def most_runs(self, builds: int, old: bool) -> int:
         """Of a search with so many builds, final ones included. old: whether there are old samples."""
@@ -133,12 +135,13 @@ def _files(out: Path) -> tuple[Path, Path]:
 
 @dataclass(frozen=True, eq=False)
 class _Variant:
-    """A compilation with one of the batches and norms that are compared, and a warm-up; clip: 0 for none."""
+    """A compilation with one of the batches and norms that are compared, a warm-up and an average; 0 for none."""
 
     batch: int
     clip: float
     per_layer: bool
     warm_up: float
+    average: int
     project: Project
 
 
@@ -168,9 +171,11 @@ def _variants(
         made = make_project(more, told)
         assert not isinstance(made, Result)
         refuse_choice(made.summary.train, "finetune")
+        if any(effort.averages):
+            refuse_shifted(made.summary.train, "--averages")
         trains_itself = made.model.training is not None
-        for warm_up in effort.warm_ups:
-            yield _Variant(batch, clip, per_layer, warm_up, made)
+        for warm_up, average in product(effort.warm_ups, effort.averages):
+            yield _Variant(batch, clip, per_layer, warm_up, average, made)
 
 
 def _check_batches(where: str, variants: Sequence[_Variant], data: OwnData) -> None:
@@ -276,6 +281,7 @@ class _Search:
                 runs[0].settles,
                 self.variants[build].per_layer,
                 self.variants[build].warm_up,
+                self.variants[build].average,
             )
             for (build, rate), part in zip(each, parts, strict=True)
         )
@@ -296,8 +302,9 @@ class _Search:
         return tuple(learned)
 
     def _run(self, build: int, rate: float, seed: int, epochs: int) -> LearningRun:
-        warm_up = self.variants[build].warm_up
-        return LearningRun(build, rate, self.seed + seed, epochs, schedule=self.effort.schedule, warm_up=warm_up)
+        how = self.variants[build]
+        schedule, seed = self.effort.schedule, self.seed + seed
+        return LearningRun(build, rate, seed, epochs, schedule=schedule, warm_up=how.warm_up, average=how.average)
 
     def _curves(self, runs: Sequence[LearningRun]) -> list[Curve]:
         missing = [run for run in runs if self.known.of(run.key) is None]

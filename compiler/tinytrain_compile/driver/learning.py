@@ -18,7 +18,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, warm_up_updates
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.twin import Instance
+from tinytrain_compile.twin import Average, Instance
 from tinytrain_compile.twin.loop import Schedule
 from tinytrain_compile.twin.scores import scores
 from tinytrain_compile.verify import work_folder
@@ -40,7 +40,8 @@ class LearningRun:
     and is judged by the test samples: on all own samples, but those that say the threshold of a network that repeats
     its input (of samples that were trained on it would be too low). Others hold some back, and end when nothing gets
     better at a constant rate. schedule: what the rate does from the first update to the last; warm_up: the share of
-    the updates in which it grows before it falls.
+    the updates in which it grows before it falls. average: ends of epochs whose mean is judged, and is what a device
+    gets (0: none, the last state is).
     """
 
     build: int
@@ -51,6 +52,7 @@ class LearningRun:
     final: bool = False
     schedule: RateSchedule = "constant"
     warm_up: float = 0.0
+    average: int = 0
 
     @property
     def settles(self) -> bool:
@@ -61,7 +63,7 @@ class LearningRun:
     def key(self) -> str:
         """A name by which it is known again."""
         kind = "final" if self.final else "choosing"
-        how = f"{self.schedule} {self.warm_up!r}"
+        how = f"{self.schedule} {self.warm_up!r} {self.average}"
         return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay} {how}"
 
     def rates(self, updates: int) -> Iterator[float]:
@@ -124,13 +126,15 @@ class Build:
         best, waited = found[0].worth, 0
         steps = self._steps(len(fit.x), pool)
         rates = run.rates(steps * run.epochs)
+        average = Average(self.train, run.average) if run.average else None
         for _ in range(run.epochs):
             try:
                 self._epoch(instance, fit, pool, rng, rates)
-                found.append(score(instance, held))
+                with _as_kept(instance, average):
+                    found.append(score(instance, held))
+                    old += [] if kept is None else [self._score(instance, kept)]
             except CompileError:
                 return Curve(tuple(found), tuple(old), steps, True)
-            old += [] if kept is None else [self._score(instance, kept)]
             better = found[-1].worth > best
             best, waited = (found[-1].worth, 0) if better else (best, waited + 1)
             if waited >= PATIENCE and not (run.final or run.settles):
@@ -196,6 +200,23 @@ class Build:
         return Score(float(sound.mean()), None, area(sound, faulty), threshold, alarms, detected)
 
 
+@contextmanager
+def _as_kept(instance: Instance, average: Average | None) -> Generator[None]:
+    """At the end of an epoch: with the mean that a device would keep, where there is to be one."""
+    if average is None:
+        yield
+        return
+    before = instance.state()
+    held = {name: instance.tensor(name) for name in before}
+    average.add(before)
+    average.take(held)
+    try:
+        yield
+    finally:
+        for name, array in held.items():
+            array[:] = before[name]
+
+
 def _errors(outputs: Array, wanted: Array) -> Array:
     """Mean squared error of each sample."""
     return np.square(outputs.astype(np.float64) - wanted.reshape(outputs.shape)).mean(axis=1)
@@ -213,7 +234,7 @@ def _seed_noise(instance: Instance, seed: int) -> None:
     for slot in instance.interface.state:
         if slot.name == "noise" and instance.tensor("noise").dtype == np.int32:  # not a float parameter of that name
             held = instance.tensor("noise").view(np.uint32)
-            held += np.uint32(2 * seed * 0x3779B97)
+            held += np.uint32(2 * seed * 0x3779B97 & 0xFFFFFFFF)
 
 
 def learn_all(

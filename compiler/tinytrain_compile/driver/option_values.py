@@ -110,21 +110,23 @@ def parse_reports(text: str, where: str) -> tuple[str, ...]:
 
 def parse_runtime(text: str, where: str) -> RuntimeParts:
     """The parts of "replay=100,schedule"; CompileError E0101 for unknown ones and such as are named twice."""
-    names, samples = list[str](), 0
+    names, numbers = list[str](), dict[str, int]()
     for item in (part.strip() for part in text.split(",") if part.strip()):
         name, sign, count = item.partition("=")
         if name not in PARTS or name in names:
             what = f"{name!r} is named twice" if name in names else f"unknown part {name!r}"
             raise CompileError("E0101", where, what, f"use {', '.join(PARTS)}")
         if sign:
-            samples = _samples(name, count, where)
+            numbers[name] = _number_of_part(name, count, where)
         names.append(name)
-    return RuntimeParts(tuple(name for name in PARTS if name in names), samples)
+    parts = tuple(name for name in PARTS if name in names)
+    return RuntimeParts(parts, numbers.get("replay", 0), numbers.get("average", 0))
 
 
-def _samples(name: str, count: str, where: str) -> int:
+def _number_of_part(name: str, count: str, where: str) -> int:
     number = int(count) if count.isascii() and count.isdigit() and len(count) < 8 else 0
-    if name != "replay" or not 1 <= number <= MAX_SAMPLES:
-        what = f"{name} takes no number" if name != "replay" else f"{count!r} is no number of samples"
+    counted = {"replay": "samples", "average": "states"}
+    if name not in counted or not 1 <= number <= MAX_SAMPLES:
+        what = f"{count!r} is no number of {counted[name]}" if name in counted else f"{name} takes no number"
         raise CompileError("E0101", where, what, f"for example replay=100, at most {MAX_SAMPLES}")
     return number

@@ -18,7 +18,7 @@ class OutputOptions:
         default=NO_PARTS,
         metadata=option(
             "output",
-            "C around the step: replay (replay=N: with RAM for N samples), monitor, schedule, store, delta.",
+            "C around the step: replay (replay=N: RAM for N samples), monitor, schedule, store, delta, average (=N).",
             "--runtime",
             metavar="PARTS",
             read=parse_runtime,

@@ -10,6 +10,7 @@ import jinja2
 import numpy as np
 
 from tinytrain_compile import __version__
+from tinytrain_compile.emit.average import average_data
 from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
@@ -297,6 +298,7 @@ def _template_data(
         "output_shape": "x".join(map(str, train.of_one(graph.outputs[0]))),
         **parts,
         "delta": delta_data(train, tables) if "delta" in options.parts.names else None,
+        "average": average_data(train, options.parts),
         "offsets": sequencer.offsets(),
     }
 

@@ -95,7 +95,8 @@ def warm_up_updates(share: float, updates: int) -> int:
 class Tried:
     """A batch, a norm to clip to (0: none) and a rate in a round of the search: the mean curve over its trainings, each
     on a seed of its own. settles: the rate had fallen to 0 at the end, so that only the end is what a device gets.
-    per_layer: the norm is that of each layer alone. warm_up: share of the updates in which the rate grew first."""
+    per_layer: the norm is that of each layer alone. warm_up: share of the updates in which the rate grew first.
+    average: ends of epochs whose mean was judged (0: none)."""
 
     batch: int
     clip: float
@@ -106,6 +107,7 @@ class Tried:
     settles: bool = False
     per_layer: bool = False
     warm_up: float = 0.0
+    average: int = 0
 
     @property
     def best_epoch(self) -> int:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PARTS = ("replay", "monitor", "schedule", "store", "delta")
-"""Each is a header and a C file of the output, which know the model by its public header alone; but for delta, which is
-of the weights."""
+PARTS = ("replay", "monitor", "schedule", "store", "delta", "average")
+"""Each is a header and a C file of the output, which know the model by its public header alone; but
+for those in OF_WEIGHTS."""
+OF_WEIGHTS = ("delta", "average")
+"""Parts that read and write trained parameters: not where two states count in different steps."""
 
 MAX_SAMPLES = 1 << 20
-"""That the output reserves room for."""
+"""That the output reserves room for, and the largest window of an average."""
 
 
 @dataclass(frozen=True)
 class RuntimeParts:
-    """names: of PARTS, in that order. replay_samples: that the header reserves RAM for; 0: the caller says how many."""
+    """names: of PARTS, in that order. replay_samples: that the header reserves RAM for; 0: the caller says how many.
+    average_window: states that an average weighs alike, which the header says; 0: the caller says it."""
 
     names: tuple[str, ...] = ()
     replay_samples: int = 0
+    average_window: int = 0
 
 
 NO_PARTS = RuntimeParts()

@@ -57,6 +57,7 @@ def _rounds(finding: Finding) -> list[str]:
 def _ways(tried: Tried) -> str:
     """What the columns of the table have no room for."""
     grows = [f"warm-up {tried.warm_up:.3g}"] if tried.warm_up else []
+    grows += [f"mean of {tried.average}"] if tried.average else []
     return "".join(f"  {way}" for way in (*(["clipped per layer"] if tried.per_layer else []), *grows))
 
 
@@ -104,7 +105,9 @@ def _advice(finding: Finding) -> list[str]:
     options = f"--lr {finding.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
     options += f" --warm-up {finding.warm_up}" if finding.warm_up else ""
     falling = f"{'':<10} falling to 0 along a cosine over all updates (--runtime schedule, docs/training-loop.md)"
-    return [f"{'recommend':<10} {options}{kept}", *([falling] if finding.chosen.settles else [])]
+    mean = f"{'':<10} keeping a mean of the ends of epochs (--runtime average={finding.chosen.average})"
+    more = [*([falling] if finding.chosen.settles else []), *([mean] if finding.chosen.average else [])]
+    return [f"{'recommend':<10} {options}{kept}", *more]
 
 
 def bars(curve: Sequence[Score]) -> str:
@@ -134,6 +137,7 @@ def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
     parts = [
         *(["schedule"] if finding.chosen.settles else []),
         *([f"replay={finding.replay}"] if finding.replay else []),
+        *([f"average={finding.chosen.average}"] if finding.chosen.average else []),
     ]
     found |= _with_parts(options, parts)
     return _toml(found, finding)
