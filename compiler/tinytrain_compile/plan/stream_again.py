@@ -40,7 +40,7 @@ SINGLE_TRIES = (12, 8)
 """Single stages that are looked at, at most: for the first one, and for one more beside it."""
 FULL_PLANS = 3
 """Choices of single stages that are planned with full effort for the fewest second runs, at most."""
-NEAR = 1.25
+NEAR = 1.1
 """How far above a room the load of all stages may be for a plan to be tried: it counts a stage's nodes or one stream of
 them, and the plan may cut the stage into more streams, which need less."""
 
