@@ -108,7 +108,7 @@ def test_a_search_by_cycles_is_another_search(tmp_path: Path) -> None:
     assert (found["saved_instructions"], found["saved_cycles_model"] > 0) == (0, True)
     assert "cycles (a model) saved" in " ".join(outcome.out.split())
     assert "kernels searched" in run(*flags).check_success().out
-    assert "cycles" not in [line for line in tiles.read_text(encoding="utf-8").splitlines() if line[0] != "#"][0]
+    assert "cycles" not in next(line for line in tiles.read_text(encoding="utf-8").splitlines() if line[0] != "#")
 
 
 @pytest.mark.qemu
