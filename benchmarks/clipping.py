@@ -2,7 +2,7 @@
 
 Tasks, seeds and training are those of `make learning`, with replay where there is an old domain: digits turned, at low
 contrast, new classes, a new head (batch 8), keywords of a new speaker (batch 1). Each with and without --clip-norm 1,
-at the rate that development seeds choose for it among five or six, each half an order of magnitude from the next. "chosen" has
+at the rate that development seeds choose for it among five or six, half an order of magnitude apart. "chosen" has
 whichever of the two development seeds know better, which is what `finetune` does with samples that it holds back.
 Accuracies are those of other seeds, on samples that chose nothing.
 
