@@ -25,7 +25,7 @@ def random_chain(seed: int) -> onnx.ModelProto:
 
 def random_shares(model: onnx.ModelProto, seed: int) -> str:
     """A scheme that trains the biases of all layers of such a network, and some channels of a few convolutions, on
-    either axis; where they do not follow each other, several cuts are kept of a map."""
+    either axis; where they do not follow each other, several slices are kept of a map."""
     random = np.random.default_rng([seed, 47])
     sizes = {weight.name: tuple(weight.dims) for weight in model.graph.initializer}
     entries: list[str] = []

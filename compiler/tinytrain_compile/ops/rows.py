@@ -28,8 +28,8 @@ def element_rows(node: Node) -> RowForm | None:
     return None if bits and shape[2] * shape[3] % 8 else RowForm(tuple(range(len(node.inputs))))
 
 
-def cut_rows(node: Node) -> RowForm | None:
-    """Of a cut out of every row of a map; None of a view (a row of one pixel is one run of bytes)."""
+def slice_rows(node: Node) -> RowForm | None:
+    """Of a slice of every row of a map; None of a view (a row of one pixel is one run of bytes)."""
     (x,), y, steps = node.inputs, node.outputs[0], getattr(node.attrs, "steps", ())
     if x.dtype == "bits" or x.shape[:2] != y.shape[:2] or (y.shape[1] > 1 and steps[1] != 1) or y.shape[1:3] == (1, 1):
         return None

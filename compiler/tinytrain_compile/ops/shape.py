@@ -16,7 +16,7 @@ from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
-from tinytrain_compile.ops.rows import cut_rows
+from tinytrain_compile.ops.rows import slice_rows
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ register(
         starts=_slice_starts,
         as_view="SliceView",
         overlaps=_slice_overlaps,
-        rows=cut_rows,
+        rows=slice_rows,
         repeat=repeat_places,
         inputs=("x",),
         traits=MOVES_DATA,

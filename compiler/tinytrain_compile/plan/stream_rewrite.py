@@ -66,8 +66,8 @@ class StreamMaker:
 
 def with_readers_beside(graph: Graph) -> Graph:
     """The graph with each update that sums over rows right behind what it reads, and what reads what it overwrites;
-    and with cuts right behind their maps."""
-    graph = with_early_cuts(graph)
+    and with slices right behind their maps."""
+    graph = with_early_slices(graph)
     place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     behind: dict[int, list[Node]] = {}
     sums = {node.name for node in graph.nodes if is_sum(node)}
@@ -91,23 +91,23 @@ def with_readers_beside(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def with_early_cuts(graph: Graph) -> Graph:
-    """The graph with each cut of a map right behind what makes the map: the backward pass keeps cuts, and lists them
-    where it reads them."""
+def with_early_slices(graph: Graph) -> Graph:
+    """The graph with each slice of a map right behind what makes the map: the backward pass keeps slices, and lists
+    them where it reads them."""
     made = {value.name for node in graph.nodes for value in node.outputs}
-    cuts: dict[str, list[Node]] = {}
+    slices: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        if is_cut(node) and node.inputs[0].name in made:
-            cuts.setdefault(node.inputs[0].name, []).append(node)
-    moved = {node.name for several in cuts.values() for node in several}
+        if is_slice(node) and node.inputs[0].name in made:
+            slices.setdefault(node.inputs[0].name, []).append(node)
+    moved = {node.name for several in slices.values() for node in several}
 
-    def with_cuts(node: Node) -> Iterator[Node]:
+    def with_slices(node: Node) -> Iterator[Node]:
         yield node
         for value in node.outputs:
-            for cut in cuts.get(value.name, ()):
-                yield from with_cuts(cut)
+            for piece in slices.get(value.name, ()):
+                yield from with_slices(piece)
 
-    nodes = (one for node in graph.nodes if node.name not in moved for one in with_cuts(node))
+    nodes = (one for node in graph.nodes if node.name not in moved for one in with_slices(node))
     return replace(graph, nodes=tuple(nodes)) if moved else graph
 
 
@@ -117,9 +117,9 @@ def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
     if not whole:
         return graph
     last = {[inner for inner in inner_nodes(node) if not is_sum(inner)][-1].name: node for node in whole.values()}
-    early = with_early_cuts(graph).nodes
+    early = with_early_slices(graph).nodes
     nodes = (last.get(node.name, node) for node in early if node.name not in whole or node.name in last)
-    return with_early_cuts(replace(graph, nodes=tuple(nodes)))
+    return with_early_slices(replace(graph, nodes=tuple(nodes)))
 
 
 def with_lines(graph: Graph, as_bytes: bool = False) -> Graph:
@@ -169,6 +169,6 @@ def is_sum(node: Node) -> bool:
     return form is not None and form.sum is not None
 
 
-def is_cut(node: Node) -> bool:
+def is_slice(node: Node) -> bool:
     """Whether a node copies a part of every row of a map."""
     return node.op == "Slice" and row_form(node) is not None
