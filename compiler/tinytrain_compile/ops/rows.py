@@ -30,7 +30,7 @@ def element_rows(node: Node) -> RowForm | None:
 
 def slice_rows(node: Node) -> RowForm | None:
     """Of a slice of every row of a map; None of a view (a row of one pixel is one run of bytes)."""
-    (x,), y, steps = node.inputs, node.outputs[0], getattr(node.attrs, "steps", ())
+    (x,), y, steps = node.inputs, node.outputs[0], getattr(node.attrs, "steps", None)
     if x.dtype == "bits" or x.shape[:2] != y.shape[:2] or (y.shape[1] > 1 and steps[1] != 1) or y.shape[1:3] == (1, 1):
         return None
     return RowForm((0,))
