@@ -23,6 +23,25 @@ def random_chain(seed: int) -> onnx.ModelProto:
     return chain.model()
 
 
+def random_shares(model: onnx.ModelProto, seed: int) -> str:
+    """A scheme that trains the biases of all layers of such a network, and some channels of a few convolutions, on
+    either axis; where they do not follow each other, several slices are kept of a map."""
+    random = np.random.default_rng([seed, 47])
+    sizes = {weight.name: tuple(weight.dims) for weight in model.graph.initializer}
+    entries: list[str] = []
+    for node in model.graph.node:
+        if node.op_type in ("Conv", "Gemm"):
+            lines = [f'[[update]]\nlayer = "{node.name}"\nbias = true\n']
+            own, grouped = sizes[node.input[1]], any(a.name == "group" and a.i > 1 for a in node.attribute)
+            axis = str(random.choice(["in", "in", "out"]))
+            count = own[1 if axis == "in" else 0]
+            if node.op_type == "Conv" and not grouped and count > 1 and random.integers(4):
+                channels = random.permutation(count)[: int(random.integers(1, count))]
+                lines.append(f'weight = {sorted(map(int, channels))}\naxis = "{axis}"\n')
+            entries.append("".join(lines))
+    return "\n".join(entries)
+
+
 class _Chain:
     """Grows layer by layer: where it is, and what later layers may add to."""
 

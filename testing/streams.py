@@ -7,7 +7,7 @@ import numpy as np
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.input_lines import takes_lines
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_lines, with_streams, with_sums_beside
+from tinytrain_compile.plan.stream_rewrite import stream_node, with_lines, with_readers_beside, with_streams
 from tinytrain_compile.plan.stream_search import runs_of
 
 
@@ -26,7 +26,7 @@ def random_lines(train: TrainGraph, seed: int) -> tuple[Graph, Graph, list[Node]
 
 def _cut(whole: Graph, loss: str, seed: int) -> tuple[Graph, list[Node]]:
     random = np.random.default_rng([seed, 43])
-    graph, streams = with_sums_beside(whole), list[Node]()
+    graph, streams = with_readers_beside(whole), list[Node]()
     for run in runs_of(graph):
         start = run.start
         while start < run.stop:

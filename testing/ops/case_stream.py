@@ -1,5 +1,5 @@
 """Streams of random layers, in integers or floats: convolutions of every form that has rows, residual adds, clips,
-masks, results beside the last."""
+masks, slices of channels, results beside the last."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.shape import SliceAttrs
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.stream_build import build_stream
 
@@ -44,6 +45,7 @@ class _Layers(Protocol):
     def clip(self, shape: tuple[int, ...]) -> Case | None: ...
     def mask(self, shape: tuple[int, ...]) -> Case: ...
     def pool(self, shape: tuple[int, ...]) -> Case: ...
+    def channels(self, shape: tuple[int, ...]) -> Case: ...
 
 
 class _Integers:
@@ -64,6 +66,9 @@ class _Integers:
 
     def mask(self, shape: tuple[int, ...]) -> Case:
         return clip_mask(self._rng, shape)
+
+    def channels(self, shape: tuple[int, ...]) -> Case:
+        return make("Slice", (self.image(shape),), some_channels(self._rng, shape), images=(0,))
 
     def pool(self, shape: tuple[int, ...]) -> Case:
         return make("MaxPool", (self.image(shape),), pool_window(self._rng, shape), images=(0,))
@@ -87,6 +92,9 @@ class _Floats:
 
     def mask(self, shape: tuple[int, ...]) -> Case:
         return make("ClipMask", (self.image(shape),), self._bounds(), images=(0,))
+
+    def channels(self, shape: tuple[int, ...]) -> Case:
+        return make("Slice", (self.image(shape),), some_channels(self._rng, shape), images=(0,))
 
     def pool(self, shape: tuple[int, ...]) -> Case:
         op = str(self._rng.choice(["MaxPool", "AveragePool"]))
@@ -136,6 +144,12 @@ def pool_window(rng: Rng, shape: tuple[int, ...]) -> PoolAttrs:
     return PoolAttrs(kernel, strides, pads, output_hw=out)  # type: ignore[arg-type]
 
 
+def some_channels(rng: Rng, shape: tuple[int, ...]) -> SliceAttrs:
+    """Some neighbouring channels of a map."""
+    first = int(rng.integers(0, shape[3]))
+    return SliceAttrs((0, 0, 0, first), (1, 1, 1, 1), (*shape[:3], int(rng.integers(1, shape[3] - first + 1))))
+
+
 class _Chain:
     """Grows layer by layer; maps: those that a later layer may read again."""
 
@@ -154,7 +168,7 @@ class _Chain:
         return value
 
     def grow(self) -> None:
-        """One layer more, sometimes with a mask of its result."""
+        """One layer more, sometimes with a mask of its result, or a slice."""
         rng, x = self._rng, self._maps[-1]
         again = [value for value in self._maps[:-1] if value.shape == x.shape]
         if again and rng.random() < 0.5:
@@ -168,9 +182,11 @@ class _Chain:
             self._add(clip, (self._maps[-1],))
         y = self._maps[-1]
         if rng.random() < 0.2 and y.shape[2] * y.shape[3] % 8 == 0:
-            self._add(self._layers.mask(y.shape), (y,), "bits")
+            self._add(self._layers.mask(y.shape), (y,), kept=True)
+        if rng.random() < 0.2:
+            self._add(self._layers.channels(y.shape), (y,), kept=True)
 
-    def _add(self, case: Case, maps: tuple[Value, ...], kind: str = "") -> None:
+    def _add(self, case: Case, maps: tuple[Value, ...], kept: bool = False) -> None:
         """The node of a case on other maps, in place of its first operands."""
         given = (*maps, *(self._operand(array) for array in case.arrays[len(maps) :]))
         made = replace(case, inputs=given).node()
@@ -179,10 +195,10 @@ class _Chain:
         if row_form(node) is None:
             return
         self._nodes.append(node)
-        (self._marked if kind else self._maps).append(node.outputs[0])
+        (self._marked if kept else self._maps).append(node.outputs[0])
 
     def case(self) -> Case:
-        """All of it as a stream; some inner maps are results too, and masks are always."""
+        """All of it as a stream; some inner maps are results too, and masks and slices are always."""
         while not self._nodes:
             self.grow()
         inner = [value for value in self._maps[1:-1] if self._rng.random() < 0.15]

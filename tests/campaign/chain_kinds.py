@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from testing.chains import random_chain
+from testing.chains import random_chain, random_shares
 from testing.streams import random_lines, random_streams
 from tests.campaign.cases import Case, Kind
 from tests.e2e import chain
@@ -34,7 +34,7 @@ from tinytrain_compile.verify import RunResult, run_steps
 from tinytrain_compile.verify.build import Mode
 
 CORES = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m55")
-UPDATES = ("head", "last:3", "all", "bias")
+UPDATES = ("head", "last:3", "all", "bias", "shares")
 STEPS = 2
 ALIGNMENT = 8  # what AddressSanitizer can tell apart
 
@@ -51,10 +51,12 @@ def _run(number_format: str, number: str, core: str, update: str, *boards: str) 
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))  # AddressSanitizer reserves far more than it uses
     model = random_chain(int(number))
-    if number_format == "int8":
-        train = nets.int8_train(model, update, learning_rate=0.05)
-    else:
-        train = chain.train_graph(model, update, learning_rate=0.05)
+    made = nets.int8_train if number_format == "int8" else chain.train_graph
+    with tempfile.TemporaryDirectory() as name:
+        if update == "shares":
+            update = str(Path(name) / "shares.toml")
+            Path(update).write_text(random_shares(model, int(number)), encoding="utf-8")
+        train = made(model, update, learning_rate=0.05)
     target = load_target(core)
     base = train.graph
     if int(number) % 3 == 0:

@@ -29,7 +29,7 @@ from tinytrain_compile.plan import (
 )
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_recompute import Waists
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside
+from tinytrain_compile.plan.stream_rewrite import stream_node, with_readers_beside, with_streams
 from tinytrain_compile.plan.stream_search import streamed
 
 CORES = ("cortex-m7", "cortex-m55", "cortex-m0plus")
@@ -90,7 +90,7 @@ def again(train: TrainGraph, seed: int, single: bool = False) -> tuple[TrainGrap
     waists, random = Waists(train.graph, train.loss.name), np.random.default_rng([seed, 47])
     kept = [value.name for value in waists.found if random.random() < 0.5] or [waists.found[-1].name]
     made = waists.keep(kept, range(len(kept) - 1, -1, -2) if single else None)
-    beside = with_sums_beside(made.graph)
+    beside = with_readers_beside(made.graph)
     streams = [stream_node(beside, g, f"stage{i}", (train.loss.name,)) for i, g in enumerate(made.groups) if g]
     graph = with_streams(made.graph, [stream for stream in streams if stream is not None])
     assert made.runs and graph is not made.graph

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.chains import random_chain
+from testing.chains import random_chain, random_shares
 from testing.streams import random_streams
 from tests.e2e import chain
 from tests.e2e.broken import write
@@ -25,6 +25,7 @@ from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
+from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan import PlanOptions, plan_memory, validate_streams
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult
@@ -63,6 +64,24 @@ def test_the_same_bytes_row_by_row(seed: int, integer: bool, tmp_path: Path) -> 
     core = ("cortex-m7", "cortex-m55", "cortex-m0plus")[seed % 3]
     whole = run(train, train.graph, tmp_path / "whole", "host", core)
     assert chain.same(run(train, graph, tmp_path / "rows", "debug", core), whole)
+
+
+@pytest.mark.parametrize("integer", [True, False], ids=["int8", "fp32"])
+def test_the_same_bytes_with_kept_channels_of_early_layers(integer: bool, tmp_path: Path) -> None:
+    """Layers that are trained in part, on either axis: what the backward pass keeps of a map is a result of its stream,
+    the map itself a ring."""
+    model = random_chain(4)
+    (tmp_path / "shares.toml").write_text(random_shares(model, 4), encoding="utf-8")
+    made = nets.int8_train if integer else chain.train_graph
+    train = made(model, str(tmp_path / "shares.toml"), learning_rate=0.05)
+    graph, streams = random_streams(train, 4)
+    validate_streams(train.graph, graph)
+    attrs = [node.attrs for node in streams if isinstance(node.attrs, StreamAttrs)]
+    slices = [(one, node) for one in attrs for node in one.nodes if node.op == "Slice"]
+    assert len(slices) > 1 and all(node.outputs[0].name in one.outputs for one, node in slices)
+    assert any(ring.name == node.inputs[0].name for one, node in slices for ring in one.rings)
+    whole = run(train, train.graph, tmp_path / "whole", "host")
+    assert chain.same(run(train, graph, tmp_path / "rows", "debug"), whole)
 
 
 @needs_qemu

@@ -23,7 +23,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside
+from tinytrain_compile.plan.stream_rewrite import stream_node, with_readers_beside, with_streams
 from tinytrain_compile.plan.stream_search import runs_of
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.verify import find_tools
@@ -88,7 +88,7 @@ def test_with_second_runs_of_the_frozen_part(tmp_path: Path) -> None:
 def test_with_a_stream_across_the_border(tmp_path: Path) -> None:
     """It counts as trained: features are what it reads."""
     train = TRAINS["int8"]()
-    graph = with_sums_beside(train.graph)
+    graph = with_readers_beside(train.graph)
     run = next(runs_of(graph))
     node = stream_node(graph, graph.nodes[run.start + 1 : run.stop], "across", (train.loss.name,))
     assert node is not None

@@ -11,7 +11,7 @@ import pytest
 
 from testing.by_row_blocks import by_row_blocks
 from testing.fuzz import ROW_OPS, has_rows
-from testing.ops.case import Case
+from testing.ops.case import Case, make
 from testing.ops.case_stream import float_conv
 from testing.ops.cases import GENERATORS, cases_of
 from testing.ops.random_linear import random_products
@@ -20,6 +20,7 @@ from testing.sanitised import run_alike, whole
 from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS
 from tinytrain_compile.ops.base import row_form
+from tinytrain_compile.ops.shape import SliceAttrs
 
 CONTEXTS = {
     "no FPU": KernelContext(InstructionSet(fpu=False)),
@@ -27,7 +28,7 @@ CONTEXTS = {
     "vectors": KernelContext(InstructionSet(float_vectors=True)),
     "small": KernelContext(style=SIZE),
 }
-OTHERS = {*ROW_OPS, "Conv", "MaxPool", "MaxPoolIndex", "AveragePool"}
+OTHERS = {*ROW_OPS, "Conv", "MaxPool", "MaxPoolIndex", "AveragePool", "Slice"}
 """Operators that are not of floats, or not element by element."""
 SPECIAL = np.asarray([0.0, -0.0, 1e-40, -1e-45, 3e38, -3e38, 1e-20])
 """Zeros of both signs, denormals (which vectors take for 0), and what overflows."""
@@ -44,8 +45,22 @@ def layers(count: int) -> list[Case]:
     return [*(with_special(case, index) for index, case in enumerate([*made, *pools])), *of_bytes]
 
 
+def slices(count: int) -> list[Case]:
+    """Some columns and channels of every row of a map, backwards too."""
+    found: list[Case] = []
+    for index in range(count):
+        random = np.random.default_rng([11, index])
+        shape = (1, *(int(n) for n in random.integers(2, 8, 3)))
+        sizes = (*shape[:2], *(int(random.integers(1, n + 1)) for n in shape[2:]))
+        steps = (1, 1, *(int(random.choice([-1, 1])) for _ in range(2)))
+        spare = ((n - size) // 2 for n, size in zip(shape, sizes, strict=True))
+        starts = tuple(low + (size - 1) * (step < 0) for low, size, step in zip(spare, sizes, steps, strict=True))
+        found.append(make("Slice", (random.standard_normal(shape),), SliceAttrs(starts, steps, sizes), images=(0,)))
+    return [*found, *map(in_bytes, found)]
+
+
 def in_bytes(case: Case) -> Case:
-    """A pool of an int8 image."""
+    """The same of an int8 image."""
     (value,), (array,) = case.inputs, case.arrays
     return replace(case, inputs=(replace(value, dtype="int8"),), arrays=((array * 100).astype(np.int8),))
 
@@ -84,7 +99,7 @@ def elements() -> list[Case]:
     ],
 )
 def test_rows_from_a_ring_are_those_of_the_map(name: str, step: int, tmp_path: Path) -> None:
-    cases = [case for case in (*layers(8), *elements()) if has_rows(case, CONTEXTS[name])]
+    cases = [case for case in (*layers(8), *slices(8), *elements()) if has_rows(case, CONTEXTS[name])]
     assert len(cases) > 40 and len({case.op for case in cases}) > 20
     run_alike(cases, tmp_path, CONTEXTS[name], partial(by_row_blocks, step=step, ring=True), whole)
 
@@ -92,7 +107,7 @@ def test_rows_from_a_ring_are_those_of_the_map(name: str, step: int, tmp_path: P
 def test_the_planner_knows_of_no_more_rows_than_there_are_kernels() -> None:
     """And of no fewer bytes of scratch than they need."""
     for name in ("pairs", "vectors"):
-        for case in (*layers(8), *elements()):
+        for case in (*layers(8), *slices(8), *elements()):
             form = row_form(case.node())
             if form is not None:
                 _, scratch_bytes = by_row_blocks(case.node(), "k", CONTEXTS[name], 1)

@@ -20,6 +20,7 @@ from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import Overlap, op_def, row_form
 from tinytrain_compile.ops.pool import PoolAttrs
+from tinytrain_compile.ops.shape import SliceAttrs
 from tinytrain_compile.ops.stream import RowCall, StreamAttrs
 from tinytrain_compile.plan import PlanError, validate_streams
 from tinytrain_compile.plan.stream_build import build_stream
@@ -56,6 +57,31 @@ def test_rows_that_the_last_map_does_not_need_are_computed_once() -> None:
     assert attrs is not None
     assert [sum(call.node == node for call in attrs.calls) for node in range(3)] == [5, 5, 2]
     validate_stream(Node("stream", "Stream", (x,), (mask, pool), attrs))
+
+
+def test_a_slice_is_a_result_of_its_stream_and_its_faults_are_seen() -> None:
+    """Of the map nothing stays but a ring; the slice may lie over the operand."""
+    builder = new_builder()
+    x = Value("x", (1, 5, 4, 6), "float32", "NHWC")
+    y = builder.emit("Clip", (x,), ClipAttrs(0.0))
+    cut = builder.emit("Slice", (y,), SliceAttrs((0, 0, 0, 1), (1, 1, 1, 1), (1, 5, 4, 4)))
+    pool = builder.emit("MaxPool", (y,), PoolAttrs((2, 2), (2, 2), (0, 0, 0, 0), output_hw=(2, 2)))
+    attrs = build_stream(builder.nodes, (x,), (cut, pool))
+    assert attrs is not None and [ring.name for ring in attrs.rings] == [y.name]
+    assert Overlap(0, 0, 0) in attrs.covers
+    stream = Node("stream", "Stream", (x,), (cut, pool), attrs)
+    validate_stream(stream)
+    of_slice = [place for place, call in enumerate(attrs.calls) if call.node == 1]
+    without = [[call for place, call in enumerate(attrs.calls) if place != of_slice[end]] for end in (0, -1)]
+    early = (attrs.calls[of_slice[0]], *without[0])
+    for bad in (
+        replace(attrs, calls=early),
+        replace(attrs, calls=tuple(without[-1])),
+        replace(attrs, rings=(replace(attrs.rings[0], rows=1),)),
+        replace(attrs, outputs=attrs.outputs[1:]),
+    ):
+        with pytest.raises(PlanError, match="stream"):
+            validate_stream(replace(stream, attrs=bad))
 
 
 def _shorter_ring(attrs: StreamAttrs) -> StreamAttrs | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.contiguous import cut_starts
 from tinytrain_compile.ops.row_form import RowForm
 
 LEAST = 4
@@ -26,6 +29,15 @@ def element_rows(node: Node) -> RowForm | None:
         return None
     bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
     return None if bits and shape[2] * shape[3] % 8 else RowForm(tuple(range(len(node.inputs))))
+
+
+def slice_rows(node: Node) -> RowForm | None:
+    """Of a slice of every row of a map; None where it is a view."""
+    (x,), y = node.inputs, node.outputs[0]
+    attrs: Any = node.attrs
+    if x.dtype == "bits" or x.shape[:2] != y.shape[:2] or (y.shape[1] > 1 and attrs.steps[1] != 1):
+        return None
+    return None if cut_starts(node, attrs.starts, attrs.steps, attrs.sizes) else RowForm((0,))
 
 
 def window_rows(

@@ -16,6 +16,7 @@ from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
+from tinytrain_compile.ops.rows import slice_rows
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,7 @@ def _infer_reduce(inputs: tuple[Value, ...], attrs: ReduceAttrs) -> tuple[Tensor
 
 
 def _reshape(arrays: tuple[Any, ...], attrs: ReshapeAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    return (x.reshape(attrs.shape),)
+    return (arrays[0].reshape(attrs.shape),)
 
 
 def _transpose(arrays: tuple[Any, ...], attrs: TransposeAttrs) -> tuple[Array, ...]:
@@ -183,8 +183,7 @@ def _places(starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, .
 
 
 def _slice(arrays: tuple[Any, ...], attrs: SliceAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    return (np.array(x[_places(attrs.starts, attrs.steps, attrs.sizes)]),)
+    return (np.array(arrays[0][_places(attrs.starts, attrs.steps, attrs.sizes)]),)
 
 
 def _embed(arrays: tuple[Any, ...], attrs: EmbedAttrs) -> tuple[Array, ...]:
@@ -350,6 +349,7 @@ register(
         starts=_slice_starts,
         as_view="SliceView",
         overlaps=_slice_overlaps,
+        rows=slice_rows,
         repeat=repeat_places,
         inputs=("x",),
         traits=MOVES_DATA,

@@ -27,7 +27,7 @@ from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planned import REMEMBERED, Planned, least_need, plan_graph, streaming
 from tinytrain_compile.plan.stream_recompute import Recomputed, Waists
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_streams, with_sums_beside, without_streams
+from tinytrain_compile.plan.stream_rewrite import stream_node, with_readers_beside, with_streams, without_streams
 from tinytrain_compile.plan.stream_search import needed_streams, proposed, runs_of, streamed
 from tinytrain_compile.plan.validate_remat import validate_remat
 from tinytrain_compile.plan.validate_streams import validate_streams
@@ -181,7 +181,7 @@ def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> Kept:
     again = waists.keep([value.name for value in kept])
     plan = plan_graph(again.graph, quick).plan
     steps = {node.name: step for step, node in enumerate(plan.order)}
-    load, beside = load_of(plan.buffers, len(plan.order)), with_sums_beside(again.graph)
+    load, beside = load_of(plan.buffers, len(plan.order)), with_readers_beside(again.graph)
     below = sum(buffer.size_bytes for buffer in plan.buffers if buffer.kind in PERSISTENT_KINDS)
     most = 0
     streams: list[Node] = []
@@ -214,7 +214,7 @@ def fully_planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOpt
     again = kept.again
     check_graph(again.graph, infer)
     some = with_streams(again.graph, kept.streams)
-    beside = with_sums_beside(some)
+    beside = with_readers_beside(some)
     more = proposed(beside, plan_graph(some, quick).plan, options, list(runs_of(beside)))
     streamed, _ = needed_streams(again.graph, [*kept.streams, *more], quick)
     validate_streams(again.graph, streamed)

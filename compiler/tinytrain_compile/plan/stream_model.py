@@ -9,18 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.stream_rewrite import StreamMaker
+from tinytrain_compile.plan.stream_rewrite import StreamMaker, is_slice
 
 
 @dataclass(frozen=True)
 class _Layer:
     """What is asked of a node again and again. step: of the plan, when it runs; begun: buffers that it begins.
 
+    is_slice: it may run as soon as its map is there.
     reads, writes: values -> bytes that are reserved for them; without results that overwrite an operand.
     Scratch that it takes in any stream: kept, what it prepares once; working, what it computes a row with; windows, of
     each map that it reads by rows, those that one of its rows needs; row, one of its rows.
@@ -34,16 +36,19 @@ class _Layer:
     working: int = 0
     windows: dict[str, int] = field(default_factory=dict[str, int])
     row: int = 0
+    is_slice: bool = False
 
 
 class StreamModel:
-    """What streams of a graph's nodes need, by a plan of it without any. buffers: how many that has."""
+    """What streams of a graph's nodes need, by a plan of it without any. buffers: how many that has. loads: bytes that
+    live while each node runs, by that plan."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
         self._maker, self._reserved = StreamMaker(graph, options.keep), options.reserved
-        self._steps = {node.name: step for step, node in enumerate(plan.order)}
-        self._ends = _ends(plan)
+        self._ends, loads = _ends(plan), load_of(plan.buffers, len(plan.order))
         made = {value.name: step for step, node in enumerate(plan.order) for value in node.outputs}
+        self._steps = _steps(plan, made, loads)
+        self.loads = {name: loads[step] for name, step in self._steps.items()}
         self.buffers = len(plan.buffers)
         self._sizes = np.array([buffer.size_bytes for buffer in plan.buffers], dtype=np.int64)
         self._alive = np.zeros((len(plan.order), self.buffers), bool)
@@ -89,7 +94,9 @@ class StreamModel:
 
     def _beside(self, layers: Sequence[_Layer]) -> int:
         """Bytes that live while any of these layers runs, and that none of them makes."""
-        alive: NDArray[np.bool_] = np.logical_or.reduce(self._alive[[layer.step for layer in layers]])
+        made = {name for layer in layers for name in layer.writes}
+        steps = [layer.step for layer in layers if not layer.is_slice or made.isdisjoint(layer.reads)]
+        alive: NDArray[np.bool_] = np.logical_or.reduce(self._alive[steps])
         alive[[index for layer in layers for index in layer.begun]] = False
         return int(self._sizes[alive].sum())
 
@@ -104,12 +111,21 @@ class StreamModel:
         written = [value for index, value in enumerate(node.outputs) if index not in aliased]
         begun = [i for name in (node.name, *(v.name for v in node.outputs)) for i in self._begun.get(name, ())]
         reads, writes = ({v.name: self._reserved(v.size_bytes) for v in values} for values in (node.inputs, written))
-        layer, form = _Layer(self._steps[node.name], begun, reads, writes), row_form(node)
+        layer, form = _Layer(self._steps[node.name], begun, reads, writes, is_slice=is_slice(node)), row_form(node)
         if form is None:
             return layer
         row = form.unit * row_pitch(node.outputs[0]) if form.sum is None else 0
         working = form.scratch_bytes - form.kept_bytes
         return replace(layer, kept=form.kept_bytes, working=working, windows=_windows(node, form), row=row)
+
+
+def _steps(plan: MemoryPlan, made: dict[str, int], loads: Sequence[int]) -> dict[str, int]:
+    """Node -> its step: of a slice that with the least load since its map is there, since it may run at any of them."""
+    found = {node.name: step for step, node in enumerate(plan.order)}
+    for node in filter(is_slice, plan.order):
+        own = found[node.name]
+        found[node.name] = min(range(made.get(node.inputs[0].name, own), own + 1), key=lambda step: loads[step])
+    return found
 
 
 def _ends(plan: MemoryPlan) -> dict[str, int]:

@@ -17,7 +17,7 @@ from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import has_trait, row_form
 from tinytrain_compile.plan.remat_problem import is_repeatable
 from tinytrain_compile.plan.remat_rewrite import cloned
-from tinytrain_compile.plan.stream_rewrite import with_sums_beside
+from tinytrain_compile.plan.stream_rewrite import with_readers_beside
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Waists:
     """Where the forward pass of a training graph can be kept."""
 
     def __init__(self, graph: Graph, loss: str) -> None:
-        self.graph = with_sums_beside(graph)
+        self.graph = with_readers_beside(graph)
         values = {value.name: value for node in graph.nodes for value in node.outputs}
         names = graph.ancestors((values[loss],))
         self.forward = [node for node in graph.nodes if node.name in names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph, Node
@@ -64,8 +64,10 @@ class StreamMaker:
         return not any(v.name in made for node in self._graph.nodes if node.name in late for v in node.inputs)
 
 
-def with_sums_beside(graph: Graph) -> Graph:
-    """The graph with each update that sums over rows right behind what it reads, and what reads what it overwrites."""
+def with_readers_beside(graph: Graph) -> Graph:
+    """The graph with each update that sums over rows right behind what it reads, and what reads what it overwrites;
+    and with slices right behind their maps."""
+    graph = with_early_slices(graph)
     place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     behind: dict[int, list[Node]] = {}
     sums = {node.name for node in graph.nodes if is_sum(node)}
@@ -89,12 +91,35 @@ def with_sums_beside(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
+def with_early_slices(graph: Graph) -> Graph:
+    """The graph with each slice of a map right behind what makes the map: the backward pass keeps slices, and lists
+    them where it reads them."""
+    made = {value.name for node in graph.nodes for value in node.outputs}
+    slices: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if is_slice(node) and node.inputs[0].name in made:
+            slices.setdefault(node.inputs[0].name, []).append(node)
+    moved = {node.name for several in slices.values() for node in several}
+
+    def with_slices(node: Node) -> Iterator[Node]:
+        yield node
+        for value in node.outputs:
+            for piece in slices.get(value.name, ()):
+                yield from with_slices(piece)
+
+    nodes = (one for node in graph.nodes if node.name not in moved for one in with_slices(node))
+    return replace(graph, nodes=tuple(nodes)) if moved else graph
+
+
 def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
     """The graph with these streams, each in the place of its last inner node that is no sum over rows."""
     whole = {inner.name: node for node in streams for inner in inner_nodes(node)}
+    if not whole:
+        return graph
     last = {[inner for inner in inner_nodes(node) if not is_sum(inner)][-1].name: node for node in whole.values()}
-    nodes = (last.get(node.name, node) for node in graph.nodes if node.name not in whole or node.name in last)
-    return replace(graph, nodes=tuple(nodes))
+    early = with_early_slices(graph).nodes
+    nodes = (last.get(node.name, node) for node in early if node.name not in whole or node.name in last)
+    return with_early_slices(replace(graph, nodes=tuple(nodes)))
 
 
 def with_lines(graph: Graph, as_bytes: bool = False) -> Graph:
@@ -142,3 +167,8 @@ def is_sum(node: Node) -> bool:
     """Whether a node sums over the rows of a map, in a stream."""
     form = row_form(node)
     return form is not None and form.sum is not None
+
+
+def is_slice(node: Node) -> bool:
+    """Whether a node copies a part of every row of a map."""
+    return node.op == "Slice" and row_form(node) is not None

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tinytrain_compile.ir import Graph, Node
-from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import LINES, takes_lines
@@ -22,7 +21,7 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planned import REMEMBERED, least_need, plan_graph
 from tinytrain_compile.plan.planner import least_load, sure_load
 from tinytrain_compile.plan.stream_model import StreamModel
-from tinytrain_compile.plan.stream_rewrite import inner_nodes, with_streams, with_sums_beside
+from tinytrain_compile.plan.stream_rewrite import inner_nodes, with_readers_beside, with_streams
 from tinytrain_compile.plan.validate_streams import validate_streams
 
 LONGEST = 12
@@ -51,7 +50,7 @@ class Cut:
 
 def may_stream(graph: Graph) -> bool:
     """Whether any layers of a graph can be computed row by row."""
-    return any(runs_of(with_sums_beside(graph)))
+    return any(runs_of(with_readers_beside(graph)))
 
 
 def streamed(graph: Graph, options: PlanOptions, room: int = 0) -> Graph:
@@ -67,7 +66,7 @@ def streamed(graph: Graph, options: PlanOptions, room: int = 0) -> Graph:
 def _streamed(graph: Graph, quick: PlanOptions, room: int) -> Graph:
     """The same by options of a quick plan. A quick plan and a full one of the same graph have the same streams, so the
     last few are remembered."""
-    beside = with_sums_beside(graph)
+    beside = with_readers_beside(graph)
     runs = list(runs_of(beside))
     if not runs:
         return graph
@@ -103,13 +102,13 @@ def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequenc
     The run with the largest load is cut first: what it needs at best, the others need not be below.
     """
     steps = {node.name: step for step, node in enumerate(plan.order)}
-    load = load_of(plan.buffers, len(plan.order))
+    model = StreamModel(graph, plan, options)
 
     def alone(node: Node) -> int:
-        return _NEVER if node.op == LINES else load[steps[node.name]]  # rows of the image come into a stream
+        return _NEVER if node.op == LINES else model.loads[node.name]  # rows of the image come into a stream
 
     floor = max(room, least_load(graph, options, {graph.nodes[index].name for run in runs for index in run}))
-    cutter = Cutter(StreamModel(graph, plan, options), alone)
+    cutter = Cutter(model, alone)
     found: list[Node] = []
     layers = [graph.nodes[run.start : run.stop] for run in sorted(runs, key=lambda run: run.start)]
     for run in sorted(layers, key=lambda run: -max(map(alone, run))):

@@ -13,7 +13,7 @@ from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import KernelSpec, both, f32, kernel, plain, reduce_axes, tensor, total
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
-from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, row_kernel
+from tinytrain_compile.lower.kernels.row_blocks import NoRowsError, RowBlockSpec, row_kernel
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.ops.names import operand, operands, position, result
@@ -149,6 +149,20 @@ def slice_(node: Node, _context: KernelContext) -> KernelSpec:
         return x[tuple(start + i * step for i, (start, step, *_) in zip(index, places, strict=True))]
 
     return KernelSpec([x], [te.compute(tuple(size for _, _, size, _ in places), element, "out")], plain)
+
+
+@row_kernel("Slice")
+def slice_rows(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
+    """Copy from regularly spaced places of these rows."""
+    attrs, shape = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, SliceAttrs)
+    if len(shape) != 4 or attrs.sizes[1] != shape[1] or (shape[1] > 1 and attrs.steps[1] != 1):
+        raise NoRowsError(f"{node.name}: some rows, or another order of them")
+    (*_, across, first), (*_, step, apart) = attrs.starts, attrs.steps
+    x = te.placeholder((count, *shape[2:]), operand(node, "x").dtype, "x")
+    sizes = (count, *attrs.sizes[2:])
+    out = te.compute(sizes, lambda y, i, c: x[y, across + i * step, first + c * apart], "out")
+    return RowBlockSpec(KernelSpec([x], [out], plain), count, (position(node, "x"),), shape[1])
 
 
 @kernel("Embed")
