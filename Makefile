@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,12 @@ bench-features: $(STAMP) ## What --features on saves: instructions of an epoch i
 
 learning: $(STAMP) ## The tables of docs/learning.md: digits, keywords; fp32, int8; updates; replay (hours; ARGS='--keep FILE')
 	$(BIN)/python -m benchmarks.learning $(ARGS)
+
+bench-clipping: $(STAMP) ## Whether to clip gradients: digits and keywords, fp32 and int8, with, without, chosen (half an hour; ARGS='--keep FILE')
+	$(BIN)/python -m benchmarks.clipping $(ARGS)
+
+bench-averages: $(STAMP) ## What averages of the weights give: digits, fp32 and int8, with standard errors (ARGS='--help')
+	$(BIN)/python -m benchmarks.averages $(ARGS)
 
 bench-choice: $(STAMP) ## Accuracy of what auto chooses, with and without data, against head, bias and last:N (20 minutes)
 	$(BIN)/python -m benchmarks.choice $(ARGS)

@@ -39,7 +39,7 @@ from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.driver.update_model import build_update_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ParetoPoint
-from tinytrain_compile.plan import select
+from tinytrain_compile.plan import Selection, select
 from tinytrain_compile.sparse import PRIOR, entries_of_plan, layer_ways, scheme_text
 from tinytrain_compile.target import load_target
 
@@ -56,6 +56,8 @@ SMALL = {
 TARGET = "cortex-m7"
 RUN = dict.fromkeys(NETWORKS, (96, 256))
 """Arenas of the networks whose choice is run in QEMU; of the small ones all are."""
+REFUSALS = 200
+"""Updates whose own bound is looked at to prove that nothing fits, at most."""
 DEEP = 0.75
 """How deep, as a share of a hand-made scheme's depth."""
 
@@ -113,10 +115,18 @@ def timed(planner: Planner) -> Outcome:
 
 
 def nothing_fits(planner: Planner) -> bool:
-    """Whether no update at all keeps to --arena: what no plan is below, of the least that can be trained, is above."""
+    """Whether no update at all keeps to --arena: each is above what no plan is below, by the model's floor or, where
+    few are not, by the bound of its own graph."""
     model = build_update_model(planner, layer_ways(planner.model.graph, PRIOR))
-    answer = select(model.gains, [replace(model.floor, limit=planner.options.arena_bytes or 0)], above=0)
-    return answer.best_gain == 0
+    rows, refused = [replace(model.floor, limit=planner.options.arena_bytes or 0)], list[Selection]()
+    while len(refused) < REFUSALS:
+        answer = select(model.gains, rows, refused, above=0, exact=True)
+        if answer.selection is None:
+            return answer.best_gain == 0
+        if not planner.impossible(planner.named(model.update(answer.selection, f"refused {len(refused)}"))):
+            return False
+        refused.append(answer.selection)
+    return False
 
 
 def case_of(name: str) -> Case:

@@ -80,8 +80,12 @@ static inline TT_ALWAYS tt_line3 tt_line3_of(
     TT_NEXT_COLUMN TT_LAST_TAPS(done) TT_MIDDLE_TAPS(half) TT_FIRST_TAPS(fresh)                                        \
         "ldr %[x], %[u]\n\t" TT_MIDDLE_THIRD(half, "x") TT_FIRST_THIRD(fresh, "x") TT_LINE_END(done, correct, carry)
 #define TT_OUTPUT_2(done, fresh, correct, carry)                                                                       \
-    TT_NEXT_COLUMN TT_MIDDLE_TAPS(done) TT_MIDDLE_THIRD(done, "u") TT_NEXT_COLUMN TT_LAST_TAPS(done)                   \
-        TT_FIRST_TAPS(fresh) TT_FIRST_THIRD(fresh, "u") TT_LINE_END(done, correct, carry)
+    "ldrsb %[x], [%[p0]], %[step]\n\tldrsb %[y], [%[p1]], %[step]\n\tldr %[" fresh "], %[start]\n\t"                   \
+    "pkhbt %[x], %[x], %[y], lsl #16\n\tldrsb %[y], [%[p2]], %[step]\n\t"                                              \
+    TT_MIDDLE_TAPS(done) "ldr %[x], %[u]\n\t" TT_MIDDLE_THIRD(done, "x")                                               \
+    TT_NEXT_COLUMN "smlad %[" done "], %[x], %[t2], %[" done "]\n\tsmlad %[" fresh "], %[x], %[t0], %[" fresh "]\n\t"  \
+    "ldr %[x], %[u]\n\tsmlabt %[" done "], %[y], %[v], %[" done "]\n\t" TT_FIRST_THIRD(fresh, "x")                     \
+    TT_LINE_END(done, correct, carry)
 #define TT_OUTPUTS_1(correct, carry)                                                                                   \
     "b 2f\n1:\n\t" TT_OUTPUT_1("s0", "s1", "s2", correct, carry) "2:\n\t" TT_OUTPUT_1("s1", "s2", "s0", correct, carry) \
         TT_OUTPUT_1("s2", "s0", "s1", correct, carry) TT_OUTPUT_1("s0", "s1", "s2", correct, carry)                    \
@@ -90,10 +94,10 @@ static inline TT_ALWAYS tt_line3 tt_line3_of(
     "1:\n\t" TT_OUTPUT_2("s0", "s1", correct, carry) TT_OUTPUT_2("s1", "s0", correct, carry)
 #define TT_SUMS_1 [s0] "=&r"(sum_0), [s1] "+&r"(sum_1), [s2] "+&r"(sum_2)
 #define TT_SUMS_2 [s0] "+&r"(sum_0), [s1] "=&r"(sum_1)
-#define TT_LINE(outputs, number, where_u, ...)                                                                         \
+#define TT_LINE(outputs, number, ...)                                                                         \
     __asm__ volatile(outputs "ldr %[x], %[end]\n\tcmp %[out], %[x]\n\tbne 1b"                                          \
         : __VA_ARGS__, [x] "=&r"(a), [y] "=&r"(b), [p0] "+&r"(p0), [p1] "+&r"(p1), [p2] "+&r"(p2), [out] "+&r"(out)     \
-        : [t0] "r"(line.t[0]), [t1] "r"(line.t[1]), [t2] "r"(line.t[2]), [u] where_u(u), [v] "r"(line.v),              \
+        : [t0] "r"(line.t[0]), [t1] "r"(line.t[1]), [t2] "r"(line.t[2]), [u] "m"(u), [v] "r"(line.v),              \
         [start] "m"(start), [ends] "m"(ends), [end] "m"(end), [step] "i"(channels), [offset] "i"(number)     \
         : "memory", "cc")
 #endif
@@ -118,19 +122,19 @@ static inline TT_ALWAYS void tt_depthwise_line3(int8_t *out, const int8_t *x, tt
             : [t0] "r"(line.t[0]), [t1] "r"(line.t[1]), [u] "r"(u), [start] "m"(start), [step] "i"(channels)
             : "memory");
         if (zero == -128) {
-            TT_LINE(TT_OUTPUTS_1(TT_UNCHANGED, "sbc"), 127, "m", TT_SUMS_1);
+            TT_LINE(TT_OUTPUTS_1(TT_UNCHANGED, "sbc"), 127, TT_SUMS_1);
         } else if (zero < 0) {
-            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, "m", TT_SUMS_1);
+            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, TT_SUMS_1);
         } else {
-            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "adc"), zero, "m", TT_SUMS_1);
+            TT_LINE(TT_OUTPUTS_1(TT_AND_TOWARDS_ZERO, "adc"), zero, TT_SUMS_1);
         }
         *out = tt_requantise8_kept(sum_0 + line.edges[1], line.ends[0], line.ends[1], down, zero, -128, 127);
     } else if (zero == -128) {
-        TT_LINE(TT_OUTPUTS_2(TT_UNCHANGED, "sbc"), 127, "r", TT_SUMS_2);
+        TT_LINE(TT_OUTPUTS_2(TT_UNCHANGED, "sbc"), 127, TT_SUMS_2);
     } else if (zero < 0) {
-        TT_LINE(TT_OUTPUTS_2(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, "r", TT_SUMS_2);
+        TT_LINE(TT_OUTPUTS_2(TT_AND_TOWARDS_ZERO, "sbc"), -1 - zero, TT_SUMS_2);
     } else {
-        TT_LINE(TT_OUTPUTS_2(TT_AND_TOWARDS_ZERO, "adc"), zero, "r", TT_SUMS_2);
+        TT_LINE(TT_OUTPUTS_2(TT_AND_TOWARDS_ZERO, "adc"), zero, TT_SUMS_2);
     }
 #else
     for (int32_t i = 0; i < width; i++) {
@@ -162,6 +166,21 @@ static inline TT_ALWAYS void tt_depthwise_rows3(int8_t *y, const int8_t *x, cons
             const tt_line3 line = tt_line3_of(three, w + 9 * c, bias[c], tt_factor(multiplier[c]), -shift[c], x_zero);
             tt_depthwise_line3(y + c, x + c, three, line, width, channels, stride, zero);
         }
+    }
+}
+
+/* Whole maps. height: rows of an image of x; top: rows of the border above it; rows: of an output. */
+static inline TT_ALWAYS void tt_depthwise_maps3(int8_t *y, const int8_t *x, const int8_t *w, const int32_t *bias,
+    const int32_t *multiplier, const int8_t *shift, int32_t images, int32_t height, int32_t top, int32_t rows,
+    int32_t width, int32_t channels, int32_t stride, int32_t x_zero, int32_t zero)
+{
+    const int32_t pitch = width * stride * channels;
+    for (int32_t row = 0; row < images * rows; row++, y += width * channels) {
+        const int8_t *const image = x + row / rows * height * pitch;
+        const int32_t first = row % rows * stride - top;
+        const int32_t row_at[3] = {first >= 0 ? first * pitch : -1, (first + 1) * pitch,
+            first + 2 < height ? (first + 2) * pitch : -1};
+        tt_depthwise_rows3(y, image, w, bias, multiplier, shift, row_at, 1, width, channels, stride, x_zero, zero);
     }
 }
 

@@ -12,6 +12,8 @@ from typing import Any
 from testing.boards import measure
 from testing.layers import LAYERS
 from testing.places import ROOT, SHARED
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify.cycles import missing_for_cycles
 
 LEDGER = ROOT / "benchmarks" / "ledger.json"
 TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
@@ -22,6 +24,8 @@ NETWORKS = (
     ("mbv2-w0.35-qdq", "mbv2-w0.35-99kb", "320KB", ("--classes", "10")),
 )
 Row = dict[str, Any]
+MODELLED = "cycles_model"
+"""Key of a row's cycles: a model's, never a measurement."""
 
 
 def gcc_version() -> str:
@@ -33,15 +37,26 @@ def gcc_version() -> str:
     return output.strip()
 
 
-def layer_rows(targets: tuple[str, ...]) -> list[Row]:
-    """A row per layer and target; raises if a kernel does not give what its reference gives."""
+def model_of(target: str) -> str:
+    """The model of cycles that gives figures for a target on this machine; "" if there is none."""
+    model = load_target(target).cycle_model
+    return "" if missing_for_cycles(model) else model
+
+
+def layer_rows(targets: tuple[str, ...], cycles: bool = False) -> list[Row]:
+    """A row per layer and target; raises if a kernel does not give what its reference gives.
+
+    cycles: also those of the targets' models, where there is one.
+    """
     cases = [layer.case() for layer in LAYERS]
     rows: list[Row] = []
     for target in targets:
-        for layer, found in zip(LAYERS, measure(cases, target), strict=True):
+        modelled = cycles and model_of(target) != ""
+        for layer, found in zip(LAYERS, measure(cases, target, cycles=modelled), strict=True):
             if not found.equal:
                 raise AssertionError(f"{layer.name} on {target} differs from its reference")
-            rows.append(_row(layer.name, target, "-O2", found.instructions, found.macs, found.code_bytes))
+            counts = found.instructions, found.macs, found.code_bytes
+            rows.append(_row(layer.name, target, "-O2", *counts, found.cycles))
     return rows
 
 
@@ -53,15 +68,17 @@ def network_rows(targets: tuple[str, ...]) -> list[Row]:
             report = _compile(name, scheme, arena, target, more)
             work, code = report["work"], report["flash"]["code_bytes"]
             macs = work["forward_macs"], work["forward_macs"] + work["backward_macs"]
-            rows.append(_row(f"{name}: inference", target, scheme, work["infer_instructions"], macs[0], code))
-            rows.append(_row(f"{name}: step", target, scheme, work["train_step_instructions"], macs[1], code))
+            for what, call, count in (("inference", "infer", macs[0]), ("step", "train_step", macs[1])):
+                counts = work[f"{call}_instructions"], count, code, work[f"{call}_cycles_model"]
+                rows.append(_row(f"{name}: {what}", target, scheme, *counts))
     return rows
 
 
 def _compile(name: str, scheme: str, arena: str, target: str, more: tuple[str, ...]) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         model, update = SHARED / "models" / f"{name}.onnx", SHARED / "schemes" / f"{scheme}.toml"
-        flags = ["--quant", "int8", "--update", str(update), "--arena", arena, "--target", target, *more, "--count"]
+        counting = ["--count", *(["--cycles"] if model_of(target) else [])]
+        flags = ["--quant", "int8", "--update", str(update), "--arena", arena, "--target", target, *more, *counting]
         command = [sys.executable, "-m", "tinytrain_compile", str(model), *flags, "-o", f"{folder}/out"]
         finished = subprocess.run(command, capture_output=True, text=True)
         if finished.returncode != 0:
@@ -69,9 +86,10 @@ def _compile(name: str, scheme: str, arena: str, target: str, more: tuple[str, .
         return json.loads(Path(folder, "out", "report.json").read_text(encoding="utf-8"))
 
 
-def _row(name: str, target: str, flags: str, instructions: int, macs: int, code_bytes: int) -> Row:
+def _row(name: str, target: str, flags: str, instructions: int, macs: int, code_bytes: int, cycles: int | None) -> Row:
     counts = {"instructions": instructions, "macs": macs, "code_bytes": code_bytes}
-    return {"name": name, "target": target, "flags": flags, **counts}
+    modelled = {} if cycles is None else {MODELLED: cycles}
+    return {"name": name, "target": target, "flags": flags, **counts, **modelled}
 
 
 def key(row: Row) -> tuple[str, str, str]:
@@ -80,12 +98,13 @@ def key(row: Row) -> tuple[str, str, str]:
 
 
 def differences(rows: list[Row], recorded: list[Row]) -> list[str]:
-    """One line per row that differs from the ledger or is not in it."""
+    """One line per row that differs from the ledger or is not in it; modelled cycles, which another llvm-mca may see
+    otherwise, count for nothing."""
     known = {key(row): row for row in recorded}
     lines: list[str] = []
     for row in rows:
         old = known.get(key(row))
-        if old != row:
+        if old is None or {**old, MODELLED: None} != {**row, MODELLED: None}:
             was = "no row" if old is None else f"{old['instructions']:,} instructions, {old['code_bytes']:,} B"
             now = f"{row['instructions']:,} instructions, {row['code_bytes']:,} B"
             lines.append(f"{row['target']}, {row['name']}: {now}; the ledger has {was}")
@@ -93,17 +112,20 @@ def differences(rows: list[Row], recorded: list[Row]) -> list[str]:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Lines for people."""
-    lines = [f"{'instructions':>13} {'MAC':>11} {'per MAC':>8} {'code B':>7}  {'target':13} name"]
+    """Lines for people. Cycles are those of a model, in which IPC is instructions by cycles."""
+    head = f"{'instructions':>13} {'MAC':>11} {'per MAC':>8} {'code B':>7} {'cycles, model':>13} {'IPC':>5}"
+    lines = [f"{head}  {'target':13} name"]
     for row in rows:
         each = f"{row['instructions'] / row['macs']:.2f}" if row["macs"] else "-"
         counts = f"{row['instructions']:>13,} {row['macs']:>11,} {each:>8} {row['code_bytes']:>7,}"
-        lines.append(f"{counts}  {row['target']:13} {row['name']}")
+        cycles = row.get(MODELLED)
+        modelled = f"{'-':>13} {'-':>5}" if cycles is None else f"{cycles:>13,} {row['instructions'] / cycles:>5.2f}"
+        lines.append(f"{counts} {modelled}  {row['target']:13} {row['name']}")
     return lines
 
 
 def recorded_ledger() -> Row:
-    """{"gcc": version, "rows": [...]}"""
+    """{"gcc": version, "models": {target: model of cycles}, "rows": [...]}"""
     return json.loads(LEDGER.read_text(encoding="utf-8"))
 
 
@@ -116,8 +138,9 @@ def version_skip() -> str:
 def merged(rows: list[Row]) -> Row:
     """The ledger with these rows: in their places, where it has rows of the same names from the same compiler."""
     ledger = recorded_ledger()
+    models = {target: model for target in TARGETS if (model := model_of(target))}
     if {key(row) for row in rows} >= {key(row) for row in ledger["rows"]} or ledger["gcc"] != gcc_version():
-        return {"gcc": gcc_version(), "rows": rows}
+        return {"gcc": gcc_version(), "models": models, "rows": rows}
     new = {key(row): row for row in rows}
     kept = [new.pop(key(row), row) for row in ledger["rows"]]
-    return {"gcc": gcc_version(), "rows": [*kept, *new.values()]}
+    return {"gcc": gcc_version(), "models": models, "rows": [*kept, *new.values()]}

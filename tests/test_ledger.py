@@ -27,6 +27,7 @@ def test_any_difference_is_seen() -> None:
     assert ledger.differences([ROW], [ROW]) == []
     for key in ("instructions", "macs", "code_bytes"):
         assert len(ledger.differences([{**ROW, key: 1}], [ROW])) == 1
+    assert ledger.differences([{**ROW, ledger.MODELLED: 4}], [ROW]) == []
     assert ledger.differences([ROW], []) == ["cortex-m7, a: 5 instructions, 8 B; the ledger has no row"]
 
 

@@ -193,6 +193,21 @@ def test_only_the_normalisation_of_a_convolution_is_a_way(tmp_path: Path) -> Non
     assert '"block2_a/Norm"' in scheme and '"block2_a/Conv"' not in scheme
 
 
+def test_the_only_update_that_fits_is_found(tmp_path: Path) -> None:
+    """The first layer's biases are fewer than the head's, and no round of quick plans thinks that they fit."""
+    zeros = {count: ", ".join(["0"] * count) for count in (8, 20, 160)}
+    weights = f"float[8,20] w = {{{zeros[160]}}}, float[8] b = {{{zeros[8]}}}, float[20] c = {{{zeros[20]}}}"
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+    net (float[1,20] x) => (float[1,20] y) <{weights}> {{ v = Gemm<transB=1>(x, w, b)  y = Gemm(v, w, c) }}""")
+    for index, node in enumerate(model.graph.node):
+        node.name = f"n{index}"
+    path = Path(write(model, tmp_path))
+    asked = planner(path, arena_bytes=256)
+    found = search_update(asked, asked.layer_count)
+    assert found.plan.arena_bytes <= 256 < planner(path).plain("last:1")
+    assert gain_of_plan(asked.model.graph, found.update, PRIOR) == best_of_all(planner(path, arena_bytes=256), 256)
+
+
 def test_what_cannot_fit_is_refused(tmp_path: Path) -> None:
     path, _ = case(1, tmp_path)
     failed = run(path, "--arena", "150", "--dry-run").check_error("E0401", 3)

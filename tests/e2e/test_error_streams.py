@@ -132,7 +132,7 @@ def test_the_smallest_arena_has_both() -> None:
     assert found.plan.arena_bytes < plan_memory(train.graph, options).arena_bytes
 
 
-@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("seed", [4, 7, 8])  # of 4 the load by the model is above the arena that is found
 def test_the_fewest_second_runs_that_fit(seed: int) -> None:
     train = train_of(seed, "all")
     options = PlanOptions(alignment_bytes=8, effort="quick", keep=(train.loss.name,))

@@ -37,7 +37,13 @@ def test_a_search_saves_what_it_says_and_is_used_again(tmp_path: Path) -> None:
     outcome = run(model, "-o", tmp_path / "tuned", "--count", "--tune").check_success()
     rule, tuned = report(tmp_path / "rule"), report(tmp_path / "tuned")
     saved = rule["work"]["train_step_instructions"] - tuned["work"]["train_step_instructions"]
-    assert rule["work"]["tiles"] == {"source": None, "nodes": {}, "saved_instructions": 0, "ignored": 0}
+    assert rule["work"]["tiles"] == {
+        "source": None,
+        "nodes": {},
+        "saved_instructions": 0,
+        "saved_cycles_model": 0,
+        "ignored": 0,
+    }
     assert tuned["work"]["tiles"]["source"] == "--tune"
     assert saved == tuned["work"]["tiles"]["saved_instructions"] > 0
     assert (rule["verify"]["losses"], tuned["verify"]["result"]) == (tuned["verify"]["losses"], "pass")
@@ -86,6 +92,23 @@ def test_tiles_are_read_where_the_user_knows_of_them(tmp_path: Path) -> None:
         assert source == wanted[str(more[0]) if more else ""]
         assert f"from {source}" in " ".join(outcome.out.split()) or not source
         assert (out / "tiles.txt").read_text() == text, "what --tune has found is not lost"
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_a_search_by_cycles_is_another_search(tmp_path: Path) -> None:
+    """Its lines say so; a search by instructions does not take them for its own, nor the other way round."""
+    model = Path(write(models.mlp(inputs=24, hidden=12), tmp_path))
+    flags = (model, "-o", tmp_path / "out", "--target", "cortex-m4", "--tune")
+    tiles = tmp_path / "out" / "tiles.txt"
+    outcome = run(*flags, "--count", "--cycles").check_success()
+    lines = [line for line in tiles.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    assert lines and all(line.endswith(" cycles") for line in lines)
+    found = report(tmp_path / "out")["work"]["tiles"]
+    assert (found["saved_instructions"], found["saved_cycles_model"] > 0) == (0, True)
+    assert "cycles (a model) saved" in " ".join(outcome.out.split())
+    assert "kernels searched" in run(*flags).check_success().out
+    assert "cycles" not in next(line for line in tiles.read_text(encoding="utf-8").splitlines() if line[0] != "#")
 
 
 @pytest.mark.qemu

@@ -297,7 +297,9 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
     cycles: bool = field(
         default=False,
         metadata=option(
-            "verification", "With --count: model the cycles of a step (a model, never a measurement).", "--cycles"
+            "verification",
+            "With --count: model the cycles of a step (a model, never a measurement). With --tune: search by them.",
+            "--cycles",
         ),
     )
     seed: int = field(

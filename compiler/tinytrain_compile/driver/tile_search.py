@@ -1,9 +1,10 @@
-"""Tiles of kernels: those of a file (--tiles), and with --tune a search by exact instruction counts in QEMU."""
+"""Tiles of kernels: those of a file (--tiles), and with --tune a search by exact instruction counts in QEMU, with
+--cycles by the cycles of the target's model."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +31,10 @@ from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify import cross_version, find_tools
-from tinytrain_compile.verify.kernel_runs import POOL_BYTES, PREFIX, KernelRun, count_kernels
+from tinytrain_compile.verify.kernel_runs import POOL_BYTES, PREFIX, KernelCount, KernelRun, count_kernels
 
 LEAST_GAIN = 0.01
-"""Share of its instructions that other tiles than the rule's must save, because they may take more code."""
+"""Share of its instructions (or cycles) that other tiles than the rule's must save, because they may take more code."""
 _IMAGE_BYTES = 1 << 20
 """Operands of the kernels in one image, about."""
 Report = Callable[[int, int], None]
@@ -95,8 +96,9 @@ def choose_tiles(
     gcc, fused = cross_version(), not candidate.train.integer
     nodes = [n for n in candidate.plan.order if n.external is None and n.op != "Stream" and op_def(n.op).macs(n) > 0]
     keys = {node.name: tile_key(node, target.core_name, gcc, fused) for node in nodes}
-    wanted = {keys[node.name]: node for node in nodes if keys[node.name] not in known.lines} if options.tune else {}
-    found = _search(wanted, candidate, target, samples, report)
+    done = {key for key, line in known.lines.items() if line.cycles == options.cycles}
+    wanted = {keys[node.name]: node for node in nodes if keys[node.name] not in done} if options.tune else {}
+    found = _search(wanted, candidate, target, samples, options.cycles, report)
     lines = {**known.lines, **found}
     used = _used(keys, lines, _source(options, known), len(found))
     if not options.tune:
@@ -119,16 +121,27 @@ def _used(keys: Mapping[str, TileKey], known: Mapping[TileKey, Found], source: s
         {name: chosen for name, chosen in tiles.items() if chosen is not None and chosen != RULE},
         source,
         searched,
-        sum(found.before for found in used),
-        sum(found.before - found.after for found in used),
+        _sums(found for found in used if not found.cycles),
+        _sums(found for found in used if found.cycles),
         len({keys[name] for name, chosen in tiles.items() if chosen is None}),
     )
 
 
+def _sums(lines: Iterable[Found]) -> tuple[int, int]:
+    """By the rule, and what is saved."""
+    known = list(lines)
+    return sum(one.before for one in known), sum(one.before - one.after for one in known)
+
+
 def _search(
-    wanted: Mapping[TileKey, Node], candidate: Candidate, target: Target, samples: Samples, report: Report
+    wanted: Mapping[TileKey, Node],
+    candidate: Candidate,
+    target: Target,
+    samples: Samples,
+    cycles: bool,
+    report: Report,
 ) -> dict[TileKey, Found]:
-    """The best tiles of every kernel, counted on operands of a real training step."""
+    """The best tiles of every kernel, on operands of a real training step."""
     if not wanted:
         return {}
     values = _operands(candidate, samples)
@@ -141,9 +154,9 @@ def _search(
         if search.fits:
             searches.append(search)
         if searches and sum(s.size_bytes for s in searches) > _IMAGE_BYTES:
-            found.update(_counted(searches, target))
+            found.update(_counted(searches, target, cycles))
             searches = []
-    return {**found, **_counted(searches, target)}
+    return {**found, **_counted(searches, target, cycles)}
 
 
 def _operands(candidate: Candidate, samples: Samples) -> dict[str, Array]:
@@ -203,18 +216,26 @@ def _variants(node: Node, target: Target, fused: bool, index: int) -> list[tuple
     return found
 
 
-def _counted(searches: Sequence[_TileSearch], target: Target) -> dict[TileKey, Found]:
-    """The best of each: fewest instructions, then least code; the rule unless LEAST_GAIN is saved."""
+def _counted(searches: Sequence[_TileSearch], target: Target, cycles: bool) -> dict[TileKey, Found]:
+    """The best of each: fewest instructions or cycles, then least code; the rule unless LEAST_GAIN is saved."""
     if not searches:
         return {}
     runs = [search.run(kernel) for search in searches for _, kernel in search.variants]
-    counts = iter(count_kernels(runs, target, find_tools(), runtime_headers()))
+    counted = count_kernels(runs, target, find_tools(), runtime_headers(), cycles)
+    prices = iter((_price(one, cycles), one.code_bytes) for one in counted)
     found: dict[TileKey, Found] = {}
     for search in searches:
-        rows = [(tiles, next(counts)) for tiles, _ in search.variants]
-        before = rows[0][1].instructions
-        tiles, best = min(rows, key=lambda row: (row[1].instructions, row[1].code_bytes))
-        if best.instructions > before * (1 - LEAST_GAIN):
-            tiles, best = rows[0]
-        found[search.key] = Found(tiles.text, before, best.instructions)
+        rows = [(tiles, next(prices)) for tiles, _ in search.variants]
+        before, _ = rows[0][1]
+        tiles, (best, _) = min(rows, key=lambda row: row[1])
+        if best > before * (1 - LEAST_GAIN):
+            tiles, best = RULE, before
+        found[search.key] = Found(tiles.text, before, best, cycles)
     return found
+
+
+def _price(count: KernelCount, cycles: bool) -> int:
+    if not cycles:
+        return count.instructions
+    assert count.cycles is not None  # combinations.py refuses --cycles where there is no model
+    return count.cycles

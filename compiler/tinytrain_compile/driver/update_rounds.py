@@ -233,7 +233,10 @@ class Search:
                 return
 
     def prove(self, turns: int) -> None:
-        """What nothing that fits can gain more than; on small graphs, until that is found."""
+        """What nothing that fits can gain more than; on small graphs, until that is found.
+
+        Where nothing was found to fit, too: the model of the rounds may let none of it fit.
+        """
         work, floor = PROOF_WORK, self.floor()
         for _ in range(turns):
             answer = self.propose(floor, self.whole, exact=True)
@@ -334,10 +337,8 @@ def best_choice(
         search = _with_model(search, build_update_model(planner, ways), QUICK_ROUNDS)
         search.run()
     search.suffixes(layer_count)
-    if search.candidate is None:
-        return None
     search.prove(PROOF_TURNS if proof and search.flash.most is None else 1)
-    return search.found()
+    return None if search.candidate is None else search.found()
 
 
 def _looked_at(

@@ -30,9 +30,13 @@ INTEGER_TILES = (
 )
 _BY_TEXT: Mapping[str, Tiles] = {tiles.text: tiles for tiles in (RULE, *FLOAT_TILES, *INTEGER_TILES)}
 _HEAD = """# Tiles of kernels, found by tinytrain-compile --tune: instructions of one call, counted in QEMU.
+# With --cycles, cycles of the target's model, which such lines say.
 # target | GCC | kernel | attributes | tiles | instructions by the rule -> with these tiles
 """
-_LINE = re.compile(r"([\w.-]+) \| ([\w.]+) \| ([^|]+) \| ([0-9a-f]{12}) \| (\S+) \| ([0-9]{1,15}) -> ([0-9]{1,15})")
+CYCLES = "cycles"
+_LINE = re.compile(
+    r"([\w.-]+) \| ([\w.]+) \| ([^|]+) \| ([0-9a-f]{12}) \| (\S+) \| ([0-9]{1,15}) -> ([0-9]{1,15})( cycles)?"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -47,11 +51,12 @@ class TileKey:
 
 @dataclass(frozen=True)
 class Found:
-    """Tiles in words, and the instructions of one call by the rule and with them."""
+    """Tiles in words; what one call takes by the rule and with them: instructions, or cycles of the target's model."""
 
     tiles: str
     before: int
     after: int
+    cycles: bool = False
 
     @property
     def known(self) -> Tiles | None:
@@ -86,8 +91,8 @@ def read_tiles(path: Path) -> dict[TileKey, Found]:
         match = _LINE.fullmatch(line.strip())
         if match is None:
             raise _bad(f"{path.name}, line {number}", f"{line.strip()[:60]!r} is no line of tiles")
-        target, gcc, kernel, digest, tiles, before, after = match.groups()
-        found[TileKey(target, gcc, kernel, digest)] = Found(tiles, int(before), int(after))
+        target, gcc, kernel, digest, tiles, before, after, cycles = match.groups()
+        found[TileKey(target, gcc, kernel, digest)] = Found(tiles, int(before), int(after), cycles is not None)
     return found
 
 
@@ -98,7 +103,8 @@ def _bad(where: str, what: str) -> CompileError:
 def tiles_text(found: Mapping[TileKey, Found]) -> str:
     """The text of a file, its lines in order."""
     lines = (
-        f"{key.target} | {key.gcc} | {key.kernel} | {key.digest} | {f.tiles} | {f.before} -> {f.after}\n"
+        f"{key.target} | {key.gcc} | {key.kernel} | {key.digest} | {f.tiles} | {f.before} -> {f.after}"
+        f"{f' {CYCLES}' if f.cycles else ''}\n"
         for key, f in sorted(found.items(), key=lambda item: item[0])
     )
     return _HEAD + "".join(lines)

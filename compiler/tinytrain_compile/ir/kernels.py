@@ -140,15 +140,15 @@ class Tiles:
 class TilesUsed:
     """Tiles of a compilation: by node; where they come from; what to say about it.
 
-    source: a file's name. searched: kernels that --tune measured. saved: instructions per call that these found tiles
-    save, of all `before`. ignored: lines of the file that mean nothing here.
+    source: a file's name. searched: kernels that --tune measured. instructions: by the rule per call, and what found
+    tiles save; cycles: the same of tiles that the target's model has found. ignored: lines that mean nothing here.
     """
 
     nodes: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
     source: str = ""
     searched: int = 0
-    before: int = 0
-    saved: int = 0
+    instructions: tuple[int, int] = (0, 0)
+    cycles: tuple[int, int] = (0, 0)
     ignored: int = 0
 
 

@@ -40,6 +40,9 @@ SINGLE_TRIES = (12, 8)
 """Single stages that are looked at, at most: for the first one, and for one more beside it."""
 FULL_PLANS = 3
 """Choices of single stages that are planned with full effort for the fewest second runs, at most."""
+NEAR = 1.1
+"""How far above a room the load of all stages may be for a plan to be tried: it counts a stage's nodes or one stream of
+them, and the plan may cut the stage into more streams, which need less."""
 
 Interval = tuple[int, int]
 """A stage by the numbers of its narrow waists, that in front of it (-1: the image) and its last value."""
@@ -86,6 +89,9 @@ def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) ->
         found = fully_planned(graph, kept, options, quick) if kept.load <= room else None
         if found is not None and found.plan.arena_bytes <= room:
             return found
+    if single is None and least is None and min(kept.load for kept in (best, *singles)) <= NEAR * room:
+        least = _smallest(graph, [best, *singles], options, quick)
+        return least if least.plan.arena_bytes <= room else None
     return single or least
 
 

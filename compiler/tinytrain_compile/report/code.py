@@ -59,8 +59,9 @@ def tile_pieces(summary: Summary) -> list[str]:
         return []
     found = f"{plural(used.searched, 'kernel')} searched, " if used.searched else ""
     pieces = [f"{found}tiles of {plural(len(used.nodes), 'node')} from {printable(used.source)}"]
-    if used.saved:
-        pieces.append(f"{grouped(used.saved)} of {grouped(used.before)} instructions saved")
+    for (before, saved), unit in ((used.instructions, "instructions"), (used.cycles, "cycles (a model)")):
+        if saved:
+            pieces.append(f"{grouped(saved)} of {grouped(before)} {unit} saved")
     if used.ignored:
         pieces.append(f"{plural(used.ignored, 'line')} ignored: this version does not know their tiles")
     return pieces
@@ -72,7 +73,8 @@ def tiles_json(summary: Summary) -> dict[str, Any]:
     return {
         "source": used.source or None,
         "nodes": {name: tiles.text for name, tiles in used.nodes.items()},
-        "saved_instructions": used.saved,
+        "saved_instructions": used.instructions[1],
+        "saved_cycles_model": used.cycles[1],
         "ignored": used.ignored,
     }
 

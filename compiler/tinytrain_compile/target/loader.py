@@ -80,6 +80,7 @@ def _core_target(root: Table) -> Target:
 def _features(table: Table) -> Features:
     features = Features(
         dsp=table.boolean("dsp"),
+        dual_issue=table.boolean("dual_issue"),
         mve_int=table.boolean("mve_int"),
         mve_float=table.boolean("mve_float"),
         fpu=table.boolean("fpu"),

@@ -10,6 +10,8 @@ class Features:
     """What kernels may use: instruction sets, and how many registers a tile can spread over."""
 
     dsp: bool
+    dual_issue: bool
+    """Two instructions may go at once, so that what waits for the one before it costs more than its instruction."""
     mve_int: bool
     mve_float: bool
     fpu: bool

@@ -17,7 +17,7 @@ class InstructionSet:
 
     int_vectors: of integers (Helium). float_vectors: of float32, which take denormals for 0. float_pairs: multiply-adds
     read neighbours in memory as pairs, see printing/float_pairs.py. dsp: two products of int16 are one instruction.
-    gpr: registers that plain code reaches.
+    gpr: registers that plain code reaches. dual_issue: as in Features.
     """
 
     fpu: bool = True
@@ -26,6 +26,7 @@ class InstructionSet:
     float_pairs: bool = False
     dsp: bool = True
     gpr: int = 13
+    dual_issue: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,4 +150,5 @@ def kernel_context(core: Features, fused: bool, style: CodeStyle = SPEED) -> Ker
     """For a core. fused: its code may fuse float products and sums (no int8 network's does)."""
     vectors = core.mve_float and fused
     pairs = core.fpu and fused and not vectors
-    return KernelContext(InstructionSet(core.fpu, core.mve_int, vectors, pairs, core.dsp, core.gpr), style)
+    isa = InstructionSet(core.fpu, core.mve_int, vectors, pairs, core.dsp, core.gpr, core.dual_issue)
+    return KernelContext(isa, style)

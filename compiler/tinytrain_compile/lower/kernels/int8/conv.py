@@ -37,6 +37,7 @@ from tinytrain_compile.lower.kernels.int8.dense_gradient import (
 )
 from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
+from tinytrain_compile.lower.kernels.int8.dsp.direct_rows import direct_maps
 from tinytrain_compile.lower.kernels.int8.dsp.lines import line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
@@ -96,6 +97,8 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     x = tensor(node, "x")
     if is_depthwise(node):
         pairs = context.isa.dsp and not context.style.small
+        if pairs and not context.isa.dual_issue and (spec := direct_maps(node)) is not None:
+            return spec
         out, schedule = depthwise(node, x, whole, finish, context.style, stages, pairs=pairs)
         return KernelSpec([x, *weights, bias, multiplier, shift], [out], schedule)
     window = TapWindow(conv, (height, width))

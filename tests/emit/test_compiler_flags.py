@@ -1,0 +1,61 @@
+"""Kernels compile with flags that are not ours: a user's build has its own, and assembly leaves few registers.
+
+-O2 vectorises what our flags (-fno-tree-vectorize) do not, and then a streamed 3x3 depthwise layer did not compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testing.by_row_blocks import by_row_blocks
+from testing.layers import LAYERS, STREAMED
+from testing.places import ROOT
+from tests.e2e.marks import needs_qemu
+from tinytrain_compile.lower.kernels import kernel_context
+from tinytrain_compile.lower.kernels.row_blocks import NoRowsError
+from tinytrain_compile.lower.lower import lower_node
+from tinytrain_compile.target import load_target
+from tinytrain_compile.verify.kernel_runs import INCLUDED, PREFIX
+
+SHORT = (("cortex-m7", "-O2"), ("cortex-m0plus", "-O2"))
+CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+FLAGS = ("-O2", "-O3", "-O1", "-Og", "-O0", "-Os", "-O3 -funroll-loops", "-O2 -fstack-protector-strong")
+LONG = [(core, flags) for core in CORES for flags in FLAGS if (core, flags) not in SHORT]
+
+
+@functools.cache
+def kernels_of(name: str) -> str:
+    """C of all layers of the ledger for a target, as whole maps and by rows."""
+    context, text = kernel_context(load_target(name).features, True), [f'#include "{name}"\n' for name in INCLUDED]
+    for number, layer in enumerate((*LAYERS, *STREAMED)):
+        node = layer.case().node()
+        made = [lower_node(node, f"{PREFIX}_{number}", context, True)]
+        with contextlib.suppress(NoRowsError):
+            made.append(by_row_blocks(node, f"{PREFIX}_{number}_rows", context, step=1)[0])
+        text += [f"{kernel.declaration}\n{kernel.source}\n" for kernel in made]
+    return "".join(text)
+
+
+def check(name: str, flags: str, folder: Path) -> None:
+    (folder / "kernels.c").write_text(kernels_of(name), encoding="utf-8")
+    command = ["arm-none-eabi-gcc", *load_target(name).gcc_flags, "-std=c11", *flags.split(), "-I", ROOT / "runtime_c"]
+    done = subprocess.run([*command, "-c", "kernels.c"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
+
+
+@needs_qemu
+@pytest.mark.parametrize(("name", "flags"), SHORT)
+def test_kernels_compile_without_our_flags(name: str, flags: str, tmp_path: Path) -> None:
+    check(name, flags, tmp_path)
+
+
+@needs_qemu
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "flags"), LONG)
+def test_kernels_compile_with_many_flags(name: str, flags: str, tmp_path: Path) -> None:
+    check(name, flags, tmp_path)
