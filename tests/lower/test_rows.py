@@ -25,7 +25,7 @@ from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.streams.functions import TABLE
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv_form import forward_row_lines, forward_row_product
+from tinytrain_compile.ops.int8.conv_form import error_patch, forward_row_lines, forward_row_product
 from tinytrain_compile.ops.int8.error import MaskAttrs
 
 CASES = 8
@@ -55,6 +55,14 @@ def test_strides_that_do_not_divide_the_image(tmp_path: Path) -> None:
     odd = [c for c in cases if c.attrs.conv.groups > 1 and c.attrs.input_hw[0] % c.attrs.conv.strides[0]]  # type: ignore[attr-defined]
     assert odd
     run_sanitised(odd, tmp_path, make=partial(by_row_blocks, step=1, ring=True))
+
+
+def test_strides_of_dense_layers_that_do_not_divide_the_image(tmp_path: Path) -> None:
+    """Along columns zeros lie between the pixels of a row, too."""
+    holes = {case: error_patch(case.node()) for case in dense_gradients()}
+    odd = [c for c, patch in holes.items() if max(patch.rows.holes, patch.columns.holes) > 1]
+    assert any(min(holes[case].rows.holes, holes[case].columns.holes) > 1 for case in odd[:8])
+    run_sanitised(odd[:8], tmp_path, make=partial(by_row_blocks, step=2, ring=True))
 
 
 def spread_streams() -> list[Case]:

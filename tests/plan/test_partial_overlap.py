@@ -13,8 +13,10 @@ from tinytrain_compile.ir import Graph, Value
 from tinytrain_compile.ir.buffers import Buffer, Over, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops.base import overlaps_of
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
 from tinytrain_compile.plan.choose import decide
 from tinytrain_compile.plan.cpsat import decide as decide_by_solver
@@ -159,6 +161,28 @@ def test_a_chain_takes_little_more_than_its_largest_tensor(planned: tuple[Graph,
         if one.over and one.over.name == other.name and _meet(one, other)
     }
     assert shared >= {"expand", "down"}  # the peak is at these; the last one fits beside what it reads, too
+
+
+@pytest.mark.parametrize("first", [2, 6])
+def test_of_several_that_a_node_may_cover_the_one_that_saves_most_is_taken(first: int) -> None:
+    """Two maps die where they are joined; wherever the larger one stands, the result lies over it."""
+    builder = new_builder()
+    x = Value(builder.unique("x"), (1, 4, 4, 8), "float32", "NHWC")
+    cuts = (("low", 0, first), ("high", first, 8 - first))
+    parts = [
+        builder.emit("Slice", (x,), SliceAttrs((0, 0, 0, start), (1, 1, 1, 1), (1, 4, 4, size)), name=name)
+        for name, start, size in cuts
+    ]
+    y = builder.emit("Concat", parts, ConcatAttrs(3), name="joined")
+    graph = Graph("g", tuple(builder.nodes), (x,), (y,), builder.constants)
+    (joined,) = builder.nodes[-1:]
+    assert len(overlaps_of(joined)) == 2
+    plan = plan_memory(graph, PlanOptions())
+    large, small = sorted(parts, key=lambda part: -part.size_bytes)
+    found = {name: buffer for buffer in plan.buffers for name in buffer.values}
+    over = found[y.name].over
+    assert over is not None and over.name == large.name and _meet(found[y.name], found[large.name])
+    assert plan.lower_bound_bytes - PlanOptions().header_bytes == y.size_bytes + small.size_bytes
 
 
 def _meet(one: Buffer, other: Buffer) -> bool:

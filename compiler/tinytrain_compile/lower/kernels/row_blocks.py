@@ -113,7 +113,8 @@ class RowImage:
         return self.flat[self.row_at[row] + column * self.channels + channel]
 
 
-def windows_of(rows: int, height: int, reach: int, step: int, pad: int) -> Windows:
-    """What `rows` rows of a result read of a map of this height."""
-    inside = (row - pad for row in range((rows - 1) * step + reach))
-    return Windows(tuple(row if 0 <= row < height else -1 for row in inside), step, reach)
+def windows_of(rows: int, height: int, reach: int, step: int, pad: int, apart: int = 1) -> Windows:
+    """What `rows` rows of a result read of a map of this height, of whose rows each lies at the `apart`-th place."""
+    places = (place - pad for place in range((rows - 1) * step + reach))
+    found = (place // apart if 0 <= place < height * apart and place % apart == 0 else -1 for place in places)
+    return Windows(tuple(found), step, reach)

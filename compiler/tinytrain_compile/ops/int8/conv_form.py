@@ -206,14 +206,17 @@ def error_patch(node: Node) -> Patch:
     return backward_patch(conv, (height, width), operand(node, "g").shape)
 
 
-def backward_dense(node: Node) -> DenseTiles | None:
-    """Tiles of a dense k x k QConvGradInput over widened rows of the error; None: taps or strides leave holes."""
+def backward_dense(node: Node, by_rows: bool = False) -> DenseTiles | None:
+    """Tiles of a dense k x k QConvGradInput over widened rows of the error; None: taps or strides leave holes.
+
+    by_rows: of some rows of the error at a time, in which zeros lie where strides leave holes.
+    """
     conv, patch = geometry(node), error_patch(node)
     if (
         conv.groups > 1
         or is_product(conv)
         or conv.dilations != (1, 1)
-        or max(patch.rows.holes, patch.columns.holes) > 1
+        or (max(patch.rows.holes, patch.columns.holes) > 1 and not by_rows)
     ):
         return None
     kernel, phases = (patch.rows.window, patch.columns.window), (patch.rows.phases, patch.columns.phases)

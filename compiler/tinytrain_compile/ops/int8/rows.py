@@ -85,7 +85,7 @@ def convolution_rows(node: Node) -> RowForm | None:
 
 
 def error_rows(node: Node) -> RowForm | None:
-    """The rule of a data gradient: 1x1, depthwise, or dense k x k without holes between the rows of the error."""
+    """The rule of a data gradient: 1x1, depthwise, or dense k x k without dilations."""
     conv = geometry(node)
     maps = tuple(position(node, name) for name in ("g", *_mask(node)))
     if not _whole_bytes(node):
@@ -109,12 +109,11 @@ def error_rows(node: Node) -> RowForm | None:
 
 
 def _dense_error_rows(node: Node, maps: tuple[int, ...]) -> RowForm | None:
-    tiles, along = backward_dense(node), error_patch(node).rows
-    height = result(node, "error").shape[1]
-    if tiles is None or height % along.phases:
+    tiles, along = backward_dense(node, by_rows=True), error_patch(node).rows
+    if tiles is None:
         return None
     kept, rows = tiles.bytes_of_rows(result(node, "error").shape[3])
-    return RowForm(maps, along.window, 1, -along.ends[0], kept, kept + rows, True, 1, along.phases)
+    return RowForm(maps, along.window, 1, -along.ends[0], kept, kept + rows, True, along.holes, along.phases)
 
 
 def rows_of_sum(

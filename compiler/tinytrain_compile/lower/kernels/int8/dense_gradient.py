@@ -72,9 +72,12 @@ def row_gradient(
 
     def element(b: Expr, y: Expr, position: Expr) -> Expr:
         row, place = y + patch.rows.ends[0], position + patch.columns.ends[0] * channels
-        across = patch.columns.extent * channels
+        across, apart = patch.columns.extent * channels, patch.columns.holes
         if block is not None:
-            inside = tirx.And(block.inside(y), within(place, across))
+            inside = tirx.And(block.inside(y), within(place, across * apart))
+            if apart > 1:
+                inside = tirx.And(inside, tirx.EQ(mod(div(place, channels), apart), 0))
+                place = div(place, channels * apart) * channels + mod(place, channels)
             return guarded(inside, g[block.row_at[y] + place].astype("int16"))
         return guarded(inside_image(row, place, (patch.rows.extent, across)), g[b, row, place].astype("int16"))
 

@@ -159,12 +159,12 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
 
 
 def _error_dense(node: Node, context: KernelContext, count: Var, maps: tuple[int, ...]) -> RowBlockSpec:
-    attrs, tiles, along = node.attrs, backward_dense(node), error_patch(node).rows
+    attrs, tiles, along = node.attrs, backward_dense(node, by_rows=True), error_patch(node).rows
     assert isinstance(attrs, QConvGradInputAttrs)
     block = _row_block(node, "g", count)
     shape = result(node, "error").shape
-    if tiles is None or shape[1] % along.phases:
-        raise NoRowsError(f"{node.name}: taps or strides leave holes between rows of the error")
+    if tiles is None:
+        raise NoRowsError(f"{node.name}: taps leave holes between rows of the error")
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
     masks, keep = mask_operand(few_rows(node, count * along.phases), attrs.mask, shape)
     finish, stages = error_end((*exponents, *factor), keep, True)
@@ -173,7 +173,7 @@ def _error_dense(node: Node, context: KernelContext, count: Var, maps: tuple[int
     out, schedule = row_gradient(node, block.image, whole, finish, tiles, context.style, stages, block)
     spec = KernelSpec([*exponents, block.image, *factor, *weights, *masks], [out, None], schedule)
     rows = shape[1] // along.phases
-    windows = windows_of(rows, along.extent, along.window, 1, -along.ends[0])
+    windows = windows_of(rows, along.extent, along.window, 1, -along.ends[0], along.holes)
     return RowBlockSpec(with_table(spec, block.row_at), count, maps, rows, windows)
 
 
