@@ -23,7 +23,7 @@ from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify.kernel_runs import INCLUDED, PREFIX
 
-SHORT = (("cortex-m33", "-O2"), ("cortex-m0plus", "-O2"))
+SHORT = (("cortex-m33", "-O2"),)
 CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 FLAGS = ("-O2", "-O3", "-O1", "-Og", "-O0", "-Os", "-O3 -funroll-loops", "-O2 -fstack-protector-strong")
 LONG = [(core, flags) for core in CORES for flags in FLAGS if (core, flags) not in SHORT]
