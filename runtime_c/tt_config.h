@@ -12,7 +12,8 @@
  *   TT_HAS_MVE        Helium on integers; TT_HAS_MVE_FLOAT: on float32
  *   TT_PAGE_PORT      name of a header with a port's own page moves, for instance by DMA: see tt_page.h
  *
- * Without optimisation (-O0) assembly and intrinsics are off: constants in them would not be known to be constants.
+ * Without optimisation (-O0) assembly and intrinsics are off: constants in them would not be known to be constants. With
+ * -Og that is so of Helium's too, but a file cannot tell -Og from -O1: set TT_HAS_MVE to 0 for such a build.
  */
 #ifndef TT_CONFIG_H
 #define TT_CONFIG_H
