@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ fast: $(STAMP)
 
 bench-kernels: $(STAMP) ## Instructions of whole networks with bars: MCUNet, MLPerf Tiny shapes (ARGS="--only 'autoencoder.*M7'")
 	$(BIN)/python -m benchmarks.kernel_bars $(ARGS)
+
+bench-masked: $(STAMP) ## Errors that a ReLU6 stopped: instructions by the share that is kept, with and without leaving tiles out
+	$(BIN)/python -m benchmarks.masked
 
 bench-ratios: $(STAMP) ## 28 int8 kernels on five cores beside a vendor's library, with cycles by models (ARGS="--target cortex-m55")
 	$(BIN)/python -m benchmarks.library $(ARGS)

@@ -221,7 +221,7 @@ static inline TT_ALWAYS int16x8_t tt_moves_x8(int16x8_t x, int16_t upper, int16_
     return vaddq_s16(vrmulhq_s16(x, vdupq_n_s16(upper)), vrshrq_n_s16(rest, 15));
 }
 
-/* Numbers within +-(32767 - above), less above + 1. */
+/* Numbers within +-(32767 - above), less above + 1; above is below 16384. */
 static inline TT_ALWAYS int16x8_t tt_limited_x8(int16x8_t v, int16_t above)
 {
     return vqsubq_n_s16(vqaddq_n_s16(v, above), (int16_t)(2 * above + 1));

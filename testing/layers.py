@@ -10,7 +10,7 @@ import numpy as np
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
-from tinytrain_compile.ops.int8.error import NO_CLAMP
+from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.update import SgdAttrs
@@ -60,9 +60,9 @@ def streamed_layer(name: str, *shape: int, depthwise: bool = False) -> Layer:
     return Layer(name, made)
 
 
-def _error(rng: np.random.Generator, geometry: object) -> Case:
+def _error(rng: np.random.Generator, geometry: object, mask: MaskAttrs = NO_CLAMP) -> Case:
     """With the exponent that a training step would have found: few errors beyond 127, where kernels branch."""
-    case = quantised.qconv_grad_input(rng, geometry, 0, NO_CLAMP)  # type: ignore[arg-type]
+    case = quantised.qconv_grad_input(rng, geometry, 0, mask)  # type: ignore[arg-type]
     _, p_out, p_in, *rest = case.arrays
     state = np.asarray([p_in[0] + FOUND_BITS, p_out[1]], np.int32)
     return replace(case, arrays=(case.arrays[0], state, p_in, *rest))
@@ -70,6 +70,17 @@ def _error(rng: np.random.Generator, geometry: object) -> Case:
 
 def _backward(name: str, *shape: int, depthwise: bool = False) -> Layer:
     return Layer(name, lambda rng: _error(rng, _conv(*shape, depthwise=depthwise)))
+
+
+def _masked(name: str, kept: int, *shape: int) -> Layer:
+    """Errors behind a clamp that has let `kept` per cent of its map pass, by a mask of bits."""
+
+    def made(rng: np.random.Generator) -> Case:
+        case = _error(rng, _conv(*shape), MaskAttrs("bits"))
+        passed = rng.random(case.node().outputs[0].elements) < kept / 100
+        return replace(case, arrays=(*case.arrays[:-1], np.packbits(passed, bitorder="little")))
+
+    return Layer(f"{name}, {kept} % kept", made)
 
 
 def _weights(name: str, *shape: int) -> Layer:
@@ -113,6 +124,7 @@ LAYERS = (
     _forward("depthwise 7x7 8x8x160", 8, 160, 160, 7, 1, depthwise=True),
     _forward("depthwise 5x5 4x4x384", 4, 384, 384, 5, 1, depthwise=True),
     _backward("dX 1x1 4x4x160 to 576", 4, 576, 160),
+    *(_masked("dX 1x1 4x4x160 to 576", kept, 4, 576, 160) for kept in (30, 60, 100)),
     _backward("dX 1x1 8x8x48 to 192", 8, 192, 48),
     _backward("dX 1x1 16x16x96 to 48", 16, 48, 96),
     _backward("dX depthwise 3x3 8x8x192", 8, 192, 192, 3, 1, depthwise=True),

@@ -39,13 +39,13 @@ def _score(rng: Rng, index: int) -> Case:
 
 @generator("AddScores", len(SHAPES))
 def _add(rng: Rng, index: int) -> Case:
-    shape = SHAPES[index][0][-1:]
+    shape = SHAPES[index % len(SHAPES)][0][-1:]
     return make("AddScores", (normal(rng, shape), normal(rng, shape)))
 
 
 @generator("QScoreChannels", len(SHAPES))
 def _qscore(rng: Rng, index: int) -> Case:
-    shape = SHAPES[index][0]
+    shape = SHAPES[index % len(SHAPES)][0]
     x = np.asarray(rng.integers(-127, 128, shape), np.int8)
     p = np.asarray([rng.integers(-20, 3), 0], np.int32)
     unit = np.square(rng.uniform(0.01, 1.0, shape[-1:]))

@@ -42,7 +42,7 @@ def _scale(_rng: Rng, index: int) -> Case:
 
 @generator("QRowSquares", 6)
 def _integer_rows(rng: Rng, index: int) -> Case:
-    shape = ((4, 3, 3, 2), (7,), (5, 1, 1, 9), (1,), (2, 1, 1, 300), (3, 3))[index]
+    shape = ((4, 3, 3, 2), (7,), (5, 1, 1, 9), (1,), (2, 1, 1, 300), (3, 3))[index % 6]
     return make("QRowSquares", (words(rng, shape, index % KINDS, 20000),))
 
 
@@ -65,7 +65,7 @@ def _integer_total(rng: Rng, index: int) -> Case:
 def _clip_rate(rng: Rng, index: int) -> Case:
     scale = steps(rng, 3, index % 2)
     rate = (scale if index % 2 else momentum_factors(rng, 0, scale))[2]
-    return make("QClipRate", (rate, np.asarray(FACTORS[index // 2])), NO_ATTRS, ())
+    return make("QClipRate", (rate, np.asarray(FACTORS[index // 2 % len(FACTORS)])), NO_ATTRS, ())
 
 
 def _squared(name: str) -> None:

@@ -29,7 +29,7 @@ COUNT = 3 * len(SHAPES)
 
 def _logits(rng: Rng, index: int) -> tuple[np.ndarray, int, float, int]:
     """(logits, axis, scale, table bits): ordinary, with one large one per tensor, or all equal."""
-    (shape, axis), kind = SHAPES[index % len(SHAPES)], index // len(SHAPES)
+    (shape, axis), kind = SHAPES[index % len(SHAPES)], index // len(SHAPES) % 3
     logits = bytes_of(rng, shape, 0) if kind < 2 else np.full(shape, -128, np.int8)
     if kind == 1:
         logits.ravel()[int(rng.integers(0, logits.size))] = 127
@@ -102,7 +102,7 @@ def _weighted_loss(rng: Rng, index: int) -> Case:
 def _weighted_error(rng: Rng, index: int) -> Case:
     operands, axis, _scale, bits, ignored = _labelled(rng, index)
     attrs = int8_loss.QLossErrorAttrs(axis, "mean", ignored, bits, int8_weighted_loss.weight_probe(bits))
-    kind, weights = index // len(SHAPES), _weighted(rng, index, operands, axis, ignored)
+    kind, weights = index // len(SHAPES) % 3, _weighted(rng, index, operands, axis, ignored)
     return make("QWeightedSoftmaxError", (peak(rng, kind), exponent(rng, kind), *operands, *weights), attrs)
 
 
@@ -110,5 +110,5 @@ def _weighted_error(rng: Rng, index: int) -> Case:
 def _softmax_error(rng: Rng, index: int) -> Case:
     operands, axis, _scale, bits, ignored = _labelled(rng, index)
     attrs = int8_loss.QLossErrorAttrs(axis, "mean", ignored, bits, int8_loss.probe(bits))
-    kind = index // len(SHAPES)
+    kind = index // len(SHAPES) % 3
     return make("QSoftmaxError", (peak(rng, kind), exponent(rng, kind), *operands), attrs)

@@ -105,7 +105,7 @@ def _qmode(rng: Rng, index: int) -> Case:
 @generator("QModeExpand", len(MODES))
 def _qexpand(rng: Rng, index: int) -> Case:
     """Values of which some are clamped."""
-    shape, axis, rank = MODES[index]
+    shape, axis, rank = MODES[index % len(MODES)]
     zero = (-128, 0, 5)[index % 3]
     core = 120.0 * normal(rng, (*shape[:axis], rank, *shape[axis + 1 :]))
     operands = (core, subspace(rng, rank, shape[axis]))
@@ -115,7 +115,7 @@ def _qexpand(rng: Rng, index: int) -> Case:
 @generator("QModeProductInt8", 2 * len(MODES))
 def _qalong(rng: Rng, index: int) -> Case:
     """Into a subspace and back; factors of rows from those that lose next to nothing to those that clamp most."""
-    shape, axis, rank = MODES[index // 2]
+    shape, axis, rank = MODES[index // 2 % len(MODES)]
     matrix, scales = rows_in_int8(subspace(rng, rank, shape[axis]).astype(np.float64))
     if index % 2:
         matrix, scales = rows_in_int8((matrix * scales[:, None]).T)

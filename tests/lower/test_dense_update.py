@@ -43,8 +43,16 @@ def with_squares(plain: Case) -> Case:
     return make(f"{plain.op}Squared", (*plain.arrays, rows), plain.attrs)
 
 
+def with_limit(plain: Case, limit: int) -> Case:
+    """The same update of weights within a smaller limit."""
+    w, *rest = plain.arrays
+    held = np.clip(w, -limit, limit).astype(np.int8)
+    return replace(plain, arrays=(held, *rest), attrs=replace(plain.attrs, limit=limit))  # type: ignore[call-arg]
+
+
 PLAIN = [case(fine, *shape, exponent) for fine in (False, True) for shape in SHAPES for exponent in SCALES]
-CASES = [*PLAIN, *map(with_squares, PLAIN[::5])]
+CASES = [*PLAIN, *map(with_squares, PLAIN[::5]), *(with_limit(case(True, 64, 3, e), 40) for e in (-25, -7, 20))]
+"""At last of weights within a limit that vectors have no room beside."""
 
 
 def test_rows_go_all_ways() -> None:

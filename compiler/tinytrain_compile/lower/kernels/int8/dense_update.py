@@ -13,13 +13,15 @@ from tinytrain_compile.ops.names import operand, operands
 
 LIFT_BITS = 7
 """TT_LIFT of tt_dense_update.h."""
+LEAST_LIMIT = 64
+"""Of weights: what numbers of 16 bits have beyond a smaller one, twice, is no number of 16 bits (tt_limited_x8)."""
 
 
 def dense_update(node: Node) -> KernelSpec | None:
     """QConvUpdate and QConvUpdateFine of one pixel, with squares or without: inputs are widened once; None: another."""
     attrs = node.attrs
     assert isinstance(attrs, QConvUpdateAttrs)
-    if not is_rank_one(node):
+    if not is_rank_one(node) or attrs.limit < LEAST_LIMIT:
         return None
     w, x, g = flat_tensor(node, "w"), flat_tensor(node, "x"), flat_tensor(node, "g")
     scale = tensors(node, "multiplier", "shift", "rate", "p")
