@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
-from testing.fuzz import OPS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
+from testing.fuzz import OPS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
 from testing.ops.case import GENERATORS
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.places import ROOT
@@ -43,8 +43,8 @@ FLOATS = (
 )
 """Integer operators that write float32, which is not compared to the byte here."""
 OTHERS = tuple(op for op in sorted(GENERATORS) if op.startswith(("Q", "Error")) and op not in (*OPS, *FLOATS))
-ALL = (*OPS, *OTHERS)
-"""Every operator whose operands and results are integers."""
+ALL = (*OPS, *OTHERS, *POOLS)
+"""Every operator whose results are integers."""
 CHOICES = (*ALL, *(op for op in VECTORS if op not in ALL))
 """Some have random cases of kernels on vectors alone."""
 TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")

@@ -9,6 +9,7 @@ from functools import partial
 from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.ops.case import Case
+from testing.ops.case_qpool import int8_cases
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from testing.sanitised import SCALAR
@@ -28,6 +29,8 @@ CONVOLUTIONS = (
 """Operators with random shapes."""
 OTHERS = ("QAdd", "QRescale", "ErrorScale", "ErrorAdd", "QClipMask", "QBiasUpdate", "QWeightApply")
 """Operators with the shapes of their tests, then random ones."""
+POOLS = ("MaxPool", "MaxPoolIndex", "MaxPoolGrad")
+"""Operators of both formats: here on int8."""
 OPS = (*CONVOLUTIONS, *OTHERS)
 ROW_OPS = tuple(op for op in ROW_KERNELS if op in OPS)
 """Those that have kernels of a few rows."""
@@ -36,7 +39,8 @@ ROW_OPS = tuple(op for op in ROW_KERNELS if op in OPS)
 def fuzz_cases(cases_per_op: int, first: int = 0, ops: Sequence[str] = OPS) -> list[Case]:
     """Cases `first` to `first + cases_per_op` of every operator."""
     wanted = first + cases_per_op
-    made = [random_cases(op, wanted) if op in CONVOLUTIONS else cases_of(op, wanted) for op in ops]
+    makers = dict.fromkeys(CONVOLUTIONS, random_cases) | dict.fromkeys(POOLS, int8_cases)
+    made = [makers.get(op, cases_of)(op, wanted) for op in ops]
     return [case for cases in made for case in cases[first:]]
 
 

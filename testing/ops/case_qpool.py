@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from testing.ops.case import Case, Rng, generator, make
@@ -38,10 +40,14 @@ def winners(rng: Rng, shape: tuple[int, ...], attrs: PoolAttrs, index: int) -> n
     return OPS["MaxPoolIndex"].reference((image(rng, shape, index),), attrs)[0]
 
 
-def int8_cases(op: str) -> list[Case]:
-    """Cases of MaxPool, MaxPoolIndex or MaxPoolGrad on int8."""
+def int8_cases(op: str, count: int | None = None) -> list[Case]:
+    """Cases of MaxPool, MaxPoolIndex or MaxPoolGrad on int8: so many, or three of each shape."""
     cases: list[Case] = []
-    for index, (shape, attrs) in enumerate((*OVERLAPPING, *APART) * 3):
+    shapes = (*OVERLAPPING, *APART)
+    for index in range(3 * len(shapes)) if count is None else itertools.count():
+        if len(cases) == count:
+            break
+        shape, attrs = shapes[index % len(shapes)]
         rng = np.random.default_rng([len(op), index])
         if op != "MaxPoolGrad":
             cases.append(make(op, (image(rng, shape, index // 4),), attrs, images=(0,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.ir import Node
 from tinytrain_compile.lower.kernels import KernelContext
+from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.lower.streams.functions import TABLE
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs
@@ -122,14 +124,37 @@ def test_lines_by_rows_are_of_half_a_row(size: int, outputs: int, tmp_path: Path
     run_sanitised([case], tmp_path, make=partial(by_row_blocks, step=2, ring=True))
 
 
-def direct_cases() -> list[Case]:
-    """3x3 depthwise layers whose rows DSP cores multiply as they lie: with every kind of end."""
+def direct_cases(sizes: Sequence[tuple[int, int, int]] = ((4, 3, 1), (16, 5, 1), (8, 4, 2), (24, 2, 2))) -> list[Case]:
+    """3x3 depthwise layers whose rows DSP cores multiply as they lie: with every kind of end. sizes: side, channels,
+    stride."""
     made: list[Case] = []
-    for size, channels, stride in ((4, 3, 1), (16, 5, 1), (8, 4, 2), (24, 2, 2)):
+    for size, channels, stride in sizes:
         for zero in (-128, -7, 9):
             case = streamed_layer(f"direct {size}, {zero}", size, channels, channels, 3, stride, depthwise=True).case()
             made.append(replace(case, attrs=replace(case.attrs, y_zero=zero)))  # type: ignore[call-arg]
     return made
+
+
+def direct_maps() -> list[Case]:
+    """The same in steps of two as whole maps: of several images, of an odd height, with and without a border above and
+    below."""
+    made = direct_cases(((8, 4, 2), (16, 3, 2), (24, 2, 2), (40, 7, 2)))
+    rng = np.random.default_rng(17)
+    for images, height, top, bottom in ((3, 9, 1, 1), (2, 8, 0, 1), (1, 11, 0, 0), (2, 7, 1, 0), (4, 3, 1, 1)):
+        conv = ConvAttrs((3, 3), (2, 2), (top, 1, bottom, 1), groups=5)
+        case = qconv(rng, ((images, height, 8, 5), 5, conv), 0)
+        attrs = replace(case.attrs, low=-128, high=127, shifts_down=True)  # type: ignore[call-arg]
+        made.append(replace(case, attrs=attrs, arrays=(*case.arrays[:-1], np.clip(case.arrays[-1], -31, -1))))
+    return made
+
+
+def test_maps_as_they_lie_are_those_of_the_reference(tmp_path: Path) -> None:
+    """Not if a row of the border is read, or the next image begins a row late."""
+    cases = direct_maps()
+    assert all("tt_depthwise_maps3(" in lower_node(case.node(), "k", SCALAR).source for case in cases)
+    run_sanitised(cases, tmp_path)
+    with pytest.raises(AssertionError, match=r"Sanitizer|differs"):
+        run_sanitised(cases, tmp_path, lambda text: re.sub(r"(shift\[0\], \d+, \d+, )1,", r"\g<1>0,", text))
 
 
 def test_rows_as_they_lie_are_those_of_the_map(tmp_path: Path) -> None:
@@ -147,6 +172,7 @@ def test_rows_as_they_lie_are_those_of_the_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7", "cortex-m33"])
 def test_rows_as_they_lie_on_a_board(target: str) -> None:
     assert all(found.equal for found in measure(direct_cases(), target, make=partial(by_row_blocks, step=1, ring=True)))
+    assert all(found.equal for found in measure(direct_maps(), target))
 
 
 @needs_qemu

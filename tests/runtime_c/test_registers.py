@@ -57,7 +57,7 @@ void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *res
 @pytest.mark.parametrize(
     "level",
     [
-        *("-O0", "-Og", "-O1", "-O2", "-O3", "-Os"),
+        *("-O0", "-Og", "-O1", "-O2", "-O3", "-Os", "-O2 -ftree-vectorize"),
         *(f"{level} -fno-omit-frame-pointer" for level in ("-O0", "-Og", "-O2", "-Os")),
         "-O2 -ffixed-r9 -DTT_HAS_DSP=0",
     ],
@@ -66,11 +66,17 @@ void kernel_{name}(const int8_t *x, const int8_t *restrict w, const int16_t *res
 def test_helpers_compile_where_registers_are_few(core: str, level: str, tmp_path: Path) -> None:
     compiler = shutil.which("arm-none-eabi-gcc")
     assert compiler is not None
-    texts = ['#include "tt_dsp_tiles.h"\n' + END]
+    texts = ['#include "tt_dsp_rows.h"\n' + END]
     for index, (call, start) in enumerate((call, start) for call in CALLS.values() for start in BEGINNINGS.values()):
         texts.append(KERNEL.format(name=index, call=call, start=start))
     (tmp_path / "kernels.c").write_text("".join(texts))
-    flags = [*load_target(core).gcc_flags, *COMPILE_FLAGS, *level.split(), f"-I{data_dir('runtime_c')}"]
+    flags = [
+        *load_target(core).gcc_flags,
+        *COMPILE_FLAGS,
+        "-Werror=implicit",
+        *level.split(),
+        f"-I{data_dir('runtime_c')}",
+    ]
     done = subprocess.run(
         [compiler, *flags, "-c", "kernels.c", "-o", "kernels.o"],
         cwd=tmp_path,
