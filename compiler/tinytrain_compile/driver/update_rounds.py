@@ -7,6 +7,7 @@ not timed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,6 +46,8 @@ PROOF_WORK, PROOF_TURNS, LEAST_PROOF, SEARCHES = 5_000_000, 300, 32, 16
 """What ruling out everything better one by one may cost, a full plan priced at the cube of its nodes, and at SEARCHES
 times that where each plan is a search (--optimise, --remat min, further memories); how many may be looked at; for how
 many there must be room, or it is not begun."""
+FEW_SCHEMES, FEW_TIMES = 1296, 8
+"""As many schemes as four layers of six ways have are ruled out to the end, as far as so many times that goes."""
 SUFFIX_TRIES = 4
 """Suffixes of more gain that are planned at the end."""
 MORE_BYTES = 10_240
@@ -232,13 +235,15 @@ class Search:
             if self.planner.meets(int(price.arena_bytes / NEAR), price.ps) and self.full(selection):
                 return
 
-    def prove(self, turns: int) -> None:
-        """What nothing that fits can gain more than; on small graphs, until that is found.
+    def prove(self, whole: bool) -> None:
+        """What nothing that fits can gain more than; on small graphs, until that is found. whole: else one look.
 
         Where nothing was found to fit, too: the model of the rounds may let none of it fit.
         """
-        work, floor = PROOF_WORK, self.floor()
-        for _ in range(turns):
+        few = math.prod(len(item.ways) for item in self.whole.layers) <= FEW_SCHEMES
+        times = FEW_TIMES if few else 1
+        work, floor = times * PROOF_WORK, self.floor()
+        for _ in range(times * PROOF_TURNS if whole else 1):
             answer = self.propose(floor, self.whole, exact=True)
             if answer.selection is None:
                 self.bound = answer.best_gain
@@ -337,7 +342,7 @@ def best_choice(
         search = _with_model(search, build_update_model(planner, ways), QUICK_ROUNDS)
         search.run()
     search.suffixes(layer_count)
-    search.prove(PROOF_TURNS if proof and search.flash.most is None else 1)
+    search.prove(proof and search.flash.most is None)
     return None if search.candidate is None else search.found()
 
 
