@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from choice import interval
-from learning import FORMATS, KEPT, Plan, build_of, trained
+from learning import FORMATS, KEPT, build_of, trained
 from learning_tasks import FAMILIES
 from record import Record
 
@@ -101,12 +101,12 @@ def accuracies(
 ) -> Tried:
     """On the new domain of a seed, in per cent."""
     domain, found = FAMILIES[task].make(seed, development), dict[tuple[str, str, float | None, float], float]()
-    kept = KEPT if domain.pool else 0
+    kept, usual = KEPT if domain.pool else 0, FAMILIES[task].recipe
     for (quant, update, clip), each in rates.items():
-        plan = Plan(task, (update,), replace(FAMILIES[task].recipe, clip=clip))
-        with build_of(domain, quant, update, plan.recipe, {}).twin() as twin:
+        recipe = replace(usual, clip=clip)
+        with build_of(domain, quant, update, recipe, {}).twin() as twin:
             for rate in each:
-                found[quant, update, clip, rate] = trained(twin, domain, plan.recipe, rate, kept, seed).new
+                found[quant, update, clip, rate] = trained(twin, domain, recipe, rate, kept, seed).new
     return found
 
 

@@ -45,8 +45,6 @@ FLOATS = (
 OTHERS = tuple(op for op in sorted(GENERATORS) if op.startswith(("Q", "Error")) and op not in (*OPS, *FLOATS))
 ALL = (*OPS, *OTHERS, *POOLS)
 """Every operator whose results are integers."""
-CHOICES = (*ALL, *(op for op in VECTORS if op not in ALL))
-"""Some have random cases of kernels on vectors alone."""
 TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 SOURCES = (("runtime_c", "h"), ("compiler", "py"), ("testing", "py"), ("targets", "toml"))
 """Folder, and how names of files in it end."""
@@ -154,7 +152,7 @@ def main() -> None:
     """Run until all agree or the first differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=200, help="of every operator, on every board")
-    parser.add_argument("--ops", nargs="+", choices=CHOICES, default=CHOICES, help="only these operators")
+    parser.add_argument("--ops", nargs="+", choices=ALL, default=ALL, help="only these operators")
     parser.add_argument("--keep", type=Path, help="file of what is done, and is not done again")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     flags = parser.parse_args()
