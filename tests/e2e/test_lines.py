@@ -142,6 +142,19 @@ def test_what_needs_the_whole_image_is_refused(flags: str, says: str) -> None:
     assert says in run("net.onnx", *INT8, *flags.split(), "--dry-run").check_error("E0101", 2).err
 
 
+def test_an_image_that_no_stream_takes_is_refused_before_it_is_computed_twice(tmp_path: Path) -> None:
+    """Its mean is subtracted first, and every layer is trained, so that second runs want the image again."""
+    net = models.Network("centred", "float[1, 2, 8, 8] x", "float[1, 3] y", seed=3)
+    net.node("mean", "m = ReduceMean <axes = [2, 3]> (x)")
+    x = net.relu(net.conv("first", net.node("centre", "c = Sub (x, m)"), (4, 2, 3, 3), "pads = [1, 1, 1, 1]"))
+    x = net.relu(net.conv("second", x, (4, 4, 3, 3), "pads = [1, 1, 1, 1]"))
+    net.node("pool", f"p = GlobalAveragePool ({x})")
+    net.node("flat", "f = Flatten (p)")
+    net.node("logits", f"y = Identity ({net.dense('fc', 'f', 4, 3)})")
+    path, flags = write(net.model(), tmp_path), ("--input-lines", "--update", "all", "--remat", "min", "--dry-run")
+    assert "cannot be computed row by row" in run(path, *flags).check_error("E0101", 2).err
+
+
 @pytest.mark.usefixtures("folder")
 def test_an_input_that_is_no_image_is_refused() -> None:
     flags = ("--input-lines", "--dry-run")

@@ -251,6 +251,12 @@ def test_a_model_that_cannot_take_several_says_why(tmp_path: Path) -> None:
     assert any(note.startswith("one sample at a time: ") for note in report["notes"])
 
 
+def test_what_one_sample_is_refused_for_too_does_not_blame_the_samples(place: Path) -> None:
+    flags = ("--quant", "int8", "--calib", str(place / "labelled.npz"), "--optimizer", "adam")
+    found = compiled(place, "--batch", "2", "--micro-batch", "2", *flags, "-o", place / "no").check_error("E0101", 2)
+    assert "--optimizer" in found.err and "--micro-batch" not in found.err
+
+
 def test_the_header_speaks_of_the_samples_of_a_call(place: Path) -> None:
     reported(place, "--arena", "1MB")
     text = (place / "out_--arena_1MB" / "net_train.h").read_text(encoding="utf-8")

@@ -27,6 +27,15 @@ def test_what_only_a_condition_sets_begins_with_0() -> None:
     assert text([body[0], body[4], body[6]])[0] == "int32_t out_0, out_1 = 0;"
 
 
+def test_of_a_vector_all_lanes_do() -> None:
+    body: list[Statement] = [
+        Declaration("tt_f32x4", ["sums", "others"]),
+        If(TAIL, [Line("sums = tt_all_f32x4(0.0f);")], []),
+        Line("others = tt_all_f32x4(1.0f);"),
+    ]
+    assert text(body)[0] == "tt_f32x4 sums = {0}, others;"
+
+
 def test_what_is_always_set_does_not() -> None:
     either = If(TAIL, [Line("a = 1;")], [Line("a = 2;")])
     assert text([Declaration("int32_t", ["a"]), either])[0] == "int32_t a;"

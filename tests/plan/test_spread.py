@@ -10,13 +10,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from testing import models
 from testing.chains import random_chain
 from testing.plan_graphs import training_graph
+from tests.e2e import chain
 from tests.plan.arena_run import train, truth_of
 from tests.plan.random_graphs import random_graph
 from tests.quantize.nets import int8_train
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ops.fused_update import taken_apart
 from tinytrain_compile.plan import (
     Memory,
     PlanError,
@@ -29,6 +32,7 @@ from tinytrain_compile.plan import (
 )
 from tinytrain_compile.plan.assign import Cover, Item, Use, UseOption, assign, cost_of
 from tinytrain_compile.plan.traffic import accessed, bytes_read
+from tinytrain_compile.training import fuse_updates
 
 SLOW = Memory("slow", 1 << 20, 10_000, 200, 12_000, 250)
 SMALL = Memory("small", 256, 1_000, 20, 2_000, 30)
@@ -179,6 +183,15 @@ def test_traffic_counts_products_and_every_operand() -> None:
     assert reads[1] > node.inputs[1].size_bytes, "a weight serves every position"
     assert all(count >= 0 for count in accessed(plan))
     assert accessed(plan)[0] == 0, "no kernel touches the handle"
+
+
+def test_traffic_of_updates_that_add_squares_too() -> None:
+    """They read more than the gradient and the update that they mean: the sums so far."""
+    train = fuse_updates(chain.train_graph(models.ds_cnn(4, 1, (12, 6)), "last:3", clip_norm=1.0))
+    fused = [node for node in train.graph.nodes if len(taken_apart(node)) > 2]
+    assert fused
+    for node in fused:
+        assert bytes_read(node)[-1] == node.inputs[-1].size_bytes
 
 
 # ---- planted mistakes -----------------------------------------------------------------------------------------------

@@ -186,6 +186,7 @@ class Planner:
         except CompileError as problem:
             if micro_batch == 1:
                 raise
+            self.train(update, 1)  # what one sample is refused for as well is said as it is
             raise SamplesMixError(problem.what) from problem
         if micro_batch > 1:
             self._check_errors(train, update)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Attempt, Objective
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.plan import (
     CoreModel,
     Goal,
@@ -101,6 +102,10 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
     """The same without second runs in streams."""
     room = settings.capacity_bytes if means.stream == "auto" else None
     by_rows = streamed(graph, settings, room or 0) if means.lines or _needs_rows(graph, settings, means) else graph
+    if means.lines and not any(node.op == "Stream" and takes_lines(node) for node in by_rows.nodes):
+        # Which the caller refuses: no more is tried, and no rows are gone that a second run would read.
+        whole = plan_graph(graph, settings)
+        return whole, (Attempt("asked", "as asked", whole.plan.arena_bytes),)
     planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
         return planned, attempts

@@ -78,6 +78,7 @@ class _Cutter:
         wanted = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         self._nodes = [node for node in plan.order if node.phase == "step" and node.name in wanted]
         self._frozen = {node.name for node in self._nodes if self._is_frozen(node)}
+        self._give_back()
         self._repeats = {} if plan.remat is None else {run.name: run.of for run in plan.remat.runs}
         self._by_name = {node.name: node for node in self._nodes}
 
@@ -90,6 +91,22 @@ class _Cutter:
         known = self._crossing if names & self._crossing else self._fixed
         known.update(value.name for value in node.outputs)
         return True
+
+    def _give_back(self) -> None:
+        """What follows from constants alone has bytes of its own only until its last reader, as all else: where trained
+        nodes alone read it, a step on features computes it too; where frozen ones do as well, it crosses."""
+        readers = dict[str, list[Node]]()
+        for node in reversed(self._nodes):
+            names = {value.name for value in node.outputs}
+            found = [reader for name in names for reader in readers.get(name, ())]
+            trained = any(reader.name not in self._frozen for reader in found)
+            if node.name in self._frozen and trained and not names & self._crossing:
+                if any(reader.name in self._frozen for reader in found):
+                    self._crossing |= names
+                else:
+                    self._frozen.remove(node.name)
+            for value in node.inputs:
+                readers.setdefault(value.name, []).append(node)
 
     def border(self) -> Border | None:
         """See `border_of`."""

@@ -30,6 +30,10 @@ class TensorType(NamedTuple):
     dtype: DType = "float32"
     layout: Layout = ""
 
+    def __str__(self) -> str:
+        """As messages say it."""
+        return f"{self.dtype} {self.shape}"
+
 
 @dataclass(frozen=True, slots=True)
 class Quant:

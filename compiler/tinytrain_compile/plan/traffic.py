@@ -24,7 +24,7 @@ def bytes_read(node: Node) -> list[int]:
     parts = taken_apart(node)
     if len(parts) > 1:
         read = {value.name: size for part in parts for value, size in zip(part.inputs, bytes_read(part), strict=True)}
-        return [read[value.name] for value in node.inputs]
+        return [read.get(value.name, value.size_bytes) for value in node.inputs]  # sums of squares: of none of them
     definition = op_def(node.op)
     if definition.view or definition.page:
         return [0 for _ in node.inputs]

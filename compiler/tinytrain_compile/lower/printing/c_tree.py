@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+SCALARS = ("int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "float", "double")
+
 
 @dataclass
 class Line:
@@ -19,6 +21,11 @@ class Declaration:
 
     ctype: str
     names: list[str]
+
+    @property
+    def zero(self) -> str:
+        """What they begin with where only a condition sets them; of a vector all lanes."""
+        return "0" if self.ctype in SCALARS else "{0}"
 
 
 @dataclass
@@ -96,7 +103,8 @@ def initialised(body: list[Statement]) -> list[Statement]:
         while position < len(body) and (start := _start(body[position], statement, values)) is not None:
             values[start[0]] = start[1]
             position += 1
-        values |= {name: "0" for name in statement.names if name not in values and _conditional(name, body[position:])}
+        open_ = (name for name in statement.names if name not in values)
+        values |= {name: statement.zero for name in open_ if _conditional(name, body[position:])}
         names = [f"{name} = {values[name]}" if name in values else name for name in statement.names]
         lines = [names[i : i + 6] for i in range(0, len(names), 6)]
         result += [Line(f"{statement.ctype} {', '.join(line)};") for line in lines]
@@ -107,7 +115,10 @@ def _guarded(statement: Statement, behind: list[Statement]) -> Statement:
     """A declaration with 0 for what only a condition sets."""
     if not isinstance(statement, Declaration):
         return statement
-    return replace(statement, names=[f"{name} = 0" if _conditional(name, behind) else name for name in statement.names])
+    zero = statement.zero
+    return replace(
+        statement, names=[f"{name} = {zero}" if _conditional(name, behind) else name for name in statement.names]
+    )
 
 
 def _conditional(name: str, body: list[Statement]) -> bool:
