@@ -17,6 +17,7 @@ from tests.campaign.cases import Case, Kind
 from tests.campaign.judge import OUT
 from tests.campaign.model_kinds import NET
 from tests.campaign.nets import Drawn, image_net, random_net
+from tests.campaign.option_draws import more_options
 from tests.campaign.qdq_form import qdq_form
 from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.cli.command import command
@@ -78,6 +79,7 @@ def _loss(drawn: Drawn, source: Random) -> list[str]:
 def _case(model: onnx.ModelProto, options: list[str], source: Random, folder: Path) -> Case:
     """On the host, a tenth of them in QEMU; some are built again with sanitizers."""
     Path(NET).write_bytes(model.SerializeToString())
+    options = [*options, *more_options(source, options, model, folder)]
     board = source.randrange(10) == 0
     alone = board or "--memory" in options  # what the host target has not
     target = source.choice([name for name in list_targets() if name != "host" or not alone])

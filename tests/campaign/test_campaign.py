@@ -10,7 +10,9 @@ from tests.campaign.__main__ import main
 from tests.campaign.byte_mutants import read_fields, write_fields
 from tests.campaign.cases import Result
 from tests.campaign.corpus import corpus
+from tests.campaign.graph_kinds import KNOWN
 from tests.campaign.kinds import KINDS
+from tests.campaign.option_draws import NOT_DRAWN
 from tests.campaign.planted import FAULTS, NAMES
 from tests.campaign.planted import KINDS as PLANTED
 from tests.campaign.pool import run_cases
@@ -68,6 +70,14 @@ def test_short_campaign() -> None:
     assert accepted >= KINDS.keys() - {"special files"}, "something of every other kind is accepted"
     assert sum(len(row.refused) for row in tally.rows.values()) > 50, "refused for many reasons"
     assert all(row.checked for name, row in tally.rows.items() if name == "checkpoints")
+
+
+def test_every_option_is_drawn_or_said_not_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new option that no random network is asked for goes together with others untried."""
+    monkeypatch.chdir(tmp_path)
+    cases = [KINDS[f"graphs: {kind}"].case(0, i, tmp_path) for kind in ("float", "int8 calibrated") for i in range(120)]
+    drawn = {word for case in cases for word in case.arguments if word.startswith("--")}
+    assert not drawn & NOT_DRAWN and drawn | NOT_DRAWN == KNOWN - {"model"}
 
 
 def test_a_campaign_of_refusals_fails() -> None:

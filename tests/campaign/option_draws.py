@@ -1,0 +1,82 @@
+"""Random options beside those of memory and optimizers: what a network is asked for that is drawn for a campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+
+SAMPLES = 4
+RARE = 5
+"""One in so many networks is asked for an option."""
+
+NOT_DRAWN = frozenset(
+    (
+        *("--out", "-o", "--force", "--version", "--explain", "--color"),
+        *("--list-targets", "--list-ops", "--verbose", "-v", "--dump-after", "--dry-run", "--report", "--name"),
+        *("--lock", "--config", "--kernels", "--tiles", "--gains"),  # files, which have kinds or tests of their own
+        *("--count", "--cycles", "--tune", "--pareto"),  # which take minutes
+        *("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label", "--model-output", "--weights"),
+        *("--reserve", "--package", "--epochs", "--warm-up", "--input-type"),
+    )
+)
+"""Flags that no case of this campaign's networks has."""
+
+_TOGETHER = (
+    ("--features", ("--micro-batch", "--memory", "--plans", "--input-lines")),
+    ("--plans", ("--arena", "--memory", "--input-lines", "--activations", "--optimise")),
+    ("--inference-only", ("--features", "--slices", "--runtime", "--plans", "--activations")),
+    ("--input-lines", ("--micro-batch", "--stream", "--memory", "--activations")),
+)
+"""An option is left out where there is one of these."""
+
+
+def more_options(source: Random, options: Sequence[str], model: onnx.ModelProto, folder: Path) -> list[str]:
+    """Options to add to those of a case; samples for them are written into the folder."""
+    found = [word for draw in _DRAWS if source.randrange(RARE) == 0 for word in draw(source)]
+    if "--loss" in options and options[options.index("--loss") + 1] == "mse" and source.randrange(3) == 0:
+        _write_samples(source, model, folder / "data.npz")
+        found += ["--data", "data.npz", "--activations", source.choice(("asi", "subspace", "auto"))]
+        found += ["--rank-error", source.choice(("0.02", "0.4"))] if source.randrange(2) else []
+    for flag, others in _TOGETHER:
+        if flag in found and set(others) & {*options, *found}:
+            place = found.index(flag)
+            del found[place : place + 1 + (place + 1 < len(found) and not found[place + 1].startswith("--"))]
+    return found
+
+
+def _write_samples(source: Random, model: onnx.ModelProto, path: Path) -> None:
+    random = np.random.default_rng(source.randrange(1 << 30))
+    ends = (model.graph.input[0], model.graph.output[0])
+    x, y = (
+        random.standard_normal((SAMPLES, *[d.dim_value for d in end.type.tensor_type.shape.dim][1:])) for end in ends
+    )
+    np.savez(path, x=x.astype(np.float32), y=y.astype(np.float32))
+
+
+def _clipped(source: Random) -> list[str]:
+    per = ["--clip-per", "layer"] if source.randrange(2) else []
+    return ["--clip-norm", source.choice(("0.01", "0.5", "10")), *per]
+
+
+def _plans(source: Random) -> list[str]:
+    return ["--plans", ",".join(str(2 ** source.randrange(11, 18)) for _ in range(2))]
+
+
+def _runtime(source: Random) -> list[str]:
+    return ["--runtime", source.choice(("replay", "replay=5", "monitor,schedule", "store", "delta", "average=2"))]
+
+
+_DRAWS = (
+    _clipped,
+    _plans,
+    _runtime,
+    lambda source: ["--stream", source.choice(("off", "auto", "min"))],
+    lambda _source: ["--features", "on"],
+    lambda _source: ["--slices", "on"],
+    lambda source: ["--input-lines"] if source.randrange(3) == 0 else [],
+    lambda _source: ["--inference-only"],
+)
