@@ -21,6 +21,7 @@ from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.quantize import QuantOptions, prepare, quantise, saturated
 from tinytrain_compile.sparse import resolve_update
@@ -74,6 +75,15 @@ NETS: dict[str, onnx.ModelProto] = {
     "behind a sum": image_net(qdq("c", "b", "r") + "s = Add(r, r)\n" + qdq("s", "a", "m"), RELU),
     "of both operands of a concatenation": image_net(
         qdq("c", "b", "r") + qdq("xd", "b", "x2") + "k = Concat<axis = 2>(r, r)\n" + qdq("k", "n", "m"), RELU
+    ),
+    "of a concatenation": image_net(qdq("c", "b", "r") + "k = Concat<axis = 2>(r, r)\n" + qdq("k", "a", "m"), RELU),
+    "of a concatenation of an integer and a real number": image_net(
+        qdq("c", "b", "r")
+        + "s = Mul(r, r)\n"
+        + qdq("s", "b", "t")
+        + "k = Concat<axis = 2>(t, r)\n"
+        + qdq("k", "a", "m"),
+        RELU,
     ),
     "of a concatenation of real numbers": image_net(
         "s = Sigmoid(c)\nt = Tanh(c)\nk = Concat<axis = 2>(s, t)\n" + qdq("k", "a", "v") + "m = Exp(v)\n", RELU
@@ -187,6 +197,22 @@ def test_only_where_something_may_be_cut_off() -> None:
     low, high = np.float32(0), 255 * np.float32(0.02)
     assert isinstance(clips[1].attrs, ClipAttrs)
     assert (clips[1].attrs.low, clips[1].attrs.high) == (low, pytest.approx(high))
+
+
+def test_gradients_stop_where_a_concatenation_is_cut_off() -> None:
+    """As of a ReLU behind it, which exporters leave to its format."""
+    known = chain.imported(NETS["of a concatenation"])
+    cut = prepare(known.graph, True, True)
+    for graph in (cut, saturated(known.graph)):
+        joined = next(node for node in graph.nodes if node.op == "Concat")
+        (clamp,) = graph.consumers()[joined.outputs[0].name]
+        assert isinstance(clamp.attrs, ClipAttrs) and clamp.attrs.low == 0.0
+    options = TrainingOptions(loss="mse")
+    train = quantise(build_training(replace(known, graph=cut), resolve_update(cut, "all"), options), QuantOptions())
+    joined = next(node for node in train.graph.nodes if node.op == "Concat")
+    assert joined.outputs[0].dtype == "int8", "nothing becomes real numbers for that"
+    (mask,) = [node for node in train.graph.consumers()[joined.outputs[0].name] if node.op == "QClipMask"]
+    assert isinstance(mask.attrs, MaskAttrs) and mask.attrs.low == -128
 
 
 def test_ranges_that_do_not_meet() -> None:

@@ -62,6 +62,10 @@ class Value:
     origin: str = ""
     quant: Quant | None = None
 
+    def __hash__(self) -> int:
+        """By its name, which equal ones share: planners look values up often."""
+        return hash(self.name)
+
     @property
     def elements(self) -> int:
         """Number of elements (1 for a scalar, whose shape is ())."""
@@ -111,6 +115,10 @@ class Node:
     origin: str = ""
     phase: Phase = "step"
     external: External | None = None
+
+    def __hash__(self) -> int:
+        """By its name, as a value's."""
+        return hash(self.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,6 +92,7 @@ class _Chain:
         self.maker = {n.outputs[0].name: i for i, n in enumerate(nodes) if forms[i].sum is None}
         self.heights = [form.height(node) for node, form in zip(nodes, forms, strict=True)]
         self.inner = [nodes[index].outputs[0] for name, index in self.maker.items() if name not in kept]
+        self._needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def maps(self, index: int) -> Iterator[tuple[int, Value]]:
         """The values of which a node reads rows, with their places in its form."""
@@ -114,8 +115,14 @@ class _Chain:
             forms += [form for place, read in self.maps(index) if read == value and (place or not form.windows)]
         return math.lcm(*(form.unit for form in forms))
 
-    def needs(self, index: int, row: int) -> Iterator[tuple[int, int]]:
+    def needs(self, index: int, row: int) -> list[tuple[int, int]]:
         """Which nodes have to be there until which row, for a node's row."""
+        known = self._needs.get((index, row))
+        if known is None:
+            known = self._needs[index, row] = [*self._looked_up(index, row)]
+        return known
+
+    def _looked_up(self, index: int, row: int) -> Iterator[tuple[int, int]]:
         form = self.forms[index]
         for place, value in self.maps(index):
             if value.name in self.maker:
@@ -263,8 +270,10 @@ def _packed(items: Sequence[Sequence[_Part]]) -> tuple[list[int], int]:
         return sum(part.size * int(part.used.sum()) for part in items[index])
 
     numbers = range(len(items))
-    ways = [_placed(items, sorted(numbers, key=lambda i: (-key(i), i))) for key in (size, always)]
-    return min(ways, key=lambda way: way[1])
+    found = _placed(items, sorted(numbers, key=lambda i: (-size(i), i)))
+    if found[1] <= _aligned(max(sum(part.size * part.used for item in items for part in item), default=0)):
+        return found  # what is in use at once takes as much
+    return min(found, _placed(items, sorted(numbers, key=lambda i: (-always(i), i))), key=lambda way: way[1])
 
 
 def _placed(items: Sequence[Sequence[_Part]], order: Iterable[int]) -> tuple[list[int], int]:

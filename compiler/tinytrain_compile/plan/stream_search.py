@@ -81,19 +81,33 @@ def _streamed(graph: Graph, quick: PlanOptions, room: int) -> Graph:
 
 def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, room: int = 0) -> tuple[Graph, int]:
     """(the graph with those of the streams without which the arena, or what lives at once, would be larger; its arena),
-    by quick plans."""
-    chosen, result = list(streams), with_streams(graph, streams)
-    least = least_need(result, quick)
-    for stream in streams:
-        most, inside = max(least.arena_bytes, room), {node.name for node in inner_nodes(stream)}
-        if takes_lines(stream) or sure_load(graph, quick, inside) > most:
-            continue
-        fewer = [other for other in chosen if other != stream]
-        without = with_streams(graph, fewer)
-        found = least_need(without, quick, most)
+    by quick plans.
+
+    One after another is left out; all that remain at once first, and once more behind the first that is needed, since
+    few of them often are.
+    """
+    chosen, least = list(streams), least_need(with_streams(graph, streams), quick)
+    most = max(least.arena_bytes, room)
+    open_ = (stream for stream in streams if not takes_lines(stream))
+    waiting = [stream for stream in open_ if sure_load(graph, quick, _inside(stream)) <= most]
+    at_once, needed = True, 0
+    while waiting:
+        tried = waiting if at_once else waiting[:1]
+        most, fewer = max(least.arena_bytes, room), [stream for stream in chosen if stream not in tried]
+        found = least_need(with_streams(graph, fewer), quick, most)
         if found.arena_bytes <= most and found.peak_bytes <= max(least.peak_bytes, room):
-            chosen, result, least = fewer, without, found
-    return result, least.arena_bytes
+            chosen, least, waiting, at_once = fewer, found, waiting[len(tried) :], False
+        elif len(tried) > 1:
+            at_once = False
+        else:
+            needed, waiting = needed + 1, waiting[1:]
+            at_once = needed == 1
+    return with_streams(graph, chosen), least.arena_bytes
+
+
+def _inside(stream: Node) -> set[str]:
+    """Names of what a stream computes."""
+    return {node.name for node in inner_nodes(stream)}
 
 
 def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range], room: int = 0) -> list[Node]:

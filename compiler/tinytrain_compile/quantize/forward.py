@@ -93,6 +93,7 @@ class Forward:
             "MaxPoolIndex": self._index,
             "Expand": self._repeat,
             **dict.fromkeys(ops_with("moves_data"), self._move),
+            "Concat": self._join,
         }
 
     def rewrite(self, node: Node) -> bool:
@@ -104,14 +105,17 @@ class Forward:
 
     def _wait(self, node: Node) -> bool:
         """Defer a node whose only reader is a clamp with an annotation, if it can run in integers."""
-        readers = [n for n in self._r.readers.get(node.outputs[0].name, []) if n.op != "ClipMask"]
-        clamp = readers[0] if len(readers) == 1 else None
-        if clamp is None or clamp.op != "Clip" or clamp.outputs[0].quant is None:
-            return False
-        if node.outputs[0] in self._r.train.graph.outputs or not self._ready(node):
+        if not self._is_clamped(node) or not self._ready(node):
             return False
         self._r.forms[node.outputs[0].name] = Deferred(node)
         return True
+
+    def _is_clamped(self, node: Node) -> bool:
+        """Whether a clamp with an annotation is the only reader."""
+        out = node.outputs[0]
+        readers = [reader for reader in self._r.readers.get(out.name, []) if reader.op != "ClipMask"]
+        alone = len(readers) == 1 and out not in self._r.train.graph.outputs
+        return alone and readers[0].op == "Clip" and readers[0].outputs[0].quant is not None
 
     def _ready(self, node: Node) -> bool:
         data = node.inputs if node.op == "Add" else (operand(node, "x"),)
@@ -151,6 +155,10 @@ class Forward:
             return self._dense(node, clamp)
         if node.op == "Add":
             return self._add(node, clamp)
+        if node.op == "Concat":
+            acts = [form for value in node.inputs if (form := self._r.act(value, node)) is not None]
+            parts = [self._on_scale(act, clamp.quant, node) for act in acts]
+            return self._r.emit("Concat", parts, node.attrs, node)[0]
         return self._mean(node, clamp)
 
     def _act(self, node: Node, name: str) -> Act:
@@ -283,9 +291,16 @@ class Forward:
         attrs = node.attrs
         if isinstance(attrs, EmbedAttrs):
             attrs = replace(attrs, value=float(quant.zero))
-        values = [self._on_scale(act, quant, node) for act in acts]
+        values = [self._on_scale(act, replace(quant, low=-128, high=127), node) for act in acts]
         (out,) = self._r.emit(node.op, values, attrs, node)
         self._r.forms[node.outputs[0].name] = Act(out, quant)
+        return True
+
+    def _join(self, node: Node) -> bool:
+        """In the format of a clamp that is the only reader, else as what moves."""
+        if not self._is_clamped(node) or not all(isinstance(self._r.forms.get(v.name), Act) for v in node.inputs):
+            return self._move(node)
+        self._r.forms[node.outputs[0].name] = Deferred(node)
         return True
 
     def _repeat(self, node: Node) -> bool:
@@ -293,9 +308,11 @@ class Forward:
         return node.attrs.scale == 1.0 and self._move(node)
 
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
-        if (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
+        """An activation in another format, clamped to its bounds."""
+        held = quant.low <= act.quant.low and act.quant.high <= quant.high
+        if held and (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
             return act.value
-        attrs = rescale_attrs(act.quant, replace(quant, low=-128, high=127))
+        attrs = rescale_attrs(act.quant, quant)
         return self._r.emit("QRescale", (act.value,), attrs, node)[0]
 
 

@@ -96,8 +96,7 @@ class _Saturation:
         """Whether a node needs no clamp: what it gives lies in the range, but for what rounding would do."""
         if not free and not _keeps_range(node.op):  # its integer form requantises where the clamp is
             return False
-        whole = node.op == "Concat" and all(value.quant is not None for value in node.inputs)  # else it joins floats
-        if not free and (whole or not self._stored):  # saturates by itself; ranges are its operands' own
+        if not free and not self._stored:  # ranges are its operands' own
             return True
         (low, high), (least, most) = self._range(node), real_range(quant)
         slack = quant.scale[0] / 2
