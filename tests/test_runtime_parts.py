@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from testing import models
+from tests.e2e.marks import needs_qemu
 from tinytrain_compile.api import options_from
 from tinytrain_compile.driver.option_values import parse_runtime
 from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
 
 
 def test_parts_are_read_in_any_order() -> None:
@@ -53,6 +54,15 @@ def test_the_report_counts_the_ram_of_the_reservoir(model: Path, tmp_path: Path)
     assert report["memory"]["replay_bytes"] == plan["replay_bytes"] == 364
     assert "#define NET_REPLAY_BYTES 364u" in (tmp_path / "out" / "net_replay.h").read_text()
     assert {"net_replay.c", "net_replay.h"} <= set(made.files)
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_the_stack_of_all_parts_is_bounded(model: Path, tmp_path: Path) -> None:
+    """Whichever call the user's callbacks: a build in QEMU, which is the default, knows all of these."""
+    asked = {"runtime": ",".join(PARTS), "update": "all", "verify_steps": 1, "out": tmp_path / "out"}
+    found = compile_model(options_from(model, asked)).summary
+    assert found is not None and found.verify.result == "pass" and found.verify.stack_bytes
 
 
 def test_a_lock_may_have_it_or_not(model: Path, tmp_path: Path) -> None:

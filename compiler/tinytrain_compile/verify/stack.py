@@ -21,6 +21,7 @@ _INDIRECT = "__indirect_call"
 CALLBACKS = (
     *("save", "load", "infer_rows", "train_step_rows", "accumulate_rows"),
     *("replay_add", "replay_draw", "stop_keep", "stop_restore", "store_open", "store_load", "store_save"),
+    *("average_add", "average_take"),
 )
 """Functions of the API and of parts of the loop that take callbacks."""
 OWN_CALLBACKS = {"store_load": ("no_piece", "load_piece"), "store_save": ("take_nothing", "save_piece")}
