@@ -271,7 +271,8 @@ def _packed(items: Sequence[Sequence[_Part]]) -> tuple[list[int], int]:
 
     numbers = range(len(items))
     found = _placed(items, sorted(numbers, key=lambda i: (-size(i), i)))
-    if found[1] <= _aligned(max(sum(part.size * part.used for item in items for part in item), default=0)):
+    used = [part.size * part.used for item in items for part in item]
+    if not used or found[1] <= _aligned(int(np.sum(used, axis=0).max())):
         return found  # what is in use at once takes as much
     return min(found, _placed(items, sorted(numbers, key=lambda i: (-always(i), i))), key=lambda way: way[1])
 

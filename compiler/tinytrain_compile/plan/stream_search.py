@@ -84,25 +84,28 @@ def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, ro
     by quick plans.
 
     One after another is left out; all that remain at once first, and once more behind the first that is needed, since
-    few of them often are.
+    few of them often are (of more than two).
     """
-    chosen, least = list(streams), least_need(with_streams(graph, streams), quick)
+    chosen, result = list(streams), with_streams(graph, streams)
+    least = least_need(result, quick)
     most = max(least.arena_bytes, room)
     open_ = (stream for stream in streams if not takes_lines(stream))
     waiting = [stream for stream in open_ if sure_load(graph, quick, _inside(stream)) <= most]
     at_once, needed = True, 0
     while waiting:
-        tried = waiting if at_once else waiting[:1]
+        tried = waiting if at_once and len(waiting) > 2 else waiting[:1]
         most, fewer = max(least.arena_bytes, room), [stream for stream in chosen if stream not in tried]
-        found = least_need(with_streams(graph, fewer), quick, most)
+        without = with_streams(graph, fewer)
+        found = least_need(without, quick, most)
         if found.arena_bytes <= most and found.peak_bytes <= max(least.peak_bytes, room):
-            chosen, least, waiting, at_once = fewer, found, waiting[len(tried) :], False
+            chosen, result, least, waiting = fewer, without, found, waiting[len(tried) :]
+            at_once = False
         elif len(tried) > 1:
             at_once = False
         else:
             needed, waiting = needed + 1, waiting[1:]
             at_once = needed == 1
-    return with_streams(graph, chosen), least.arena_bytes
+    return result, least.arena_bytes
 
 
 def _inside(stream: Node) -> set[str]:
