@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops.base import alias_of, row_form
@@ -57,11 +58,20 @@ class StreamMaker:
         late = {reader for name in victims for reader in self.readers.get(name, ())} - inside
         if not late:
             return True
-        made = {value.name for node in nodes for value in node.outputs}
-        for node in self._graph.nodes:
-            if any(value.name in made for value in node.inputs):
-                made.update(value.name for value in node.outputs)
-        return not any(v.name in made for node in self._graph.nodes if node.name in late for v in node.inputs)
+        made_by = sum(self._needs[name][0] for name in inside)
+        return not any(self._needs[name][1] & made_by for name in late)
+
+    @cached_property
+    def _needs(self) -> dict[str, tuple[int, int]]:
+        """Node -> a bit of its own, and those of all nodes whose results it needs, from however far."""
+        found, made = dict[str, tuple[int, int]](), dict[str, int]()
+        for place, node in enumerate(self._graph.nodes):
+            needed = 0
+            for value in node.inputs:
+                needed |= made.get(value.name, 0)
+            found[node.name] = 1 << place, needed
+            made.update(dict.fromkeys((value.name for value in node.outputs), needed | 1 << place))
+        return found
 
 
 def with_readers_beside(graph: Graph) -> Graph:
@@ -71,14 +81,13 @@ def with_readers_beside(graph: Graph) -> Graph:
     place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     behind: dict[int, list[Node]] = {}
     sums = {node.name for node in graph.nodes if is_sum(node)}
+    read: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for value in node.inputs if node.name not in sums else ():
+            read.setdefault(value.name, []).append(index)
     for node in graph.nodes:
         if node.name in sums:
-            victims = {node.inputs[source].name for _, source in alias_of(node)}
-            readers = [
-                index
-                for index, other in enumerate(graph.nodes)
-                if other.name not in sums and any(value.name in victims for value in other.inputs)
-            ]
+            readers = [index for _, source in alias_of(node) for index in read.get(node.inputs[source].name, ())]
             last = max([*readers, *(place.get(value.name, 0) for value in node.inputs)])
             behind.setdefault(last, []).append(node)
     if not sums:
