@@ -30,7 +30,9 @@ check: $(STAMP) ## Format, lint, types, import rules
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
 
+# Many tests start a process of their own: none of them shall compile our modules again, whatever PYTHONDONTWRITEBYTECODE.
 fast: $(STAMP)
+	$(BIN)/python -m compileall -q compiler testing examples benchmarks
 	$(BIN)/python -m pytest -n 2
 
 bench-kernels: $(STAMP) ## Instructions of whole networks with bars: MCUNet, MLPerf Tiny shapes (ARGS="--only 'autoencoder.*M7'")

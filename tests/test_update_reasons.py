@@ -16,8 +16,9 @@ COUNTS = {"conv2": {"in": 8, "out": 16}, "conv3": {"in": 16, "out": 16}, "classi
 
 
 def report(folder: Path, *arguments: str) -> dict[str, Any]:
-    run(DIGITS, "-o", folder, "--verify", "none", *arguments).check_success()
-    return json.loads((folder / "report.json").read_text())
+    """report.json, and the terminal's text as "told"."""
+    told = run(DIGITS, "-o", folder, "--verify", "none", *arguments).check_success().out
+    return {**json.loads((folder / "report.json").read_text()), "told": told}
 
 
 def entry(layer: str, way: str) -> str:
@@ -33,7 +34,7 @@ def entry(layer: str, way: str) -> str:
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return report(tmp_path_factory.mktemp("reasons") / "out", "--arena", "16KB")
+    return report(tmp_path_factory.mktemp("reasons") / "out", "--arena", "16KB", "-v")
 
 
 def test_the_next_way_of_a_layer_does_not_fit(chosen: dict[str, Any], tmp_path: Path) -> None:
@@ -63,8 +64,7 @@ def test_a_limit_of_time_is_named(tmp_path: Path) -> None:
 
 
 def test_it_is_told(chosen: dict[str, Any]) -> None:
-    del chosen
-    told = run(DIGITS, "--arena", "16KB", "--dry-run", "-v").check_success().out
+    told = chosen["told"]
     assert "why        conv1: all, gain 8.9\n" in told
     assert "above --arena" in told
 

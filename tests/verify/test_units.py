@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +217,22 @@ def test_the_stack_of_a_part_has_the_callbacks_that_it_gives_away(tmp_path: Path
     text += node("a.c:take_nothing", 8) + node("a.c:save_piece", 100) + edge("a.c:save_piece", "__indirect_call")
     bound = stack_bound(read_call_graph([graph_file(tmp_path, text)]), "m", {})
     assert bound.size_bytes == 24 + 40 + 100
+
+
+def test_functions_that_are_alike_have_one_frame(tmp_path: Path) -> None:
+    """GCC folds them into one and writes down no frame for the other, which the call graph still names."""
+    compiler = find_tools().cross_cc
+    if compiler is None:
+        pytest.skip(find_tools().missing_for_qemu())
+    body = "(char *p)\n{\n    volatile char room[40];\n    room[1] = p[0];\n    p[1] = room[1];\n}\n"
+    one, two = (f"__attribute__((noinline)) static void {name}{body}" for name in ("one", "two"))
+    both = "void m_step(char *p);\nvoid m_step(char *p)\n{\n    one(p);\n    two(p + 9);\n    one(p + 5);\n}\n"
+    (tmp_path / "a.c").write_text(one + two + both)
+    flags = ["-mcpu=cortex-m4", "-mthumb", "-O2", "-fcallgraph-info=su", "-fstack-usage", "-c", "a.c"]
+    subprocess.run([compiler, *flags], cwd=tmp_path, check=True)
+    graph = read_call_graph([tmp_path / "a.o"])
+    assert {"a.c:one", "a.c:two"} <= graph.frames.keys() and 0 in graph.frames.values(), "one of them was folded"
+    assert stack_bound(graph, "m", {}).size_bytes >= 40
 
 
 def test_the_library_table_covers_the_installed_tools() -> None:

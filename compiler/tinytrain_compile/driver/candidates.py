@@ -186,7 +186,7 @@ class Planner:
         except CompileError as problem:
             if micro_batch == 1:
                 raise
-            self.train(update, 1)  # what one sample is refused for as well is said as it is
+            self.train(update)  # what one sample is refused for as well is said as it is
             raise SamplesMixError(problem.what) from problem
         if micro_batch > 1:
             self._check_errors(train, update)
@@ -251,8 +251,7 @@ class Planner:
         return self._asked(spec)[1]
 
     def sketch(self, spec: str) -> tuple[Planned, int]:
-        """A quick plan of an update in one memory, row by row where that helps, with nothing computed twice; its time
-        in picoseconds."""
+        """A quick plan of an update in one memory, by rows where that helps, nothing twice; its picoseconds."""
         if spec not in self._made.sketches:
             means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
             if means.stream == "auto" and self.options.max_step_ps is None:

@@ -211,8 +211,7 @@ def _percent(part: float) -> str:
 
 
 def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """The verdict ends its line, and gives way to nothing; what was left out is a sentence of its own, whole (it says
-    how to get it)."""
+    """The verdict ends its line and gives way to nothing; what was left out is a sentence, whole (it says how to)."""
     pieces = verify_pieces(summary)
     end = pieces.index(summary.verify.result.upper()) + 1
     last = "   ".join(pieces[max(end - 2, 0) : end])  # the verdict never stands alone

@@ -10,6 +10,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.target import Target
@@ -70,9 +73,30 @@ def read_call_graph(objects: Iterable[Path]) -> CallGraph:
             graph.frames[match["title"]] = int(frame[1])
             if frame[2] == "dynamic":
                 graph.dynamic.add(match["title"])
+        called = dict[str, None]()
         for match in _EDGE.finditer(text):
             graph.callees.setdefault(match["source"], set()).add(match["target"])
+            called[match["target"]] = None
+        missing = [name for name in called if ":" in name and name not in graph.frames]
+        twins = _same_code(path) if missing else {}
+        for name in missing:
+            unit, _, own = name.rpartition(":")
+            others = (title for twin in twins.get(own, ()) for title in (f"{unit}:{twin}", twin))
+            known = next((title for title in others if title in graph.frames), None)
+            if known is not None:
+                graph.frames[name], graph.callees[name] = 0, {known}
     return graph
+
+
+def _same_code(path: Path) -> dict[str, list[str]]:
+    """Function -> the others at its address: of functions that are alike GCC keeps one, and writes down only that."""
+    at = dict[tuple[int, int], list[str]]()
+    with path.open("rb") as stream:
+        elf: Any = ELFFile(stream)
+        for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+            if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_shndx"] != "SHN_UNDEF":
+                at.setdefault((symbol["st_shndx"], symbol["st_value"]), []).append(symbol.name)
+    return {name: [other for other in names if other != name] for names in at.values() for name in names}
 
 
 def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra: Iterable[str] = ()) -> StackBound:
