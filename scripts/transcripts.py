@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -180,6 +181,7 @@ def stable(line: str) -> str:
     return line.rstrip()
 
 
+@cache
 def same_compiler() -> bool:
     """Whether arm-none-eabi-gcc is the version that made the pages' figures."""
     program = shutil.which("arm-none-eabi-gcc")
