@@ -17,6 +17,7 @@ from tests.e2e import chain
 from tests.frontend.models import write
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
+from tests.quantize.gradients import float_gradients, integer_gradients
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
@@ -213,6 +214,8 @@ def test_gradients_stop_where_a_concatenation_is_cut_off() -> None:
     assert joined.outputs[0].dtype == "int8", "nothing becomes real numbers for that"
     (mask,) = [node for node in train.graph.consumers()[joined.outputs[0].name] if node.op == "QClipMask"]
     assert isinstance(mask.attrs, MaskAttrs) and mask.attrs.low == -128
+    ours, floats = (of(NETS["of a concatenation"])["w"].ravel() for of in (integer_gradients, float_gradients))
+    assert ours @ floats > 0.99 * np.linalg.norm(ours) * np.linalg.norm(floats)
 
 
 def test_ranges_that_do_not_meet() -> None:
