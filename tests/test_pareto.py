@@ -91,7 +91,7 @@ def test_there_must_be_something_to_choose(place: Path, flags: tuple[str, str]) 
 def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A last:N that a search without a find falls back to has no bound but the gain of all layers; all layers have."""
     path = Path(write(dense_chain(random.Random(3), 3), tmp_path))
-    least, every = (planner(path).plain(update) for update in ("last:1", "all"))
+    least, every = (planner(path).plain(update).plan.arena_bytes for update in ("last:1", "all"))
 
     def nothing(*_: object, **__: object) -> None:
         return None

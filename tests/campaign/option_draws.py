@@ -13,17 +13,23 @@ SAMPLES = 4
 RARE = 5
 """One in so many networks is asked for an option."""
 
-NOT_DRAWN = frozenset(
-    (
-        *("--out", "-o", "--force", "--version", "--explain", "--color"),
-        *("--list-targets", "--list-ops", "--verbose", "-v", "--dump-after", "--dry-run", "--report", "--name"),
-        *("--lock", "--config", "--kernels", "--tiles", "--gains"),  # files, which have kinds or tests of their own
-        *("--count", "--cycles", "--tune", "--pareto"),  # which take minutes
-        *("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label", "--model-output", "--weights"),
-        *("--reserve", "--package", "--epochs", "--warm-up", "--input-type"),
-    )
-)
-"""Flags that no case of this campaign's networks has."""
+_WHERE = "where files go and what is printed: tests/e2e/test_cli.py and others"
+_FILES = "names a file, which has a kind of its own (tests/campaign/file_kinds.py) or tests"
+_LONG = "takes minutes of a case's 60 seconds"
+_MODEL = "is about names, layers or weights of a certain model"
+NOT_DRAWN = {
+    **dict.fromkeys(("--out", "-o", "--force", "--version", "--explain", "--color", "--verbose", "-v"), _WHERE),
+    **dict.fromkeys(("--list-targets", "--list-ops", "--dump-after", "--dry-run", "--report", "--name"), _WHERE),
+    **dict.fromkeys(("--lock", "--config", "--kernels", "--tiles", "--gains"), _FILES),
+    **dict.fromkeys(("--count", "--cycles", "--tune", "--pareto"), _LONG),
+    **dict.fromkeys(("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label"), _MODEL),
+    **dict.fromkeys(("--model-output", "--weights"), _MODEL),
+    "--reserve": "changes what fits and nothing else",
+    "--package": "changes what lies beside the code: tests/packages builds each",
+    **dict.fromkeys(("--epochs", "--warm-up"), "is a macro for the firmware's own loop"),
+    "--input-type": "is of rows that --input-lines takes: tests/e2e/test_lines.py",
+}
+"""Flag that no case of this campaign's networks has -> why not."""
 
 _TOGETHER = (
     ("--features", ("--micro-batch", "--memory", "--plans", "--input-lines")),

@@ -19,7 +19,7 @@ from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import labelled
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.cost import Attempt, PlanChoice
+from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.int8.update import error_ops
@@ -28,6 +28,7 @@ from tinytrain_compile.plan import (
     Planned,
     PlanOptions,
     arena_bound,
+    bound_with_streams,
     may_stream,
     plan_from_lock,
     plan_graph,
@@ -82,11 +83,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Price:
-    """What an update needs by a quick plan, and the attempts that led there."""
+    """What an update needs by a quick plan."""
 
     arena_bytes: int
     ps: int
-    attempts: tuple[Attempt, ...]
 
 
 def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
@@ -253,7 +253,7 @@ class Planner:
     def sketch(self, spec: str) -> tuple[Planned, int]:
         """A quick plan of an update in one memory, by rows where that helps, nothing twice; its picoseconds."""
         if spec not in self._made.sketches:
-            means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
+            means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None, exact=False)
             if means.stream == "auto" and self.options.max_step_ps is None:
                 means = replace(means, stream="min")
             train = self.training(spec)
@@ -261,10 +261,11 @@ class Planner:
             self._made.sketches[spec] = planned, step_cost(planned.plan, means.core).ps
         return self._made.sketches[spec]
 
-    def plain(self, spec: str) -> int:
-        """The arena of a quick plan of an update with nothing that helps."""
-        train = self.training(spec)
-        return plan_graph(train.graph, self.settings(train, True)).plan.arena_bytes
+    def plain(self, spec: str) -> Candidate:
+        """By a quick plan of an update with nothing that helps."""
+        update, train = self._asked(spec)
+        plan = plan_graph(train.graph, self.settings(train, True)).plan
+        return Candidate(update, train, plan, PlanChoice(step_cost(plan, self.means.core)), externals=self.externals)
 
     def exact(self, spec: str) -> Candidate:
         """A candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
@@ -342,10 +343,12 @@ class Planner:
         return self._with_one(candidate)
 
     def price(self, spec: str) -> Price:
-        """What an update needs, by a quick plan (an upper bound of what a full plan finds)."""
+        """What an update needs, by a quick plan; where that does not fit, no smallest arena is searched for it, unless
+        further memories may hold the rest."""
         if spec not in self._made.prices:
-            planned, choice = self._plan(self._asked(spec)[1], quick=True)
-            self._made.prices[spec] = Price(planned.plan.arena_bytes, choice.cost.ps, choice.attempts)
+            means = replace(self.means, smallest=bool(self.means.memories), exact=False)
+            planned, choice = self._plan(self._asked(spec)[1], True, means)
+            self._made.prices[spec] = Price(planned.plan.arena_bytes, choice.cost.ps)
         return self._made.prices[spec]
 
     def unhelped_price(self, spec: str) -> Price | None:
@@ -355,7 +358,7 @@ class Planner:
         if self.impossible(spec):
             return None
         planned, choice = self._plan(train, True, means)
-        return Price(planned.plan.arena_bytes, choice.cost.ps, choice.attempts)
+        return Price(planned.plan.arena_bytes, choice.cost.ps)
 
     def impossible(self, spec: str) -> bool:
         """Whether a bound shows, without a plan, that an update cannot keep to --arena."""
@@ -365,23 +368,20 @@ class Planner:
         room += sum(memory.capacity_bytes for memory in self.means.memories)
         if sum(value.size_bytes for value in (*train.graph.state, *train.graph.accumulators)) > room:
             return True
-        if self._may_stream(train):  # a node of a stream needs less than the bound says
-            return False
         once = self.means.remat == "off" and self.means.objective is None
-        return arena_bound(train.graph, self.settings(train, True), once) > room
+        return self._bound(train, once) > room
 
     def could_fit(self, candidate: Candidate) -> bool:
         """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         limit = self.options.arena_bytes
-        return (
-            limit is None
-            or self._may_stream(train)
-            or arena_bound(train.graph, self.settings(train, True), once=False) <= limit
-        )
+        return limit is None or self._bound(train, once=False) <= limit
 
-    def _may_stream(self, train: TrainGraph) -> bool:
-        return self.means.stream != "off" and may_stream(train.graph)
+    def _bound(self, train: TrainGraph, once: bool) -> int:
+        """No plan of the training graph by these options needs less. once: nothing is computed twice."""
+        if self.means.stream != "off" and may_stream(train.graph):  # a node of a stream needs less than it does alone
+            return bound_with_streams(self._as_planned(train), self.settings(train, True))
+        return arena_bound(train.graph, self.settings(train, True), once)
 
     def unhelped(self, candidate: Candidate) -> int:
         """Arena of a candidate that computes nothing twice and moves nothing."""

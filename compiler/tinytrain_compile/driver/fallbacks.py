@@ -51,8 +51,8 @@ class Means:
     or is what a message names.
     stream: whether layers may be computed row by row: "min" for the smallest arena, "auto" likewise where --arena needs
     it, or is not given and LEAST_SAVED is saved. again: whether second runs row by row are looked for where nothing
-    else fits, in graphs of more than FEW_NODES. lines: the image comes row by row, which a stream takes; as_bytes: as
-    bytes of a camera.
+    else fits, in graphs of more than FEW_NODES. exact: as in `streamed`. lines: the image comes row by row, which a
+    stream takes; as_bytes: as bytes of a camera.
     """
 
     core: CoreModel
@@ -63,6 +63,7 @@ class Means:
     stream: Literal["off", "auto", "min"]
     smallest: bool = True
     again: bool = True
+    exact: bool = True
     lines: bool = False
     as_bytes: bool = False
 
@@ -101,7 +102,11 @@ def _with_second_runs(graph: Graph, settings: PlanOptions, means: Means) -> tupl
 def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """The same without second runs in streams."""
     room = settings.capacity_bytes if means.stream == "auto" else None
-    by_rows = streamed(graph, settings, room or 0) if means.lines or _needs_rows(graph, settings, means) else graph
+    by_rows = (
+        streamed(graph, settings, room or 0, means.exact)
+        if means.lines or _needs_rows(graph, settings, means)
+        else graph
+    )
     if means.lines and not any(node.op == "Stream" and takes_lines(node) for node in by_rows.nodes):
         # Which the caller refuses: no more is tried, and no rows are gone that a second run would read.
         whole = plan_graph(graph, settings)
@@ -111,7 +116,7 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
         return planned, attempts
     if room is not None and planned.plan.arena_bytes > room and not means.lines:
         # What just fits by its load may not when it is placed: then the smallest streams.
-        smallest = streamed(graph, settings, 0)
+        smallest = streamed(graph, settings, 0, means.exact)
         least = _planned(smallest, settings, means)
         if least[0].plan.arena_bytes < planned.plan.arena_bytes:
             by_rows, (planned, attempts) = smallest, least

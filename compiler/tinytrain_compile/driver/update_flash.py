@@ -35,9 +35,16 @@ class FlashLimit:
         """Whether what was refused may fit after all, since nothing is compiled any more."""
         return self.refused and self.measured > MOST_MEASURED
 
-    def over(self, candidate: Candidate) -> int:
-        """By how many bytes a choice is too large; 0 where it fits."""
-        if self.budget_bytes is None or _surely_below(candidate, self.budget_bytes):
+    def unplanned(self, spec: str) -> Candidate | None:
+        """What is measured of an update before a plan of it that is a search: it with nothing that helps, which has
+        hardly more code than what is found; None where plans are quick, so that one measurement is enough."""
+        if self.budget_bytes is None or not self.planner.searches:
+            return None
+        return self.planner.plain(spec)
+
+    def over(self, candidate: Candidate | None) -> int:
+        """By how many bytes a choice is too large; 0 where it fits, and of None."""
+        if candidate is None or self.budget_bytes is None or _surely_below(candidate, self.budget_bytes):
             return 0
         self.measured += 1
         if self.measured > MOST_MEASURED:
@@ -48,9 +55,8 @@ class FlashLimit:
         return max(0, size - self.budget_bytes)
 
     def refuses(self, candidate: Candidate | None, nodes: Row, selection: Selection) -> bool:
-        """Whether a choice is too large: the next one's estimate is then less by as much, and by a node at least. None
-        is not."""
-        over = 0 if candidate is None else self.over(candidate)
+        """Whether a choice is too large: the next one's estimate is then less by as much, and by a node at least."""
+        over = self.over(candidate)
         self.refused = over > 0
         if self.refused:
             most = nodes.load(selection) - max(1, -(-over // NODE_BYTES))

@@ -204,9 +204,11 @@ class Search:
 
     def full(self, selection: Selection) -> bool:
         """Plan a selection in full; whether it fits."""
-        found = self.planner.fitting(self.spec(selection))
-        if self.flash.refuses(found, self.whole.nodes, selection):
-            found = None
+        spec, found = self.spec(selection), None
+        if not self.flash.refuses(self.flash.unplanned(spec), self.whole.nodes, selection):
+            found = self.planner.fitting(spec)
+            if self.flash.refuses(found, self.whole.nodes, selection):
+                found = None
         size = None if found is None else found.plan.arena_bytes
         self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
         self.seen.add(selection)
@@ -231,8 +233,7 @@ class Search:
             tries += 1
             if not self.builds(selection):
                 continue
-            price = self.planner.price(self.spec(selection))
-            if self.planner.meets(int(price.arena_bytes / NEAR), price.ps) and self.full(selection):
+            if near_limits(self.planner, self.spec(selection), NEAR) and self.full(selection):
                 return
 
     def prove(self, whole: bool) -> None:
@@ -308,6 +309,16 @@ def _suffix(model: UpdateModel, selection: Selection) -> str | None:
     whole = [way == len(item.ways) - 1 for item, way in zip(model.layers, selection, strict=True)]
     depth = next((count for count, one in enumerate(reversed(whole)) if not one), len(whole))
     return f"last:{depth}" if depth and not any(selection[: len(selection) - depth]) else None
+
+
+def near_limits(planner: Planner, spec: str, near: float) -> bool:
+    """Whether a quick plan of an update keeps to --max-step-time, and to `near` times --arena, so that a full one may
+    keep to both."""
+    o = planner.options
+    if o.arena_bytes is None and o.max_step_ps is None:
+        return True
+    price = planner.price(spec)
+    return planner.meets(int(price.arena_bytes / near), price.ps)
 
 
 Copies = Mapping[str, Sequence[LowRank]]

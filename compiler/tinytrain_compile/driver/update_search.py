@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.update_flash import FlashLimit, flash_limit
-from tinytrain_compile.driver.update_rounds import best_choice
+from tinytrain_compile.driver.update_rounds import best_choice, near_limits
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.sparse import PRIOR, GainTable, read_gains
 
@@ -30,8 +30,9 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
     if found is None:
         # Where flash refused everything, the head has least code, and the error says what that needs.
         depth, best = (None if flash.measured else deepest(planner, layer_count)) or (1, planner.exact("last:1"))
-        return replace(_with_attempts(best, planner.plain(every), f"last:{depth}"), automatic=True)
-    best = _with_attempts(found.candidate, planner.plain(every), found.candidate.update.label)
+        return replace(_with_attempts(best, planner.plain(every).plan.arena_bytes, f"last:{depth}"), automatic=True)
+    whole_bytes = planner.plain(every).plan.arena_bytes
+    best = _with_attempts(found.candidate, whole_bytes, found.candidate.update.label)
     return replace(best, automatic=True, choice=replace(best.choice, update=found.choice))
 
 
@@ -39,9 +40,10 @@ def _everything(planner: Planner, every: str, flash: FlashLimit) -> Candidate | 
     """All layers, if they keep to the limits: nothing gains more. Priced quickly first."""
     if planner.impossible(every):
         return None
-    price = planner.price(every)
-    found = planner.fitting(every, again=True) if planner.meets(int(price.arena_bytes / NEAR), price.ps) else None
-    return None if found is not None and flash.over(found) else found
+    if flash.over(flash.unplanned(every)) or not near_limits(planner, every, NEAR):
+        return None
+    found = planner.fitting(every, again=True)
+    return None if flash.over(found) else found
 
 
 def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:

@@ -21,7 +21,7 @@ from tinytrain_compile.plan.slices import SlicedPlan, sliced, step_pieces
 from tinytrain_compile.plan.spread import spread
 from tinytrain_compile.plan.stream_again import streamed_again
 from tinytrain_compile.plan.stream_rewrite import with_lines, with_streams, without_lines, without_streams
-from tinytrain_compile.plan.stream_search import may_stream, streamed
+from tinytrain_compile.plan.stream_search import bound_with_streams, may_stream, streamed
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.validate_paging import validate_paging
 from tinytrain_compile.plan.validate_remat import validate_remat
@@ -43,6 +43,7 @@ __all__ = [
     "Selection",
     "SlicedPlan",
     "arena_bound",
+    "bound_with_streams",
     "build_model",
     "choose_prepared",
     "live_buffers_at",

@@ -73,6 +73,8 @@ def choose(
     rivals = [item for item in placed if item.peak_bytes < best.top_bytes]  # only these could still do better
     if not rivals:
         return best
+    if options.effort == "rough":
+        return best
     if full and rivals[0].packing.meetings <= MOST_MEETINGS:
         return _search(model, best, rivals, room_bytes, options)
     return min(best, _local_search(rivals[0], QUICK_UNITS, options.seed), key=lambda item: item.top_bytes)

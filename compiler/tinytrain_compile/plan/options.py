@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Effort = Literal["quick", "full"]
+Effort = Literal["rough", "quick", "full"]
 Spend = Literal["time", "energy"]
 Remat = Literal["off", "auto", "min"]
 
@@ -20,7 +20,8 @@ class PlanOptions:
     deterministic_time: how much work may be spent with effort "full", in units that are about a second each on a
         current machine. Work is counted, never timed, so the same input gives the same plan everywhere.
     seed: for the local searches and the solver.
-    effort: "quick" for list schedules and greedy placement only (to price many candidates), "full" for searches too.
+    effort: "quick" for list schedules and greedy placement, with hardly any search (to price many candidates), "rough"
+        for these alone (to compare many graphs that differ little), "full" for searches too.
     keep: names of values that must stay intact until the last node of phase "step" has run (the loss).
     spend: what `spread` spends least of.
     most_ps: extra time at most that `spread` may spend on further memories, or None.

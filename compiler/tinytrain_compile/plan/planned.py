@@ -67,6 +67,8 @@ def least_need(graph: Graph, options: PlanOptions, most: int | None = None) -> N
     most: what is larger than this need not be exact, but larger.
     """
     views, quick = candidates(graph, options.alignment_bytes), replace(options, effort="quick")
+    if options.effort == "rough":
+        return _need(with_views(graph, views), options, 0, most)
     return _cheapest_views(graph, views, quick, most)[0] if views else _need(graph, quick, 0, most)
 
 

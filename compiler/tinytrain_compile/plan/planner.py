@@ -14,7 +14,7 @@ from tinytrain_compile.plan.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.choose import PlacedOrder, choose
 from tinytrain_compile.plan.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
-from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.options import Effort, PlanOptions
 from tinytrain_compile.plan.order import RankedOrder, best_overlap, list_orders
 from tinytrain_compile.plan.validate import validate_plan
 from tinytrain_compile.plan.windows import improve_by_windows
@@ -50,6 +50,8 @@ class QuickPlan:
     def orders(self) -> tuple[list[RankedOrder], int]:
         """Orders to choose from, smallest peak first, and the best bound known then: a little work, no solver."""
         orders = list_orders(self.model.tasks, self.bound, thorough=False)
+        if self._options.effort == "rough":
+            return orders, self.bound
         work = int(QUICK_UNITS * EVALUATIONS_PER_UNIT)
         found = smallest_peak(self.model.tasks, orders[0].order, self.bound, work)
         return _with(orders, found), found.bound
@@ -74,7 +76,8 @@ class QuickPlan:
 def quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
     """Of the same graph it is the same: bounds, quick plans and full ones of the last few share one."""
     kept = PlanOptions(alignment_bytes=options.alignment_bytes, header_bytes=options.header_bytes, keep=options.keep)
-    return _quick_plan(graph, replace(kept, seed=options.seed, effort="quick"))
+    effort: Effort = "rough" if options.effort == "rough" else "quick"
+    return _quick_plan(graph, replace(kept, seed=options.seed, effort=effort))
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.dependencies import Dependencies
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.stream import StreamAttrs, computed
@@ -58,20 +59,11 @@ class StreamMaker:
         late = {reader for name in victims for reader in self.readers.get(name, ())} - inside
         if not late:
             return True
-        made_by = sum(self._needs[name][0] for name in inside)
-        return not any(self._needs[name][1] & made_by for name in late)
+        return not self._dependencies.any_after(late, inside)
 
     @cached_property
-    def _needs(self) -> dict[str, tuple[int, int]]:
-        """Node -> a bit of its own, and those of all nodes whose results it needs, from however far."""
-        found, made = dict[str, tuple[int, int]](), dict[str, int]()
-        for place, node in enumerate(self._graph.nodes):
-            needed = 0
-            for value in node.inputs:
-                needed |= made.get(value.name, 0)
-            found[node.name] = 1 << place, needed
-            made.update(dict.fromkeys((value.name for value in node.outputs), needed | 1 << place))
-        return found
+    def _dependencies(self) -> Dependencies:
+        return Dependencies(self._graph)
 
 
 def with_readers_beside(graph: Graph) -> Graph:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tinytrain_compile.ir.dependencies import Dependencies
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import alias_of
@@ -71,7 +72,7 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
         for value in node.inputs:
             readers.setdefault(value.name, []).append(node)
     wanted = {graph.guard, *(value.name for value in graph.outputs)}
-    order = _Dependencies(graph)
+    order = Dependencies(graph)
     found: dict[str, _Fusing] = {}
     for node in graph.nodes:
         g = operands(node).get("g") if alias_of(node) else None
@@ -89,28 +90,8 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
     return found
 
 
-class _Dependencies:
-    """What depends on what: a bit set for each node, made once, since every update asks."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._places = {node.name: place for place, node in enumerate(graph.nodes)}
-        self._needed: list[int] = []
-        made: dict[str, int] = {}
-        for place, node in enumerate(graph.nodes):
-            needed = 0
-            for value in node.inputs:
-                needed |= made.get(value.name, 0)
-            self._needed.append(needed)
-            for value in node.outputs:
-                made[value.name] = needed | 1 << place
-
-    def after(self, node: Node, first: Node) -> bool:
-        """Whether a node can only run behind another one."""
-        return bool(self._needed[self._places[node.name]] >> self._places[first.name] & 1)
-
-
 def _waiting_bytes(
-    graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], order: _Dependencies
+    graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], order: Dependencies
 ) -> int:
     """Bytes of the gradient's operands that must wait for other readers of what the update overwrites.
 

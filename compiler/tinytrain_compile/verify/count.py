@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface
 from tinytrain_compile.ir.summary import InstructionCounts
+from tinytrain_compile.verify.elf import defined_functions
 from tinytrain_compile.verify.firmware import WHOLE_CALLS
 from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
 
@@ -44,7 +45,7 @@ def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> lis
     """The functions of a linked image that belong to the model or to the check program; helpers are left out."""
     model = {name.with_suffix(".c").name for name in model_objects}
     sources = [path for path in model_objects if path.stem.endswith(("_kernels", "_kernels_small"))]
-    kernels = {name for path in sources for name in _externals(path)}
+    kernels = {f.name for path in sources for f in defined_functions(path) if f.external}
     with image.open("rb") as stream:
         elf: Any = ELFFile(stream)
         return [f for f in _functions(elf, model, kernels, f"{prefix}_") if f is not None]
@@ -67,13 +68,6 @@ def _functions(elf: Any, model: set[str], kernels: set[str], prefix: str) -> Ite
             role = _PROGRAM if symbol.name == "main" or symbol.name.startswith(("port_", "Reset_")) else ""
         if role:
             yield CountedFunction(symbol.name.partition(".")[0], low, low + size, role)
-
-
-def _externals(path: Path) -> set[str]:
-    with path.open("rb") as stream:
-        elf: Any = ELFFile(stream)
-        symbols = list(elf.get_section_by_name(".symtab").iter_symbols())
-        return {s.name for s in symbols if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_info"]["type"] == "STT_FUNC"}
 
 
 def prepare_count(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from elftools.elf.elffile import ELFFile
 
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import compile_project
+from tinytrain_compile.verify.elf import defined_functions
 from tinytrain_compile.verify.symbols import read_object
 from tinytrain_compile.verify.temporary import work_folder
 from tinytrain_compile.verify.tools import Tools
@@ -43,8 +41,4 @@ def flash_sizes(bundle: SourceBundle, target: Target, tools: Tools) -> FlashSize
 def functions_in(objects: Iterable[Path]) -> Iterator[tuple[str, int]]:
     """(name, bytes) of every external function of these objects."""
     for path in objects:
-        with path.open("rb") as stream:
-            elf: Any = ELFFile(stream)
-            for symbol in elf.get_section_by_name(".symtab").iter_symbols():
-                if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] == "STB_GLOBAL":
-                    yield symbol.name, symbol["st_size"]
+        yield from ((function.name, function.size_bytes) for function in defined_functions(path) if function.external)

@@ -10,12 +10,10 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from elftools.elf.elffile import ELFFile
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.target import Target
+from tinytrain_compile.verify.elf import defined_functions
 
 _NODE = re.compile(r'node: \{ title: "(?P<title>[^"]*)" label: "(?P<label>[^"]*)"')
 _EDGE = re.compile(r'edge: \{ sourcename: "(?P<source>[^"]*)" targetname: "(?P<target>[^"]*)"')
@@ -91,11 +89,8 @@ def read_call_graph(objects: Iterable[Path]) -> CallGraph:
 def _same_code(path: Path) -> dict[str, list[str]]:
     """Function -> the others at its address: of functions that are alike GCC keeps one, and writes down only that."""
     at = dict[tuple[int, int], list[str]]()
-    with path.open("rb") as stream:
-        elf: Any = ELFFile(stream)
-        for symbol in elf.get_section_by_name(".symtab").iter_symbols():
-            if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_shndx"] != "SHN_UNDEF":
-                at.setdefault((symbol["st_shndx"], symbol["st_value"]), []).append(symbol.name)
+    for function in defined_functions(path):
+        at.setdefault((function.section, function.address), []).append(function.name)
     return {name: [other for other in names if other != name] for names in at.values() for name in names}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-SCALARS = ("int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "float", "double")
+ZERO_LANES = "{0}"
+"""An initializer of a vector, all lanes."""
 
 
 @dataclass
@@ -17,15 +18,11 @@ class Line:
 
 @dataclass
 class Declaration:
-    """Register variables of one type."""
+    """Register variables of one type. zero: what they begin with where only a condition sets them."""
 
     ctype: str
     names: list[str]
-
-    @property
-    def zero(self) -> str:
-        """What they begin with where only a condition sets them; of a vector all lanes."""
-        return "0" if self.ctype in SCALARS else "{0}"
+    zero: str = "0"
 
 
 @dataclass

@@ -12,7 +12,7 @@ from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
-from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
+from tinytrain_compile.lower.printing.c_tree import ZERO_LANES, Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
 from tinytrain_compile.lower.printing.int_vectors import LANE, IntVectorPrinter
 from tinytrain_compile.lower.tir_walk import helper_name, is_call, is_helper
@@ -41,7 +41,7 @@ class FloatVectorPrinter(IntVectorPrinter):
         if not (self._is_vector(buffer) and str(buffer.dtype) == "float32"):
             return super()._allocate(buffer)
         names = [self._vector_name(buffer, first) for first in sorted(self._laned[buffer])]
-        return [Declaration(FLOAT_VECTOR, names)]
+        return [Declaration(FLOAT_VECTOR, names, ZERO_LANES)]
 
     # ---- statements ---------------------------------------------------------------------------------------------
 

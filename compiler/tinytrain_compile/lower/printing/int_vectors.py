@@ -17,7 +17,7 @@ from tvm.tirx import Buffer, PrimFunc, Stmt
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH, OPERANDS, VECTORISED
 from tinytrain_compile.lower.loop_names import LoopNames
 from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
-from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement
+from tinytrain_compile.lower.printing.c_tree import ZERO_LANES, Declaration, If, Line, Statement
 from tinytrain_compile.lower.printing.conditions import tests_of
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper
@@ -159,7 +159,8 @@ class IntVectorPrinter(Printer):
     def _allocate(self, buffer: Buffer) -> list[Statement]:
         if not self._is_vector(buffer):
             return super()._allocate(buffer)
-        return [Declaration(VECTOR, [self._vector_name(buffer, first) for first in sorted(self._laned[buffer])])]
+        names = [self._vector_name(buffer, first) for first in sorted(self._laned[buffer])]
+        return [Declaration(VECTOR, names, ZERO_LANES)]
 
     def _constant_indices(self, buffer: Buffer) -> set[int]:
         lanes = {first + lane for first in self._laned.get(buffer, ()) for lane in range(LANES)}
