@@ -26,6 +26,7 @@ GEOMETRIES: tuple[Geometry, ...] = (
     ((1, 4, 4, 6), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=3)),
     ((1, 9, 9, 13), 11, ConvAttrs((1, 1))),
     ((1, 5, 6, 2), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=2)),
+    ((1, 4, 8, 1), 4, ConvAttrs((3, 1), (1, 2), (1, 0, 1, 0))),
 )
 KINDS = 4
 """Of data: 0 ordinary, 1 wild, 2 and 3 all at one end with factors and exponents at theirs."""
@@ -134,6 +135,17 @@ def of_relu(case: Case, wanted: bool = True) -> Case:
     least = -31 if attrs.shifts_down else -128
     attrs = replace(attrs, low=attrs.y_zero, high=max(attrs.high, attrs.y_zero), above=True)
     return replace(case, attrs=attrs, arrays=(*rest, np.maximum(shift, least + SMALLER) - np.int8(SMALLER)))
+
+
+def of_range(case: Case, which: int) -> Case:
+    """The same as it is (0), with a ReLU (1), or with all of int8 as its range and sums that only shift down (2)."""
+    if which != 2:
+        return of_relu(case, which == 1)
+    *rest, shift = case.arrays
+    attrs: Any = case.attrs
+    return replace(
+        case, attrs=replace(attrs, low=-128, high=127, shifts_down=True), arrays=(*rest, np.minimum(shift, -1))
+    )
 
 
 SMALLER = 5
@@ -289,8 +301,30 @@ def geometry(rng: Rng, splits: bool) -> Geometry:
         return (1, height, width, channels), out, conv
 
 
+def first_layer(rng: Rng) -> Geometry:
+    """Of one or three channels, pairs of pixels and of channels out; every second window is a column."""
+    kernel = (int(rng.integers(3, 6)), int(rng.integers(2, 5)) if rng.random() < 0.5 else 1)
+    stride, columns, channels = int(rng.integers(1, 3)), 2 * int(rng.integers(1, 5)), int(rng.choice([1, 3]))
+    before = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2)
+    behind = (kernel[0] - 1 - before[0], stride * columns + kernel[1] - stride - before[1])
+    height, width = int(rng.integers(3, 10)), max(1, behind[1] - int(rng.integers(0, kernel[1])))
+    conv = ConvAttrs(kernel, (int(rng.integers(1, 3)), stride), (*before, behind[0], behind[1] - width))
+    return (1, height, width, channels), 2 * int(rng.integers(1, 5)), conv
+
+
+FIRST_LAYER = 3
+"""One in so many random convolutions is one."""
+
+
+def random_qconv(rng: Rng, index: int) -> Case:
+    """Any convolution, or one like a network's first, whose windows may be runs of a line."""
+    if index % FIRST_LAYER == 0:
+        return of_range(qconv(rng, first_layer(rng), index // FIRST_LAYER % KINDS), 2)
+    return of_range(qconv(rng, geometry(rng, True), index % KINDS), index % 5 % 3)
+
+
 RANDOM_QUANTISED: dict[str, Generator] = {
-    "QConv": lambda rng, index: of_relu(qconv(rng, geometry(rng, True), index % KINDS), index % 3 == 1),
+    "QConv": random_qconv,
     "QConvGradInput": lambda rng, index: qconv_grad_input(
         rng, geometry(rng, True), index % KINDS, mask(rng, MASKS[index % 3])
     ),

@@ -8,6 +8,7 @@ from functools import cache
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
+from tvm.tirx import PrimFunc
 
 from tinytrain_compile.lower.intrinsics.dsp import four_sums
 
@@ -171,5 +172,36 @@ def copy_two(blocks: int, apart: int) -> str:
                 T.call_extern("int32", "tt_copy_two", T.address_of(d[0, 0, 0, 0]), T.address_of(x[0]), apart, blocks)
             )
 
+    if blocks == 1:
+        algebra, code = _copy_of_one_block(apart)
     TensorIntrin.register(name, algebra, code, override=True)
     return name
+
+
+def _copy_of_one_block(apart: int) -> tuple[PrimFunc, PrimFunc]:
+    """`copy_two` of one block: TVM drops loops of one turn."""
+
+    @T.prim_func(s_tir=True)
+    def algebra(
+        x: T.Buffer((apart + 4,), "int16", offset_factor=1),
+        d: T.Buffer((2, 2, 2), "int16", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0 : apart + 4])
+            T.writes(d[0:2, 0:2, 0:2])
+            for p, i, h in T.grid(2, 2, 2):
+                with T.sblock("u"):
+                    vp, vi, vh = T.axis.remap("SSS", [p, i, h])
+                    d[vp, vi, vh] = x[vp * apart + vi * 2 + vh]
+
+    @T.prim_func(s_tir=True)
+    def code(
+        x: T.Buffer((apart + 4,), "int16", offset_factor=1),
+        d: T.Buffer((2, 2, 2), "int16", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(x[0 : apart + 4])
+            T.writes(d[0:2, 0:2, 0:2])
+            T.evaluate(T.call_extern("int32", "tt_copy_two", T.address_of(d[0, 0, 0]), T.address_of(x[0]), apart, 1))
+
+    return algebra, code

@@ -86,12 +86,16 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
     sch.transform_layout(sch.get_sblock("line"), ("write", 0), flat)
     for table in tables:
         sch.unroll(sch.get_loops(sch.get_sblock(str(table.op.name)))[-1])
-    first = sch.get_loops(acc)[-5]
-    start = sch.decompose_reduction(acc, first)
+    rows, columns, step, *lanes = sch.get_loops(acc)[-5:]
+    if form.blocks == 1:  # its helper knows no loop of one turn
+        sch.reorder(step, rows, columns, *lanes)
+    start = sch.decompose_reduction(acc, step if form.blocks == 1 else rows)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
-    sch.tensorize(first, dsp.dot_2x2(form.blocks))
-    sch.tensorize(sch.get_loops(sch.get_sblock("left"))[-4], copy_two(form.blocks, form.apart))
+    sch.tensorize(rows, dsp.dot_2x2(form.blocks))
+    sch.tensorize(
+        sch.get_loops(sch.get_sblock("left"))[-4 if form.blocks > 1 else -3], copy_two(form.blocks, form.apart)
+    )
     places, tap = sch.get_loops(sch.get_sblock("line"))[-2:]
     sch.reorder(tap, places)
     sch.annotate(places, HINT, 1)
