@@ -111,19 +111,15 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
         # Which the caller refuses: no more is tried, and no rows are gone that a second run would read.
         whole = plan_graph(graph, settings)
         return whole, (Attempt("asked", "as asked", whole.plan.arena_bytes),)
-    planned, attempts = _planned(by_rows, settings, means)
     if by_rows is graph:
-        return planned, attempts
-    if room is not None and planned.plan.arena_bytes > room and not means.lines:
-        # What just fits by its load may not when it is placed: then the smallest streams.
-        smallest = streamed(graph, settings, 0, means.exact)
-        least = _planned(smallest, settings, means)
-        if least[0].plan.arena_bytes < planned.plan.arena_bytes:
-            by_rows, (planned, attempts) = smallest, least
-    whole, asked = plan_graph(graph, settings).plan, attempts[0].kind == "asked"
+        return _planned(graph, settings, means)
+    by_rows, (planned, attempts) = _by_rows(graph, by_rows, settings, means)
+    # With a room both are figures of the report alone, where a quick plan will do.
+    measure = settings if settings.capacity_bytes is None else replace(settings, effort="quick")
+    whole, asked = plan_graph(graph, measure).plan, attempts[0].kind == "asked"
     without = whole.arena_bytes
     alone = attempts[0].arena_bytes if asked else None
-    alone = plan_graph(by_rows, settings).plan.arena_bytes if alone is None else alone
+    alone = plan_graph(by_rows, measure).plan.arena_bytes if alone is None else alone
     little = settings.capacity_bytes is None and without - alone < LEAST_SAVED * without
     if means.stream == "auto" and little and not means.lines:
         return _planned(graph, settings, means)
@@ -133,12 +129,37 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
     return planned, (*tried, *attempts[asked:])
 
 
+def _by_rows(
+    graph: Graph, by_rows: Graph, settings: PlanOptions, means: Means
+) -> tuple[Graph, tuple[Planned, tuple[Attempt, ...]]]:
+    """The graph with these streams or, where what just fits by its load does not when it is placed, with the smallest
+    ones; and its plan. Where quick plans say which of both fits, only that one gets a full plan."""
+    if means.stream != "auto" or settings.capacity_bytes is None or means.lines:
+        return by_rows, _planned(by_rows, settings, means)
+    if settings.effort == "full" and not _fits(by_rows, settings):
+        smallest = streamed(graph, settings, 0, means.exact)
+        if _fits(smallest, settings):
+            return smallest, _planned(smallest, settings, means)
+    found = by_rows, _planned(by_rows, settings, means)
+    if found[1][0].plan.arena_bytes > settings.capacity_bytes:
+        smallest = streamed(graph, settings, 0, means.exact)
+        least = _planned(smallest, settings, means)
+        found = (smallest, least) if least[0].plan.arena_bytes < found[1][0].plan.arena_bytes else found
+    return found
+
+
+def _fits(graph: Graph, settings: PlanOptions) -> bool:
+    """Whether a quick plan does: then a full one does."""
+    room = settings.capacity_bytes
+    return room is None or plan_graph(graph, replace(settings, effort="quick")).plan.arena_bytes <= room
+
+
 def _needs_rows(graph: Graph, settings: PlanOptions, means: Means) -> bool:
     """Whether layers row by row may help. auto: not where a plan without them fits, and not for the fastest step."""
     room = settings.capacity_bytes
     if means.stream != "auto" or room is None:
         return means.stream != "off" and (means.stream == "min" or means.objective in (None, "memory"))
-    if plan_graph(graph, replace(settings, effort="quick")).plan.arena_bytes <= room:
+    if _fits(graph, settings):
         return False
     possible = settings.effort == "full" and arena_bound(graph, settings, once=True) <= room
     return not possible or plan_graph(graph, settings).plan.arena_bytes > room

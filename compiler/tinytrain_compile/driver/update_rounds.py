@@ -162,15 +162,18 @@ class Search:
         """Quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room; if it
         does, again for what gains more by what that plan has taught.
 
-        The last try is of one whose quick plan fits: then the full one does.
+        One whose quick plan fits goes before one that gains hardly more; then the full one does, and in a small part of
+        the time. The last try is of such a one.
         """
         room = self.planner.options.arena_bytes
         for tries in range(FULL_TRIES, 0, -1):
             self.quick()
             known = 0 if self.best is None else self.whole.gain(self.best)
-            better = [one for one in self.likely if self.whole.gain(one) > known]
+            better = [one for one in self.likely if CLOSE * self.whole.gain(one) > known]
             ranked = sorted(better, key=lambda one: (-self.whole.gain(one), one))
-            chosen = next((one for one in ranked if tries > 1 or self.likely[one]), None)
+            enough = CLOSE * max(map(self.whole.gain, ranked), default=0)
+            sure = [one for one in ranked if self.likely[one] and (tries == 1 or self.whole.gain(one) >= enough)]
+            chosen = next(iter(sure or ranked), None) if tries > 1 else next(iter(sure), None)
             if chosen is None:
                 break
             fits = self.full(chosen)

@@ -115,12 +115,14 @@ def _search(
     First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
     (a minimisation from a greedy start takes many times longer and often ends above). Then the decision at the room
     that the user gave, while nothing fits it. What is still open is minimised, then pushed down until the decision
-    fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan.
+    fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan. Where the room holds
+    the greedy placement already, only the decisions at the bounds are asked: who has given it wants it kept to.
     """
     # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
     from tinytrain_compile.plan.cpsat import minimise
 
     units, seed = options.deterministic_time, options.seed
+    kept = room_bytes is not None and best.top_bytes <= room_bytes
     best = min(best, _local_search(rivals[0], units * SEQUENCE_SHARE, seed), key=lambda item: item.top_bytes)
     for rival in rivals[:SOLVER_TRIES]:
         if rival.peak_bytes >= best.top_bytes:
@@ -133,6 +135,8 @@ def _search(
             if found is not None:
                 best = min(best, found, key=lambda item: item.top_bytes)
                 break
+    if kept:
+        return best
     rival = rivals[0] if best.placement.proven else best
     if rival.peak_bytes < best.top_bytes:
         lower = minimise(rival.packing, rival.placement, units * MINIMISE_SHARE, seed)

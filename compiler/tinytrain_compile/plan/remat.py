@@ -123,10 +123,13 @@ class Rematerialiser:
             choice = cheapest_below(self.problem, capacity - self.below - short, self.options)
             if choice is None:
                 return None
-            found = self.planned(choice)
-            if found.plan.arena_bytes <= capacity:
-                return found
-            short += max(found.plan.arena_bytes - capacity, self.options.alignment_bytes)
+            plan = self.without  # which does not fit, where only its packing loses too much
+            if choice.decision:
+                found = self.planned(choice)
+                if found.plan.arena_bytes <= capacity:
+                    return found
+                plan = found.plan
+            short += max(plan.arena_bytes - capacity, self.options.alignment_bytes)
         return None
 
     def planned(self, choice: RematChoice) -> Planned:
