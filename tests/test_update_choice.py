@@ -309,14 +309,14 @@ def test_the_proof_ends(name: str, value: int, tmp_path: Path, monkeypatch: pyte
         return sum(one.effort == "full" for one in found.choice.rounds), found.choice
 
     count, choice = plans()
-    assert choice.proven and count > 30
+    assert choice.proven and count > 20
     monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1)
     monkeypatch.setattr(update_rounds, name, value)
     if name == "PROOF_TURNS":
         assert plans() == (count, choice), "of few schemes FEW_TIMES as many"
     monkeypatch.setattr(update_rounds, "FEW_TIMES", 1)
     some, other = plans()
-    assert 5 < some <= 10 + FULL_TRIES + SUFFIX_TRIES
+    assert 2 < some < count and some <= 10 + FULL_TRIES + SUFFIX_TRIES
     assert not other.proven and other.gain <= choice.gain <= other.best_gain
     monkeypatch.undo()
     searched, last = plans(optimise="time")
@@ -370,8 +370,8 @@ def test_smaller_streams_are_tried_where_those_for_the_arena_do_not_fit_it(
     whole = planner(path, update="head", stream="off", remat="off").exact("head").plan.arena_bytes
     assert least < whole
 
-    def too_large(graph: Graph, settings: PlanOptions, room: int) -> Graph:
-        return real(graph, settings, room and (least + whole) // 2)
+    def too_large(graph: Graph, settings: PlanOptions, room: int, exact: bool) -> Graph:
+        return real(graph, settings, room and (least + whole) // 2, exact)
 
     monkeypatch.setattr(fallbacks, "streamed", too_large)
     found = planner(path, update="head", arena_bytes=least, remat="off").exact("head")

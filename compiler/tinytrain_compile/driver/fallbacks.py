@@ -37,7 +37,8 @@ FALLBACK_SHARE = 0.25
 """Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""
 
 FEW_NODES = 116
-"""Nodes up to which second runs row by row are always looked for: it takes as long as some 25 quick plans."""
+"""Nodes up to which second runs row by row are always looked for, which takes as long as some 25 quick plans, and
+streams always with care."""
 
 LEAST_SAVED = 0.05
 """Of the arena, that --stream auto must save where no --arena is given: rows cost a little time."""
@@ -51,8 +52,8 @@ class Means:
     or is what a message names.
     stream: whether layers may be computed row by row: "min" for the smallest arena, "auto" likewise where --arena needs
     it, or is not given and LEAST_SAVED is saved. again: whether second runs row by row are looked for where nothing
-    else fits, in graphs of more than FEW_NODES. exact: as in `streamed`. lines: the image comes row by row, which a
-    stream takes; as_bytes: as bytes of a camera.
+    else fits, and exact: whether streams are chosen with care; both in graphs of more than FEW_NODES. lines: the image
+    comes row by row, which a stream takes; as_bytes: as bytes of a camera.
     """
 
     core: CoreModel
@@ -66,6 +67,10 @@ class Means:
     exact: bool = True
     lines: bool = False
     as_bytes: bool = False
+
+    def streamed(self, graph: Graph, settings: PlanOptions, room: int) -> Graph:
+        """`streamed` of the planner, with the care that is asked for."""
+        return streamed(graph, settings, room, self.exact or len(graph.nodes) <= FEW_NODES)
 
     def slow(self, planned: Planned) -> bool:
         """Whether a step of a plan takes too long."""
@@ -102,11 +107,9 @@ def _with_second_runs(graph: Graph, settings: PlanOptions, means: Means) -> tupl
 def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """The same without second runs in streams."""
     room = settings.capacity_bytes if means.stream == "auto" else None
-    by_rows = (
-        streamed(graph, settings, room or 0, means.exact)
-        if means.lines or _needs_rows(graph, settings, means)
-        else graph
-    )
+    by_rows = graph
+    if means.lines or _needs_rows(graph, settings, means):
+        by_rows = means.streamed(graph, settings, room or 0)
     if means.lines and not any(node.op == "Stream" and takes_lines(node) for node in by_rows.nodes):
         # Which the caller refuses: no more is tried, and no rows are gone that a second run would read.
         whole = plan_graph(graph, settings)
@@ -137,12 +140,12 @@ def _by_rows(
     if means.stream != "auto" or settings.capacity_bytes is None or means.lines:
         return by_rows, _planned(by_rows, settings, means)
     if settings.effort == "full" and not _fits(by_rows, settings):
-        smallest = streamed(graph, settings, 0, means.exact)
+        smallest = means.streamed(graph, settings, 0)
         if _fits(smallest, settings):
             return smallest, _planned(smallest, settings, means)
     found = by_rows, _planned(by_rows, settings, means)
     if found[1][0].plan.arena_bytes > settings.capacity_bytes:
-        smallest = streamed(graph, settings, 0, means.exact)
+        smallest = means.streamed(graph, settings, 0)
         least = _planned(smallest, settings, means)
         found = (smallest, least) if least[0].plan.arena_bytes < found[1][0].plan.arena_bytes else found
     return found

@@ -259,10 +259,10 @@ class Search:
             price = len(self.planner.training(spec).graph.nodes) ** 3 * (SEARCHES if self.planner.searches else 1)
             if price * LEAST_PROOF > PROOF_WORK or work < price:
                 return
-            work -= price
             if self.planner.impossible(spec):
                 self.refused.add(answer.selection)
             else:
+                work -= price
                 self.full(answer.selection)
 
     # ---- what is said of it -----------------------------------------------------------------------------------------
