@@ -11,17 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing import models
 from testing.ops import case_quantised as quantised
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
+from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import FlashSizes
 
 # ---- what is chosen -------------------------------------------------------------------------------------------------
@@ -212,3 +219,18 @@ def test_what_auto_chooses_fits_the_flash(cnn: tuple[str, ...], tmp_path: Path) 
     assert 0 < totals["parameters"] < totals["total_parameters"]
     error = compiled(automatic, tmp_path / "none", "--flash-budget", "3000").check_error("E0403", 3).err
     assert "the budget is 3000 B (over by" in error
+
+
+@needs_qemu
+def test_flash_is_looked_at_before_plans_that_are_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an update that is too large for flash with nothing that helps no smallest arena is searched."""
+    planned, real = list[str](), Planner.fitting
+    monkeypatch.setattr(
+        Planner, "fitting", lambda self, spec, **more: (planned.append(spec), real(self, spec, **more))[1]
+    )
+    path = Path(write(models.ds_cnn(channels=8, blocks=1, size=(11, 5)), tmp_path))
+    for budget, plans in ((2000, 0), (1 << 20, 1)):
+        planned.clear()
+        asked = CompileOptions(path, update="auto", optimise="memory", flash_budget_bytes=budget)
+        search_update(Planner(load_model(path, FrontendOptions()), asked, load_target("cortex-m4"), Externals()), 3)
+        assert len(planned) == plans

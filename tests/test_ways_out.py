@@ -25,6 +25,7 @@ from tinytrain_compile.driver.update_search import LIKELY_TRIES, NEAR_TRIES, dee
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.plan import bound_with_streams, may_stream
 from tinytrain_compile.plan.planner import arena_bound
 from tinytrain_compile.plan.remat import Rematerialiser
 from tinytrain_compile.quantize import prepare
@@ -189,6 +190,20 @@ def test_no_plan_is_below_its_bound(name: str, tmp_path: Path) -> None:
             train = asked.train(resolve_update(asked.model.graph, spec))
             bound = arena_bound(train.graph, asked.settings(train, True), remat == "off")
             assert 0 < bound <= asked.exact(spec).plan.arena_bytes
+
+
+@pytest.mark.parametrize("name", ["ds_cnn", "inverted"])
+def test_no_plan_is_below_its_bound_with_streams(name: str, tmp_path: Path) -> None:
+    """Whatever is computed row by row or twice: what can be neither says how little can do."""
+    made = models.ds_cnn(channels=8, blocks=2, size=(25, 5)) if name == "ds_cnn" else models.inverted(12, 4, 2)
+    for remat in ("off", "min"):
+        asked, shares = planner(made, tmp_path, remat=remat, stream="min"), list[float]()
+        for spec in ("last:1", "last:3", "all", "bias"):
+            train = asked.train(resolve_update(asked.model.graph, spec))
+            assert may_stream(train.graph)
+            bound = bound_with_streams(train.graph, asked.settings(train, True))
+            shares.append(bound / asked.exact(spec).plan.arena_bytes)
+        assert max(shares) <= 1 and max(shares) > 0.5
 
 
 def test_nothing_is_planned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

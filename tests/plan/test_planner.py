@@ -19,7 +19,9 @@ from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Value, check_graph
 from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder
-from tinytrain_compile.plan import PlanError, PlanOptions, live_buffers_at, load_per_step, plan_memory
+from tinytrain_compile.plan import PlanError, PlanOptions, arena_bound, live_buffers_at, load_per_step, plan_memory
+from tinytrain_compile.plan import choose as choose_module
+from tinytrain_compile.plan.planned import least_need
 
 CASES = {
     "head": {"trained": 1, "blocks": 4, "side": 32},
@@ -189,6 +191,33 @@ def test_contradictory_graphs_are_refused() -> None:
         plan_memory(kept, PlanOptions(keep=("w",)))
     with pytest.raises(PlanError, match="missing value"):
         plan_memory(kept, PlanOptions(keep=("nothing",)))
+
+
+def test_a_room_that_a_quick_plan_keeps_to_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the bounds of a few orders are asked for then; below that room the search is as long as without one."""
+    asked, real, most, counts = list[int](), choose_module.decide, 0, list[tuple[int, int]]()
+    monkeypatch.setattr(choose_module, "decide", lambda *given: (asked.append(1), real(*given))[1])
+    for seed in range(12):
+        graph, kept = random_graph(seed, 200, mixed=True)
+        options = PlanOptions(keep=(kept,), deterministic_time=0.2)
+        quick, found = plan_memory(graph, replace(options, effort="quick")).arena_bytes, list[int]()
+        for room in (quick, quick - 8):
+            asked.clear()
+            found.append(plan_memory(graph, replace(options, capacity_bytes=room)).arena_bytes)
+            counts.append((room, len(asked)))
+        assert found[0] <= quick and found[1] <= quick
+        most = max(most, counts[-2][1])
+    assert most <= choose_module.SOLVER_TRIES < max(count for _, count in counts)
+
+
+def test_rough_plans_are_plans_of_the_same_graphs() -> None:
+    """No less than what any plan needs, and here no more than a quarter above a quick one."""
+    for seed in range(40):
+        graph, kept = random_graph(seed, 60)
+        options = PlanOptions(effort="quick", keep=(kept,))
+        rough, quick = (least_need(graph, replace(options, effort=effort)) for effort in ("rough", "quick"))  # type: ignore[arg-type]
+        assert arena_bound(graph, options, once=True) <= rough.peak_bytes <= rough.arena_bytes
+        assert rough.arena_bytes <= 1.25 * quick.arena_bytes
 
 
 def test_quick_plans_are_cheap() -> None:

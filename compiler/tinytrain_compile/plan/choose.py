@@ -64,9 +64,16 @@ class PlacedOrder:
 
 
 def choose(
-    model: MemoryModel, orders: Sequence[RankedOrder], room_bytes: int | None, options: PlanOptions
+    model: MemoryModel,
+    orders: Sequence[RankedOrder],
+    room_bytes: int | None,
+    options: PlanOptions,
+    kept: bool = False,
 ) -> PlacedOrder:
-    """The candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent buffers."""
+    """The candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent buffers.
+
+    kept: whether a plan is known that keeps to the room; then little is searched for a lower one.
+    """
     full = options.effort == "full"
     placed = _place_greedily(model, orders[: FULL_ORDERS if full else QUICK_ORDERS], both=full)
     best = min(placed, key=lambda item: item.top_bytes)
@@ -76,7 +83,7 @@ def choose(
     if options.effort == "rough":
         return best
     if full and rivals[0].packing.meetings <= MOST_MEETINGS:
-        return _search(model, best, rivals, room_bytes, options)
+        return _search(model, best, rivals, room_bytes, options, kept)
     return min(best, _local_search(rivals[0], QUICK_UNITS, options.seed), key=lambda item: item.top_bytes)
 
 
@@ -108,21 +115,25 @@ def _local_search(start: PlacedOrder, units: float, seed: int) -> PlacedOrder:
 
 
 def _search(
-    model: MemoryModel, best: PlacedOrder, rivals: list[PlacedOrder], room_bytes: int | None, options: PlanOptions
+    model: MemoryModel,
+    best: PlacedOrder,
+    rivals: list[PlacedOrder],
+    room_bytes: int | None,
+    options: PlanOptions,
+    kept: bool,
 ) -> PlacedOrder:
     """The solver, on rivals in rising order of peak.
 
     First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
     (a minimisation from a greedy start takes many times longer and often ends above). Then the decision at the room
     that the user gave, while nothing fits it. What is still open is minimised, then pushed down until the decision
-    fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan. Where the room holds
-    the greedy placement already, only the decisions at the bounds are asked: who has given it wants it kept to.
+    fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan. kept: the room is
+    kept to without this, so only the decisions at the bounds are asked.
     """
     # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
     from tinytrain_compile.plan.cpsat import minimise
 
     units, seed = options.deterministic_time, options.seed
-    kept = room_bytes is not None and best.top_bytes <= room_bytes
     best = min(best, _local_search(rivals[0], units * SEQUENCE_SHARE, seed), key=lambda item: item.top_bytes)
     for rival in rivals[:SOLVER_TRIES]:
         if rival.peak_bytes >= best.top_bytes:

@@ -15,6 +15,7 @@ class PlanOptions:
     """How to plan.
 
     capacity_bytes: the arena that the user asked for; a goal, not a limit: the best plan found is returned anyway.
+        Where a quick plan keeps to it, hardly any work is spent on a lower one.
     alignment_bytes: every offset and every reserved size is a multiple of it.
     header_bytes: size of the fixed buffer at offset 0 (the handle of the generated API); 0 for none.
     deterministic_time: how much work may be spent with effort "full", in units that are about a second each on a

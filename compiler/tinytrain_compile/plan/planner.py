@@ -97,7 +97,8 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
         return quick.plan
     room = None if options.capacity_bytes is None else options.capacity_bytes - quick.below
     orders, bound = thorough_orders(quick.model.tasks, quick.orders[1], options)
-    thorough = choose(quick.model, orders, room, options)
+    kept = room is not None and quick.chosen.top_bytes <= room
+    thorough = choose(quick.model, orders, room, options, kept)
     return quick.assembled(thorough if thorough.top_bytes <= quick.chosen.top_bytes else quick.chosen, bound)
 
 
