@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from testing import models
+from testing.chains import random_chain, random_shares
 from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
@@ -204,6 +205,21 @@ def test_no_plan_is_below_its_bound_with_streams(name: str, tmp_path: Path) -> N
             bound = bound_with_streams(train.graph, asked.settings(train, True))
             shares.append(bound / asked.exact(spec).plan.arena_bytes)
         assert max(shares) <= 1 and max(shares) > 0.5
+
+
+@pytest.mark.parametrize("seed", [22, 30])
+def test_what_the_smallest_streams_fit_is_not_refused(seed: int, tmp_path: Path) -> None:
+    """Parts of layers: what lives beside layers may be too large where none of them is by itself."""
+    model, scheme = random_chain(seed), tmp_path / "shares.toml"
+    scheme.write_text(random_shares(model, seed))
+    least, whole = (
+        planner(model, tmp_path, stream=stream, remat="off").exact(str(scheme)).plan.arena_bytes
+        for stream in ("min", "off")
+    )
+    for part in (0.0, 0.5, 0.9):
+        room = int(least + (whole - least) * part) // 8 * 8
+        found = planner(model, tmp_path, arena_bytes=room, remat="off").exact(str(scheme))
+        assert found.plan.arena_bytes <= room
 
 
 def test_nothing_is_planned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,8 @@ def _streamed(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planne
     by_rows = graph
     if means.lines or _needs_rows(graph, settings, means):
         by_rows = means.streamed(graph, settings, room or 0)
+        if by_rows is graph and room:  # no layer is too large for it, but what lives beside them is
+            by_rows = means.streamed(graph, settings, 0)
     if means.lines and not any(node.op == "Stream" and takes_lines(node) for node in by_rows.nodes):
         # Which the caller refuses: no more is tried, and no rows are gone that a second run would read.
         whole = plan_graph(graph, settings)

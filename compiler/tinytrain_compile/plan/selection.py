@@ -7,7 +7,7 @@ or where an event has happened (a step of the backward pass that is only there i
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ SOLVER_TIME = 1.0
 """CP-SAT's own deterministic time for one answer, in units that are about a second each."""
 LINEAR = 2
 """CP-SAT's level of linear relaxation: with its cuts it proves in half a second what it is far from after three."""
+FEW_TERMS, MORE_ROWS = 10_000, 12
+"""Rows of more terms are given to the solver as they are broken, the worst so many at a time, the tightest first."""
 NEAR_ENOUGH = 2e-3
 """Relative gap at which an answer that need not be the best one will do."""
 
@@ -116,6 +118,52 @@ def select(
     gains: per group and way; of ways that gain the same, the first is taken where the rows allow it. exact: whether to
     go on until that is proven; work is limited either way, and counted.
     """
+    known, waiting = rows, list[Row]()
+    if sum(len(row.terms) for row in rows) > FEW_TERMS:
+        tight = sorted(range(len(rows)), key=lambda place: (_over_at_most(rows[place]), -place), reverse=True)
+        known = [rows[place] for place in sorted(tight[:MORE_ROWS])]
+        waiting = [rows[place] for place in sorted(tight[MORE_ROWS:])]
+    while True:
+        answer = _best(gains, known, excluded, above, exact, seed)
+        if answer.selection is None or not waiting:
+            break
+        over = _over(waiting, answer.selection)
+        if not over:
+            break
+        added = {place for _, place in over[:MORE_ROWS]}
+        known = [*known, *(waiting[place] for place in sorted(added))]
+        waiting = [row for place, row in enumerate(waiting) if place not in added]
+    if answer.selection is None:
+        return answer
+    return replace(answer, selection=_least(answer.selection, gains, rows, excluded))
+
+
+def _over_at_most(row: Row) -> int:
+    """By how much the worst selection is above a row."""
+    return row.base + sum(max(0, amount) for _, amount in row.terms) - row.limit
+
+
+def _over(rows: Sequence[Row], selection: Selection) -> list[tuple[int, int]]:
+    """(bytes less than none by which a selection keeps to it, place) of the rows that it does not keep to."""
+    taken = frozenset(enumerate(selection))
+    happened = {event for row in rows for event, _ in row.terms if not event.isdisjoint(taken)}
+    found = list[tuple[int, int]]()
+    for place, row in enumerate(rows):
+        left = row.limit - row.base - sum(amount for event, amount in row.terms if event in happened)
+        if left < 0 and row.counts(selection):
+            found.append((left, place))
+    return sorted(found)
+
+
+def _best(
+    gains: Sequence[Sequence[int]],
+    rows: Sequence[Row],
+    excluded: Collection[Selection],
+    above: int,
+    exact: bool,
+    seed: int,
+) -> Answer:
+    """`select` with one solver and all of these rows."""
     # Imported here: --help and plans do without it.
     from ortools.sat.python import cp_model
 
@@ -143,5 +191,4 @@ def select(
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer(None, above, most)
     found = tuple(next(way for way, one in enumerate(ways) if solver.value(one)) for ways in taken)
-    found = _least(found, gains, rows, excluded)
     return Answer(found, round(solver.objective_value), min(most, int(solver.best_objective_bound + 0.5)))
