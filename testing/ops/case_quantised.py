@@ -138,14 +138,14 @@ def of_relu(case: Case, wanted: bool = True) -> Case:
 
 
 def of_range(case: Case, which: int) -> Case:
-    """The same as it is (0), with a ReLU (1), or with all of int8 as its range and sums that only shift down (2)."""
+    """The same as it is (0), with a ReLU (1), or with all of int8 as its range and sums that only shift down (2), which
+    no multiplier of 0 does."""
     if which != 2:
         return of_relu(case, which == 1)
-    *rest, shift = case.arrays
-    attrs: Any = case.attrs
-    return replace(
-        case, attrs=replace(attrs, low=-128, high=127, shifts_down=True), arrays=(*rest, np.minimum(shift, -1))
-    )
+    *rest, multiplier, shift = case.arrays
+    attrs: Any = replace(case.attrs, low=-128, high=127, shifts_down=True)  # type: ignore[call-arg]
+    multiplier = np.where(multiplier == 0, np.int32(1 << 30), multiplier)
+    return replace(case, attrs=attrs, arrays=(*rest, multiplier, np.clip(shift, -31, -1)))
 
 
 SMALLER = 5
