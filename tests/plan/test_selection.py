@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
-from tinytrain_compile.plan import Row, Selection, select
+from tinytrain_compile.plan import Row, Selection, select, selection
 
 
 def random_rows(source: random.Random, sizes: list[int]) -> list[Row]:
@@ -52,6 +53,32 @@ def test_the_best_of_all_selections(seed: int) -> None:
         assert answer.selection is None and answer.best_gain == above
         return
     assert answer.selection in good and answer.gain == gain(answer.selection) == best == answer.best_gain
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_are_given_as_they_are_broken(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same gain as with all rows at once; and the turns end, whatever an answer breaks."""
+    source = random.Random(seed)
+    sizes = [source.randrange(2, 5) for _ in range(5)]
+    gains = [[source.randrange(6) for _ in range(size)] for size in sizes]
+    rows = [row for _ in range(8) for row in random_rows(source, sizes)]
+    asked, real = list[int](), selection.best_with
+
+    def best(gains: Any, rows: Any, *more: Any) -> Any:
+        asked.append(len(rows))
+        return real(gains, rows, *more)
+
+    every = select(gains, rows)
+    monkeypatch.setattr(selection, "best_with", best)
+    for turns in (12, 2):
+        asked.clear()
+        monkeypatch.setattr(selection, "FEW_TERMS", 0)
+        monkeypatch.setattr(selection, "MORE_ROWS", 1)
+        monkeypatch.setattr(selection, "MOST_TURNS", turns)
+        few = select(gains, rows)
+        assert (few.gain, few.best_gain) == (every.gain, every.best_gain)
+        assert few.selection is None or not any(broken(row, few.selection) for row in rows)
+        assert asked == sorted(set(asked)) and len(asked) <= turns + 1 and asked[0] == 1
 
 
 def test_what_gains_nothing_is_not_taken() -> None:

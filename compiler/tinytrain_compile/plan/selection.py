@@ -22,8 +22,9 @@ SOLVER_TIME = 1.0
 """CP-SAT's own deterministic time for one answer, in units that are about a second each."""
 LINEAR = 2
 """CP-SAT's level of linear relaxation: with its cuts it proves in half a second what it is far from after three."""
-FEW_TERMS, MORE_ROWS = 10_000, 12
-"""Rows of more terms are given to the solver as they are broken, the worst so many at a time, the tightest first."""
+FEW_TERMS, MORE_ROWS, MOST_TURNS = 10_000, 12, 12
+"""Rows of more terms are given to the solver as they are broken, the tightest first, the worst so many at a time; after
+so many turns all of them."""
 NEAR_ENOUGH = 2e-3
 """Relative gap at which an answer that need not be the best one will do."""
 
@@ -123,14 +124,12 @@ def select(
         tight = sorted(range(len(rows)), key=lambda place: (_over_at_most(rows[place]), -place), reverse=True)
         known = [rows[place] for place in sorted(tight[:MORE_ROWS])]
         waiting = [rows[place] for place in sorted(tight[MORE_ROWS:])]
-    while True:
-        answer = _best(gains, known, excluded, above, exact, seed)
-        if answer.selection is None or not waiting:
-            break
-        over = _over(waiting, answer.selection)
+    for turn in range(MOST_TURNS + 1):
+        answer = best_with(gains, known, excluded, above, exact, seed)
+        over = [] if answer.selection is None else _over(waiting, answer.selection)
         if not over:
             break
-        added = {place for _, place in over[:MORE_ROWS]}
+        added = {place for _, place in over[:MORE_ROWS]} if turn < MOST_TURNS - 1 else set(range(len(waiting)))
         known = [*known, *(waiting[place] for place in sorted(added))]
         waiting = [row for place, row in enumerate(waiting) if place not in added]
     if answer.selection is None:
@@ -155,7 +154,7 @@ def _over(rows: Sequence[Row], selection: Selection) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _best(
+def best_with(
     gains: Sequence[Sequence[int]],
     rows: Sequence[Row],
     excluded: Collection[Selection],
