@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -114,12 +115,20 @@ class _Probe:
 
     def owner(self, name: str) -> int | None:
         """The layer whose parameter a value of the state is, or belongs to."""
-        return owner_of(self.layers, name)
+        return owner_of(self._owners, name)
+
+    @cached_property
+    def _owners(self) -> dict[str, int]:
+        return owners_of(self.layers)
 
 
-def owner_of(layers: Sequence[LayerWays], name: str) -> int | None:
+def owners_of(layers: Sequence[LayerWays]) -> dict[str, int]:
+    """Parameter -> the number of its layer."""
+    return {value.name: index for index, item in enumerate(layers) for value in item.layer.parameters}
+
+
+def owner_of(owners: Mapping[str, int], name: str) -> int | None:
     """The layer that a value of the state belongs to."""
-    owners = {value.name: index for index, item in enumerate(layers) for value in item.layer.parameters}
     found = parameter_of(owners, name)
     return None if found is None else owners[found]
 
@@ -145,7 +154,8 @@ def _events(train: TrainGraph, layers: Sequence[LayerWays], ways: Selection, lea
     """When each node is there: what leads to the loss always, the others if something is trained that needs them."""
     graph = train.graph
     needed = graph.ancestors((train.loss,))
-    owners = {value.name: owner_of(layers, value.name) for value in (*graph.state, *graph.accumulators)}
+    parameters = owners_of(layers)
+    owners = {value.name: owner_of(parameters, value.name) for value in (*graph.state, *graph.accumulators)}
     wanted: dict[str, Event] = {}
     found: dict[str, Event | None] = {}
     for node in reversed(graph.nodes):
@@ -345,6 +355,7 @@ def needed_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
         amounts[place, -1] = row.base
         for event, amount in row.terms:
             amounts[place, columns[event]] = amount
+    amounts = amounts[:, (amounts != amounts[:1]).any(axis=0)]  # most of a row is the state, which all have
     left = np.ones(len(rows), dtype=np.bool_)
     sums = [sum(amount for _, amount in row.terms) + row.base for row in rows]
     for place in sorted(range(len(rows)), key=lambda place: (sums[place], place)):

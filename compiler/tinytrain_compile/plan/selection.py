@@ -124,14 +124,15 @@ def select(
         tight = sorted(range(len(rows)), key=lambda place: (_over_at_most(rows[place]), -place), reverse=True)
         known = [rows[place] for place in sorted(tight[:MORE_ROWS])]
         waiting = [rows[place] for place in sorted(tight[MORE_ROWS:])]
-    for turn in range(MOST_TURNS + 1):
-        answer = best_with(gains, known, excluded, above, exact, seed)
+    answer = best_with(gains, known, excluded, above, exact, seed)
+    for turn in range(MOST_TURNS):
         over = [] if answer.selection is None else _over(waiting, answer.selection)
         if not over:
             break
         added = {place for _, place in over[:MORE_ROWS]} if turn < MOST_TURNS - 1 else set(range(len(waiting)))
         known = [*known, *(waiting[place] for place in sorted(added))]
         waiting = [row for place, row in enumerate(waiting) if place not in added]
+        answer = best_with(gains, known, excluded, above, exact, seed)
     if answer.selection is None:
         return answer
     return replace(answer, selection=_least(answer.selection, gains, rows, excluded))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.types import Graph, Node, Value
@@ -81,10 +81,13 @@ def _is_bias(node: Node, operand_name: str) -> bool:
     return node.op in ("Add", "Sub") or operand_name == "bias"
 
 
-def parameter_of(known: Iterable[str], name: str) -> str | None:
+def parameter_of(known: Container[str], name: str) -> str | None:
     """The parameter that a tensor of the state is, or belongs to: it has its name, or begins with that and a dot."""
-    found = [each for each in known if name == each or name.startswith(f"{each}.")]
-    return max(found, key=len, default=None)
+    while name not in known:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return None
+    return name
 
 
 def channel_axes(node: Node, weight: Value) -> dict[str, int]:
