@@ -26,7 +26,6 @@ GEOMETRIES: tuple[Geometry, ...] = (
     ((1, 4, 4, 6), 3, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=3)),
     ((1, 9, 9, 13), 11, ConvAttrs((1, 1))),
     ((1, 5, 6, 2), 4, ConvAttrs((3, 3), pads=(1, 1, 1, 1), groups=2)),
-    ((1, 4, 8, 1), 4, ConvAttrs((3, 1), (1, 2), (1, 0, 1, 0))),
 )
 KINDS = 4
 """Of data: 0 ordinary, 1 wild, 2 and 3 all at one end with factors and exponents at theirs."""

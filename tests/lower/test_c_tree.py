@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Statement, render, tidy
+from tinytrain_compile.lower.printing.c_tree import ZERO_LANES, Declaration, If, Line, Statement, render, tidy
 from tinytrain_compile.lower.printing.c_tree import Test as Condition
 
 TAIL = (Condition("row < 1", "row < 1", frozenset({"row"}), True, {}),)
@@ -29,7 +29,7 @@ def test_what_only_a_condition_sets_begins_with_0() -> None:
 
 def test_of_a_vector_all_lanes_do() -> None:
     body: list[Statement] = [
-        Declaration("tt_f32x4", ["sums", "others"]),
+        Declaration("tt_f32x4", ["sums", "others"], ZERO_LANES),
         If(TAIL, [Line("sums = tt_all_f32x4(0.0f);")], []),
         Line("others = tt_all_f32x4(1.0f);"),
     ]
