@@ -13,9 +13,9 @@ SAMPLES = 4
 RARE = 5
 """One in so many networks is asked for an option."""
 
-_WHERE = "where files go and what is printed: tests/e2e/test_cli.py and others"
+_WHERE = "where files go and what is printed: tests/test_cli.py and others"
 _FILES = "names a file, which has a kind of its own (tests/campaign/file_kinds.py) or tests"
-_LONG = "takes minutes of a case's 60 seconds"
+_LONG = "takes longer than the 60 seconds of a case"
 _MODEL = "is about names, layers or weights of a certain model"
 NOT_DRAWN = {
     **dict.fromkeys(("--out", "-o", "--force", "--version", "--explain", "--color", "--verbose", "-v"), _WHERE),
@@ -25,7 +25,7 @@ NOT_DRAWN = {
     **dict.fromkeys(("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label"), _MODEL),
     **dict.fromkeys(("--model-output", "--weights"), _MODEL),
     "--reserve": "changes what fits and nothing else",
-    "--package": "changes what lies beside the code: tests/packages builds each",
+    "--package": "changes what lies beside the code: tests/examples/test_package_page.py builds each",
     **dict.fromkeys(("--epochs", "--warm-up"), "is a macro for the firmware's own loop"),
     "--input-type": "is of rows that --input-lines takes: tests/e2e/test_lines.py",
 }

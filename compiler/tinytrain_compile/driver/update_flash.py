@@ -16,7 +16,7 @@ NODE_BYTES = 400
 MOST_NODE_BYTES = 8192
 """What no node takes: below it nothing need be measured."""
 MOST_MEASURED = 8
-"""Choices that are compiled; behind these none is taken any more."""
+"""Compilations, up to two of a choice; behind these none is taken any more."""
 
 
 @dataclass(eq=False)

@@ -144,7 +144,7 @@ def _over_at_most(row: Row) -> int:
 
 
 def _over(rows: Sequence[Row], selection: Selection) -> list[tuple[int, int]]:
-    """(bytes less than none by which a selection keeps to it, place) of the rows that it does not keep to."""
+    """(limit less load, which is below 0; place) of the rows that a selection breaks, the worst first."""
     taken = frozenset(enumerate(selection))
     happened = {event for row in rows for event, _ in row.terms if not event.isdisjoint(taken)}
     found = list[tuple[int, int]]()

@@ -62,8 +62,8 @@ def bound_with_streams(graph: Graph, options: PlanOptions) -> int:
 def streamed(graph: Graph, options: PlanOptions, room: int = 0, exact: bool = True) -> Graph:
     """The graph with those layers as streams that make its arena smallest by quick plans; itself where none does.
 
-    room: bytes that are there, so that less than these is no gain. exact: else plans that are
-    made in a fifth of the time say which streams are needed.
+    room: bytes that are there, so that less than these is no gain. exact: whether quick plans say which
+    streams are needed; else rough ones do, in a fifth of the time.
     An image that comes row by row (`with_lines`) always begins a stream, if any can begin with it.
     """
     return _streamed(graph, replace(options, effort="quick", capacity_bytes=None), room, exact)
