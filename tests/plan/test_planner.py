@@ -193,21 +193,26 @@ def test_contradictory_graphs_are_refused() -> None:
         plan_memory(kept, PlanOptions(keep=("nothing",)))
 
 
-def test_a_room_that_a_quick_plan_keeps_to_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the bounds of a few orders are asked for then; below that room the search is as long as without one."""
-    asked, real, most, counts = list[int](), choose_module.decide, 0, list[tuple[int, int]]()
+def test_a_room_ends_the_search_for_a_lower_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a quick plan keeps to asks for the bounds of a few orders; a smaller room for itself and for these; only
+    without a room is the arena pushed down. A plan that needs no more than a room is found again for that room."""
+    asked, real, counts = list[int](), choose_module.decide, list[tuple[int, ...]]()
     monkeypatch.setattr(choose_module, "decide", lambda *given: (asked.append(1), real(*given))[1])
     for seed in range(12):
         graph, kept = random_graph(seed, 200, mixed=True)
         options = PlanOptions(keep=(kept,), deterministic_time=0.2)
-        quick, found = plan_memory(graph, replace(options, effort="quick")).arena_bytes, list[int]()
-        for room in (quick, quick - 8):
+        quick = plan_memory(graph, replace(options, effort="quick")).arena_bytes
+        rooms, found, numbers = (quick, quick - 8, None), list[int](), list[int]()
+        for room in rooms:
             asked.clear()
             found.append(plan_memory(graph, replace(options, capacity_bytes=room)).arena_bytes)
-            counts.append((room, len(asked)))
-        assert found[0] <= quick and found[1] <= quick
-        most = max(most, counts[-2][1])
-    assert most <= choose_module.SOLVER_TRIES < max(count for _, count in counts)
+            numbers.append(len(asked))
+        counts.append(tuple(numbers))
+        assert max(found) <= quick
+        assert plan_memory(graph, replace(options, capacity_bytes=found[1])).arena_bytes <= found[1]
+    of_quick, of_less, of_none = (max(each) for each in zip(*counts, strict=True))
+    most = choose_module.SOLVER_TRIES
+    assert of_quick <= most and of_less <= 2 * most < of_none, counts
 
 
 def test_rough_plans_are_plans_of_the_same_graphs() -> None:

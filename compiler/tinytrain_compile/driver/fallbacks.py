@@ -40,6 +40,10 @@ FEW_NODES = 116
 """Nodes up to which second runs row by row are always looked for, which takes as long as some 25 quick plans, and
 streams always with care."""
 
+MANY_NODES = 1500
+"""Nodes above which a search over many updates does without second runs unless they are asked for: looking for them
+takes many times what planning does, for each update."""
+
 LEAST_SAVED = 0.05
 """Of the arena, that --stream auto must save where no --arena is given: rows cost a little time."""
 
@@ -219,7 +223,8 @@ def _optimised(
 def _least(graph: Graph, settings: PlanOptions, means: Means) -> tuple[Planned, tuple[Attempt, ...]]:
     """The least extra time, one attempt after the other."""
     share = FALLBACK_SHARE if means.remat is None else None
-    asked = RematOptions(means.remat or "auto", share, means.smallest)
+    search = "auto" if means.smallest or len(graph.nodes) <= MANY_NODES else "off"
+    asked = RematOptions(means.remat or search, share, means.smallest)
     planned, room = plan_with_remat(graph, settings, asked), settings.capacity_bytes
     again = planned if planned.plan.remat is not None else planned.refused
     alone = planned.plan.remat.arena_without_bytes if planned.plan.remat is not None else planned.plan.arena_bytes

@@ -356,9 +356,11 @@ def needed_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
         for event, amount in row.terms:
             amounts[place, columns[event]] = amount
     amounts = amounts[:, (amounts != amounts[:1]).any(axis=0)]  # most of a row is the state, which all have
-    left = np.ones(len(rows), dtype=np.bool_)
+    last = {(amounts[place].tobytes(), row.only_if): place for place, row in enumerate(rows)}
+    left = np.zeros(len(rows), dtype=np.bool_)
+    left[list(last.values())] = True  # steps of a deep frozen part are all alike
     sums = [sum(amount for _, amount in row.terms) + row.base for row in rows]
-    for place in sorted(range(len(rows)), key=lambda place: (sums[place], place)):
+    for place in sorted(last.values(), key=lambda place: (sums[place], place)):
         event = rows[place].only_if
         for other in map(int, np.flatnonzero(left & (amounts >= amounts[place]).all(axis=1))):
             whenever = rows[other].only_if

@@ -48,6 +48,8 @@ times that where each plan is a search (--optimise, --remat min, further memorie
 many there must be room, or it is not begun."""
 FEW_SCHEMES, FEW_TIMES = 1296, 8
 """As many schemes as four layers of six ways have are ruled out to the end, as far as so many times that goes."""
+MOST_LAYERS = 200
+"""Layers that are looked at, from the back: a model of all of them grows with the square of their number."""
 SUFFIX_TRIES = 4
 """Suffixes of more gain that are planned at the end."""
 MORE_BYTES = 10_240
@@ -72,7 +74,7 @@ class Search:
     up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; refused:
     what has none that fits. likely: what has no full plan yet,
     and whether it surely fits. best, candidate: what does.
-    bound: of the gain of anything that fits.
+    bound: of the gain of anything that fits; beyond: what layers that are not looked at may add to it.
     """
 
     planner: Planner
@@ -80,6 +82,7 @@ class Search:
     model: UpdateModel
     whole: UpdateModel
     flash: FlashLimit
+    beyond: int = 0
     short: tuple[int, int] = (0, 0)
     slow: int = 0
     lost: int = 0
@@ -274,7 +277,7 @@ class Search:
             self.model, self.short, self.slow, self.lost = self.whole, (0, 0), 0, 0
         label = _suffix(self.whole, self.best) or SCHEME
         gain = self.whole.gain(self.best)
-        best = gain if self.bound is None else max(self.bound, gain)
+        best = self.beyond + (gain if self.bound is None else max(self.bound, gain))
         head = f"Chosen by tinytrain-compile --update auto; gains: {self.gains.said}."
         entries = [item.ways[way].entry for item, way in zip(self.whole.layers, self.best, strict=True)]
         candidate = replace(self.candidate, update=replace(self.candidate.update, label=label))
@@ -309,7 +312,7 @@ class Search:
 
 def _suffix(model: UpdateModel, selection: Selection) -> str | None:
     """last:N if that is what a selection trains."""
-    whole = [way == len(item.ways) - 1 for item, way in zip(model.layers, selection, strict=True)]
+    whole = [0 < way == len(item.ways) - 1 for item, way in zip(model.layers, selection, strict=True)]
     depth = next((count for count, one in enumerate(reversed(whole)) if not one), len(whole))
     return f"last:{depth}" if depth and not any(selection[: len(selection) - depth]) else None
 
@@ -340,6 +343,7 @@ def best_choice(
 
     copies: further ways to train a layer, worth less by their errors. flash: what is known of that limit.
     """
+    layer_count = min(layer_count, MOST_LAYERS)
     every = with_copies(layer_ways(planner.model.graph, gains), copies or {}, gains)
     search = _looked_at(planner, every, gains, layer_count, flash or flash_limit(planner))
     search.run()
@@ -370,7 +374,9 @@ def _looked_at(
     """
     depths = dict.fromkeys(max(1, layer_count * part // DEPTH_PARTS) for part in DEPTHS)
     whole = build_update_model(planner, _last(every, layer_count))
-    found, first = list[Search](), Search(planner, gains, whole, whole, flash)
+    unlooked = every[len(every) - planner.layer_count : len(every) - layer_count]
+    beyond = sum(max(way.gain for way in one.ways) for one in unlooked)
+    found, first = list[Search](), Search(planner, gains, whole, whole, flash, beyond)
     for depth in depths:
         if depth * SHALLOW < layer_count and any(first.likely.values()):
             break  # few layers, and something fits

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.update_flash import FlashLimit, flash_limit
-from tinytrain_compile.driver.update_rounds import best_choice, near_limits
+from tinytrain_compile.driver.update_rounds import MOST_LAYERS, best_choice, near_limits
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.sparse import PRIOR, GainTable, read_gains
 
@@ -69,7 +69,8 @@ def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
     get a full plan, the deepest first. So: log2 N quick plans with help, N without, and LIKELY_TRIES + NEAR_TRIES + 1
     full ones (one more for each depth whose full plan needs more than its quick one, as second runs may).
     """
-    depth, found = _by_bisection(planner, layer_count), None
+    layer_count, found = min(layer_count, MOST_LAYERS), None
+    depth = _by_bisection(planner, layer_count)
     likely, near = _deeper(planner, depth, layer_count)
     for tries in (likely[:LIKELY_TRIES], near[:NEAR_TRIES]):
         for deeper in tries:

@@ -125,10 +125,11 @@ def _search(
     """The solver, on rivals in rising order of peak.
 
     First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
-    (a minimisation from a greedy start takes many times longer and often ends above). Then the decision at the room
-    that the user gave, while nothing fits it. What is still open is minimised, then pushed down until the decision
-    fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan. kept: the room is
-    kept to without this, so only the decisions at the bounds are asked.
+    (a minimisation from a greedy start takes many times longer and often ends above). Where the room that the user
+    gave is not kept to yet, the decision at that room goes before it: what is not found for the room is not found for
+    less. What is still open is minimised. Then a room has been asked for often enough; without one the best is pushed
+    down until the decision fails: so that an arena one byte smaller than a plan's does not suddenly have a better plan.
+    kept: the room is kept to without this.
     """
     # Imported here: loading ortools takes most of a second, which quick plans and --help do not have.
     from tinytrain_compile.plan.cpsat import minimise
@@ -138,20 +139,20 @@ def _search(
     for rival in rivals[:SOLVER_TRIES]:
         if rival.peak_bytes >= best.top_bytes:
             break
-        limits = [rival.peak_bytes]
         if room_bytes is not None and rival.peak_bytes < room_bytes < best.top_bytes:
-            limits.append(room_bytes)
-        for limit in limits:
-            found = _below(rival, limit, options)
-            if found is not None:
-                best = min(best, found, key=lambda item: item.top_bytes)
-                break
-    if kept:
+            within = _below(rival, room_bytes, options)
+            if within is None:
+                continue
+            best = within
+        best = min(best, _below(rival, rival.peak_bytes, options) or best, key=lambda item: item.top_bytes)
+    if kept or (room_bytes is not None and best.top_bytes <= room_bytes):
         return best
     rival = rivals[0] if best.placement.proven else best
     if rival.peak_bytes < best.top_bytes:
         lower = minimise(rival.packing, rival.placement, units * MINIMISE_SHARE, seed)
         best = min(best, replace(rival, placement=lower), key=lambda item: item.top_bytes)
+    if room_bytes is not None:
+        return best
     best = _push_down(best, rivals[:SOLVER_TRIES], options)
     if best.top_bytes > rivals[0].peak_bytes:
         best = _push_down(best, _variants(model, rivals[0], best.top_bytes, options), options)

@@ -88,7 +88,8 @@ def _quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
 def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
     """Order of execution and address of every buffer, checked by `validate_plan`.
 
-    Always returns the lowest plan found, whether or not it fits `options.capacity_bytes`. With effort "full" the arena
+    Returns the lowest plan found, whether or not it fits `options.capacity_bytes`; where it does, and where orders and
+    places that might were looked at, nothing lower is searched. With effort "full" the arena
     is never larger than with "quick" (a candidate that was priced quickly and fits will fit). Raises PlanError if
     the graph cannot be run safely in any order.
     """

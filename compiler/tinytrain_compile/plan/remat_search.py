@@ -27,6 +27,9 @@ TRIED_PER_ROUND = 24
 GREEDY_EVENTS = 2_000_000
 """Events that the greedy start may price: on deep networks checkpoints are a better start, and come much sooner."""
 
+FEWER_EVENTS = 1_000_000
+"""Events that may be priced to leave out second runs, the dearest first, that a budget does not need."""
+
 
 @dataclass(frozen=True)
 class RematChoice:
@@ -122,12 +125,18 @@ def _with_ancestors(problem: Problem, storage: int, chosen: frozenset[int]) -> f
 
 def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) -> frozenset[int]:
     """Without the storages that are not needed, dearest first."""
-    for storage in sorted(chosen, key=lambda item: (-problem.again[item].cost, item)):
+    for storage in _dearest(problem, chosen):
         fewer = chosen - {storage}
         decision = stages_of(problem, fewer)
         if excess(problem, decision, budget) <= left:
             chosen = fewer
     return chosen
+
+
+def _dearest(problem: Problem, storages: Iterable[int]) -> list[int]:
+    """The dearest second runs first, as many as there is work for: a profile without each of them is made."""
+    dearest = sorted(storages, key=lambda item: (-problem.again[item].cost, item))
+    return dearest[: FEWER_EVENTS // max(1, len(problem.operations))]
 
 
 # ---- below a budget --------------------------------------------------------------------------------------------------
@@ -232,7 +241,7 @@ def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, optio
 
 def _thinned(problem: Problem, decision: dict[int, int], budget: int) -> dict[int, int]:
     """Without second runs that the budget does not need, dearest first."""
-    for storage in sorted(decision, key=lambda item: (-problem.again[item].cost, item)):
+    for storage in _dearest(problem, decision):
         fewer = {other: stage for other, stage in decision.items() if other != storage}
         if peak_of(problem, fewer) <= budget:
             decision = fewer

@@ -1,0 +1,63 @@
+"""--update auto of networks of very many layers: what is left out, and that nothing is claimed of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from testing import models
+from tests.e2e.broken import write
+from tinytrain_compile.driver import fallbacks, update_rounds
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.external_kernels import Externals
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.sparse import PRIOR, UNITS, gain_of_plan, resolve_update
+from tinytrain_compile.target import load_target
+
+
+def planner(path: Path, **options: object) -> Planner:
+    asked = CompileOptions(model=path, **options)  # type: ignore[arg-type]
+    return Planner(load_model(path, FrontendOptions()), asked, load_target("cortex-m7"), Externals())
+
+
+def chain(layers: int) -> onnx.ModelProto:
+    """Dense layers of eight, with a Relu behind each."""
+    net = models.Network("chain", "float[1,8] x", "float[1,8] y", seed=1)
+    value = "x"
+    for index in range(layers):
+        value = net.relu(net.dense(f"fc{index}", value, 8, 8))
+    net.node("tail", f"y = Identity ({value})")
+    return net.model()
+
+
+def test_the_layers_of_the_end_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What those in front of them may gain stays in the bound, so that nothing counts as proven; all of those that are
+    looked at go by their name."""
+    path = Path(write(chain(6), tmp_path))
+    room = planner(path).exact("last:4").plan.arena_bytes
+    asked = planner(path, arena_bytes=room)
+    known = search_update(asked, asked.layer_count).choice.update
+    assert known is not None
+    monkeypatch.setattr(update_rounds, "MOST_LAYERS", 2)
+    found = search_update(planner(path, arena_bytes=room), asked.layer_count)
+    choice = found.choice.update
+    assert found.label == "auto: last:2" and choice is not None and not choice.proven
+    every = gain_of_plan(asked.model.graph, resolve_update(asked.model.graph, "last:6"), PRIOR)
+    assert choice.gain < known.gain < choice.best_gain == every / UNITS
+
+
+def test_a_search_in_a_large_graph_does_without_second_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for them for each of many updates takes too long; what is asked for by name gets them."""
+    path = Path(write(models.resnet8(channels=4, size=8, classes=4), tmp_path))
+    alone = {"stream": "off"}
+    without = planner(path, remat="off", **alone).exact("all").plan.arena_bytes
+    limit = {**alone, "arena_bytes": without - 64}
+    found = planner(path, **limit).fitting("all")
+    assert found is not None and found.plan.remat is not None
+    monkeypatch.setattr(fallbacks, "MANY_NODES", 10)
+    assert planner(path, **limit).fitting("all") is None
+    assert planner(path, **limit).exact("all").plan.remat is not None
