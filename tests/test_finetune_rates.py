@@ -68,6 +68,24 @@ def test_rates_outside_of_the_first_are_tried_while_they_are_better(own: Path, m
     assert len(found_by(own, Effort(6, 3, clips=(0.0,), jobs=1)).rounds[0]) == 7 + search.MORE_RATES
 
 
+@pytest.mark.parametrize(("gain", "clip"), [(0.3, 1.0), (0.02, 0.0), (-0.3, 0.0)])
+def test_clipping_has_to_be_better_than_chance_makes_it(
+    gain: float, clip: float, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is best without it is always compared, though the first round has many rates that are better with it."""
+
+    def learned(_builds: Any, runs: Sequence[LearningRun], _jobs: int, told: Any) -> list[Curve]:
+        found = [Curve((Score(9.0, 0.1), Score(1.0, 0.5 + gain * (run.build == 1))), (), 9) for run in runs]
+        for index, curve in enumerate(found):
+            told(index, curve)
+        return found
+
+    monkeypatch.setattr(search, "learn_all", learned)
+    found = found_by(own, Effort(6, 3, jobs=1))
+    assert {one.clip for one in found.rounds[1]} >= {0.0, clip}
+    assert found.chosen.clip == clip and found.rate == pytest.approx(found.chosen.rate, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("accuracies", "steps"),
     [

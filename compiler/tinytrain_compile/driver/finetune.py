@@ -237,20 +237,30 @@ class _Search:
         epochs, seeds = self.effort.epochs, self.effort.seeds
         tried = self._first_round(max(1, epochs // FIRST_SHARE))
         each, first = list(tried), tuple(tried.values())
-        best = sorted(range(len(each)), key=lambda index: first[index].best.worth, reverse=True)[:SURVIVORS]
+        ranked = sorted(range(len(each)), key=lambda index: first[index].best.worth, reverse=True)
+        best, plain = ranked[:SURVIVORS], [index for index in ranked if not first[index].clip]
+        if plain and plain[0] not in best:  # what clipping is compared with
+            best[-1] = plain[0]
         again = [each[index] for index in sorted(best)]
         second = self._round(again, min(SECOND_SEEDS, seeds), max(1, epochs // SECOND_SHARE))
-        self.taken, rate = again[max(range(len(again)), key=lambda index: second[index].best.worth)]
+        shorter = second[number := self._best(second)]
+        self.taken, rate = again[number]
         last = [(self.taken, rate * step) for step in NEXT_TO]
         third = self._round(last, seeds, epochs)
         chosen = max(third, key=lambda one: one.best.worth)
         rate = top_of(third)
-        shorter = max(second, key=lambda one: one.best.worth)
         if chosen.settles and shorter.best.worth > chosen.best.worth:  # longer trainings make it worse
             chosen, rate = shorter, shorter.rate
         rate = float(f"{rate:.4g}")  # as it is written
         learned = self._final(self.taken, rate, max(1, chosen.best_epoch))
         return Finding((first, second, third), chosen, rate, learned, _replay(learned), self.made)
+
+    def _best(self, tried: Sequence[Tried]) -> int:
+        """The best; without clipping, unless that is better by more than chance may make it."""
+        order = sorted(range(len(tried)), key=lambda index: tried[index].best.worth, reverse=True)
+        best, plain = order[0], next((index for index in order if not tried[index].clip), order[0])
+        judges = int(CHECK_SHARE * len(self.builds[0].own.x)) * tried[best].seeds
+        return best if tried[best].best.better_than(tried[plain].best, judges) else plain
 
     def _first_round(self, epochs: int) -> dict[tuple[int, float], Tried]:
         """(variant, rate) -> how it went, in order of both: FIRST_RATES, and more where the best may lie outside."""

@@ -40,6 +40,13 @@ class Score:
         """What is compared, more is better: accuracy first, where there is one, then the loss."""
         return (0.0 if self.accuracy is None else self.accuracy, -self.loss)
 
+    def better_than(self, other: Score, samples: int) -> bool:
+        """Whether by more than the standard error of an accuracy on so many samples; where there is none, at all."""
+        if self.accuracy is None or other.accuracy is None:
+            return self.worth > other.worth
+        right = (self.accuracy * samples + 1) / (samples + 2)  # never sure of none or all, by a handful
+        return self.accuracy - other.accuracy > (right * (1 - right) / max(samples, 1)) ** 0.5
+
 
 @dataclass(frozen=True)
 class Curve:
