@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -239,21 +240,23 @@ class _Collector:
             }
             if len(sizes) == 1 and self.opens(storage, node.outputs[output].name):
                 pairs.append(InPlace(storage, over, self.options.reserved(self.exact[storage])))
-        pairs += [pair for overlap in overlaps_of(node) for pair in self.overlap(index, node, overlap)]
+        times = Counter(self.storage_of.get(value.name) for value in (*node.inputs, *node.outputs))
+        pairs += [pair for overlap in overlaps_of(node) for pair in self.overlap(index, node, overlap, times)]
         return tuple(dict.fromkeys(pairs))
 
     def opens(self, storage: int, name: str) -> bool:
         """Whether a value may be the first content of a storage: with parts, the order decides which one is."""
         return self.values[storage][0] == name or name in self.parts.place
 
-    def overlap(self, index: int, node: Node, overlap: Overlap) -> Iterator[InPlace]:
-        """The pair of a declared overlap, if both are storages of their own and it saves anything."""
-        reads = [self.storage_of.get(value.name) for value in node.inputs]
+    def overlap(
+        self, index: int, node: Node, overlap: Overlap, times: Mapping[int | None, int]
+    ) -> Iterator[InPlace]:
+        """The pair of a declared overlap, if both are storages of their own and it saves anything. times: how often the
+        node reads and writes a storage."""
         source, output = node.inputs[overlap.source].name, node.outputs[overlap.output].name
         over, storage = self.storage_of.get(source), self.storage_of[output]
         # The distance says nothing about a second operand in the same memory.
-        touched = [*reads, *(self.storage_of.get(value.name) for value in node.outputs)]
-        if over is None or over == storage or touched.count(over) > 1 or touched.count(storage) > 1:
+        if over is None or over == storage or times[over] > 1 or times[storage] > 1:
             return
         if self.kinds[over] in PERSISTENT_KINDS or (index, over) in self.held:
             return
