@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -270,6 +271,39 @@ def test_scales_grow_again(tmp_path: Path) -> None:
         assert len(arrays(made)) == len(arrays(onnx.load(path)))
         path.write_bytes(made.SerializeToString())
         assert arrays(made)["w_scale"].shape == (8,)
+
+
+@pytest.mark.parametrize("zero", [0, -24])
+def test_what_is_added_keeps_one_scale(zero: int, tmp_path: Path) -> None:
+    """Of a position that learns, one scale doubles: an import takes none for each of its rows. And at most so far from
+    the zero point as int8 reaches, though the file's integers go further."""
+    made = Maker(3)
+    x, y, o = made.scale("x", 0.02, 3), made.scale("y", 0.05, -10), made.scale("o", 0.1, 0)
+    p, v, c = made.scale("p", 0.001, zero), made.weight("v", (5, 6)), made.bias("c", 5, 0.05, "v")
+    made.weights["p"] = np.full((1, 3, 6), 100 + zero, np.int8)
+    path = write(
+        made.model(f"""net (float[1, 3, 6] input) => (float[1, 5] output) {{
+        xq = QuantizeLinear(input, {x})
+        xd = DequantizeLinear(xq, {x})
+        pd = DequantizeLinear(p, {p})
+        h = Add(xd, pd)
+        yq = QuantizeLinear(h, {y})
+        yd = DequantizeLinear(yq, {y})
+        m = ReduceMean<axes=[1], keepdims=0>(yd)
+        mq = QuantizeLinear(m, {y})
+        md = DequantizeLinear(mq, {y})
+        vd = DequantizeLinear(v, {v})
+        cd = DequantizeLinear<axis=0>(c, {c})
+        g = Gemm<transB=1>(md, vd, cd)
+        oq = QuantizeLinear(g, {o})
+        output = DequantizeLinear(oq, {o})
+        }}"""),
+        tmp_path,
+    )
+    found, _ = rewritten(path, step=0.01)
+    scale = arrays(found)["p_scale"]
+    assert scale.shape == () and scale >= np.float32(0.002)
+    onnxruntime.InferenceSession(found.SerializeToString())
 
 
 def test_untied_readers_get_initializers_of_their_own(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Case:
     @property
     def writes(self) -> bool:
         """Whether a success leaves an output."""
-        return self.program == COMMAND and not {"--dry-run", "--dump-after"} & set(self.arguments)
+        return self.program in (COMMAND, "export") and not {"--dry-run", "--dump-after"} & set(self.arguments)
 
 
 @dataclass(frozen=True)

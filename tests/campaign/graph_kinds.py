@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -29,6 +31,10 @@ SANITISED = "gcc -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omi
 _TYPES = (QuantType.QInt8, QuantType.QUInt8)
 """Of activations in QOperator files; weights are int8."""
 LEVELS = ("reference", "host")
+Asked = tuple[onnx.ModelProto, list[str]]
+"""A network, and what is asked for."""
+Net = Callable[[Random, Path], Asked]
+"""Draws one; its samples are written into the folder."""
 TIMEOUT_S = 300
 
 
@@ -137,14 +143,15 @@ def _optimizer(source: Random) -> list[str]:
     return ["--optimizer", name, *said]
 
 
-def _float(source: Random, folder: Path) -> Case:
+def float_net(source: Random, _folder: Path) -> Asked:
+    """Any network and optimizer."""
     drawn = random_net(source)
     options = [*_common(source, False), *_loss(drawn, source), *_optimizer(source)]
     if any(node.op_type == "Dropout" for node in drawn.model.graph.node):
         options += ["--dropout", source.choice(("on", "on", "off"))]
     options += ["--weight-decay", "0.01"] if source.randrange(3) == 0 else []
     options += _option("--batch-norm", "keep") if source.randrange(4) == 0 else []
-    return _case(drawn.finished(drawn.model), options, source, folder)
+    return drawn.finished(drawn.model), options
 
 
 def _int8_options(source: Random) -> list[str]:
@@ -154,7 +161,7 @@ def _int8_options(source: Random) -> list[str]:
     return [*options, "--rescale", "on"] if source.randrange(4) == 0 else options
 
 
-def _calibrated(source: Random, folder: Path) -> Case:
+def calibrated_net(source: Random, folder: Path) -> Asked:
     """int8 with ranges from samples, with labels or without."""
     drawn = image_net(source) if source.randrange(3) else random_net(source)
     loss = _loss(drawn, source)
@@ -163,10 +170,10 @@ def _calibrated(source: Random, folder: Path) -> Case:
     np.savez(folder / "calib.npz", x=x * np.float32(source.choice((0.05, 1.0, 1.0, 30.0))))
     options = [*_common(source), *loss, *_int8_options(source), "--calib", "calib.npz"]
     options += ["--calib-range", "percentile"] if source.randrange(4) == 0 else []
-    return _case(drawn.finished(drawn.model), options, source, folder)
+    return drawn.finished(drawn.model), options
 
 
-def _quantised(source: Random, folder: Path) -> Case:
+def quantised_net(source: Random, _folder: Path) -> Asked:
     """A QDQ or QOperator file, as int8 or (its formats dropped) as float32."""
     drawn = image_net(source) if source.randrange(3) else random_net(source)
     with tempfile.TemporaryDirectory() as name:
@@ -177,11 +184,16 @@ def _quantised(source: Random, folder: Path) -> Case:
         model = drawn.finished(made)
     options = [*_common(source), *_loss(drawn, source)]
     options += _int8_options(source) if source.randrange(4) else ["--quant", "fp32"]
+    return model, options
+
+
+def _compiled(source: Random, folder: Path, net: Net) -> Case:
+    model, options = net(source, folder)
     return _case(model, options, source, folder)
 
 
 GRAPH_KINDS = (
-    Kind("graphs: float", 1_000, _float, least_passed=0.7),
-    Kind("graphs: int8 calibrated", 500, _calibrated, least_passed=0.7),
-    Kind("graphs: int8 QDQ", 500, _quantised, least_passed=0.7),
+    Kind("graphs: float", 1_000, partial(_compiled, net=float_net), least_passed=0.7),
+    Kind("graphs: int8 calibrated", 500, partial(_compiled, net=calibrated_net), least_passed=0.7),
+    Kind("graphs: int8 QDQ", 500, partial(_compiled, net=quantised_net), least_passed=0.7),
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from tests.campaign.cases import Kind
 from tests.campaign.chain_kinds import CHAIN_KINDS
 from tests.campaign.checkpoint_kinds import CHECKPOINT_KINDS
+from tests.campaign.export_kinds import EXPORT_KINDS
 from tests.campaign.file_kinds import FILE_KINDS
 from tests.campaign.graph_kinds import GRAPH_KINDS
 from tests.campaign.model_kinds import MODEL_KINDS
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (*MODEL_KINDS, *GRAPH_KINDS, *CHAIN_KINDS, *CHECKPOINT_KINDS, *FILE_KINDS)
+    kind.name: kind
+    for kind in (*MODEL_KINDS, *GRAPH_KINDS, *CHAIN_KINDS, *CHECKPOINT_KINDS, *EXPORT_KINDS, *FILE_KINDS)
 }

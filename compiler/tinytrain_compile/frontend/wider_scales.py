@@ -18,20 +18,40 @@ from tinytrain_compile.ir.imported import ParameterSource, StoredTensor
 from tinytrain_compile.ir.types import Array
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
+_MOVES = ("Transpose", "Reshape", "Identity")
 _PER_CHANNEL = 13
 """The first opset whose DequantizeLinear has scales for channels."""
 
 
-def doublings(stored: StoredTensor, real: Array, source: ParameterSource) -> Array:
-    """How often each output channel's scale has to double for these numbers; in a shape that broadcasts with them."""
-    limits = np.iinfo(stored.kind)
+def doublings(graph: onnx.GraphProto, stored: StoredTensor, real: Array, source: ParameterSource) -> Array:
+    """How often each output channel's scale has to double for these numbers; in a shape that broadcasts with them.
+
+    What is no weight of a layer (a position that is added) has one scale for all, or all of its scales double. From its zero point a number may be as far as int8 reaches from 0: what is further is not imported again.
+    """
+    limits, device = np.iinfo(stored.kind), np.iinfo(np.int8)
+    low, high = np.maximum(limits.min - stored.zero, device.min), np.minimum(limits.max - stored.zero, device.max)
     count = real.astype(np.float64) / stored.scale
-    over = np.maximum(
-        count / (limits.max - stored.zero + 0.5), count / np.minimum(limits.min - stored.zero - 0.5, -0.5)
-    )
-    axis = _channel_axis(source)
+    over = np.maximum(count / (high + 0.5), count / np.minimum(low - 0.5, -0.5))
+    axis = _channel_axis(source) if _of_layers(graph, stored) else None
     largest = over.max(axis=tuple(other for other in range(over.ndim) if other != axis), keepdims=True)
     return np.maximum(np.ceil(np.log2(np.maximum(largest, 1.0))), 0).astype(np.int64)
+
+
+def _of_layers(graph: onnx.GraphProto, stored: StoredTensor) -> bool:
+    """Whether layers alone read a tensor, behind what dequantises and moves it: these have a scale for each channel."""
+    nodes = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] == stored.name]
+    shown = _shown(graph, nodes)
+    readers = [node for node in graph.node if shown.intersection(node.input) and node.op_type not in _MOVES]
+    return all(node.op_type in (*_LAYERS, "MatMul") and not shown.intersection(node.input[2:]) for node in readers)
+
+
+def _shown(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> set[str]:
+    """What nodes make, and what only moves that."""
+    shown = {node.output[0] for node in nodes}
+    for node in graph.node:
+        if node.op_type in _MOVES and node.input[0] in shown:
+            shown.add(node.output[0])
+    return shown
 
 
 def _channel_axis(source: ParameterSource) -> int:
@@ -70,13 +90,14 @@ def _with_scale(
         del node.input[1:]
     _drop_unread(graph, old)
     names = [_unused(graph, f"{stored.name}_{what}") for what in ("scale", "zero_point")]
-    arrays = (scale.reshape(-1).astype(np.float32), zero.reshape(-1).astype(stored.kind))
+    shape = (-1,) if scale.size > 1 else ()
+    arrays = (scale.reshape(shape).astype(np.float32), zero.reshape(shape).astype(stored.kind))
     graph.initializer.extend(numpy_helper.from_array(a, name) for a, name in zip(arrays, names, strict=True))
     for node in nodes:
         node.input.extend(names)
         kept = [attribute for attribute in node.attribute if attribute.name != "axis"]
         del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("axis", axis)])
+        node.attribute.extend([*kept, helper.make_attribute("axis", axis)] if scale.size > 1 else kept)
     return replace(stored, scale=scale, zero=zero)
 
 
@@ -98,10 +119,8 @@ def _unused(graph: onnx.GraphProto, name: str) -> str:
 def _biases(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes that dequantise the biases of the layers that read a weight, also behind what only moves it."""
     makers = {name: node for node in graph.node for name in node.output}
-    shown = {node.output[0] for node in nodes}
+    shown = _shown(graph, nodes)
     for node in graph.node:
-        if node.op_type in ("Transpose", "Reshape", "Identity") and node.input[0] in shown:
-            shown.add(node.output[0])
         if node.op_type in _LAYERS and node.input[1] in shown and len(node.input) > 2:
             maker = makers.get(node.input[2])
             if maker is not None and maker.op_type == "DequantizeLinear":

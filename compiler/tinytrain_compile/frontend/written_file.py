@@ -82,7 +82,7 @@ class _File:
         name, stored = source.tensor.name, source.tensor.stored
         if stored is None or stored.kind == "int32":
             return
-        twice = doublings(stored, numbers, source)
+        twice = doublings(self._proto.graph, stored, numbers, source)
         if twice.any():
             found = widened(self._proto.graph, self._opset, stored, twice)
             self._wider.update({each.name: each for each in found})
