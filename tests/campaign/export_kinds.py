@@ -5,6 +5,7 @@ onnxruntime, which shares no code with us, judges the outputs; compiled again, t
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -47,6 +48,13 @@ def _case(source: Random, folder: Path, net: Net) -> Case:
 
 def _run(rate: str, *words: str) -> Outcome:
     """PASS, the refusal of a compilation, or an AssertionError with what differs."""
+    try:
+        return _compared(rate, *words)
+    finally:
+        gc.collect()  # libraries live as long as what was compiled
+
+
+def _compared(rate: str, *words: str) -> Outcome:
     options = ("--verify", "none", "--target", "cortex-m7", *words)
     try:
         first = _compiled(NET, options)
