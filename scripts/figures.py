@@ -1,7 +1,7 @@
 """The table of README: what each model takes and what came out, as Markdown.
 
 Everything is compiled for a Cortex-M7 and checked in QEMU. The examples train on the host for the last column (run.py
-shows that QEMU computes the same bytes); the three large networks train the steps of the check.
+shows that QEMU computes the same bytes); the large network, in float32 and in int8, trains the steps of the check.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> None:
     print(row(EXAMPLES / "digits" / "digits.onnx", ("--arena", "256KB"), digits_outcome()), flush=True)
     int8 = ("--arena", "256KB", "--quant", "int8", "--calib", str(EXAMPLES / "digits" / "calib.npz"))
     print(row(EXAMPLES / "digits" / "digits.onnx", int8, digits_outcome("int8")), flush=True)
-    for name in MODELS if (SHARED / "models").is_dir() else ():
+    for name in MODELS[:1] if (SHARED / "models").is_dir() else ():
         print(row(SHARED / "models" / f"{name}.onnx", SETTINGS[0]), flush=True)
     for name, scheme, arena in INT8 if (SHARED / "models").is_dir() else ():
         flags = ("--quant", "int8", "--update", str(SCHEMES / scheme), "--arena", arena)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from tinytrain_compile.driver import code
 from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.verify.objects import VARIABLE
 
+gc.set_threshold(100_000, 50, 1_000)  # looking for cycles among all that tests keep takes a twentieth of their time
 GOLDEN = Path(__file__).parent / "golden"
 
 
