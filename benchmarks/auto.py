@@ -2,7 +2,8 @@
 
 Plans alone, with int8 for the networks (ten classes) as the command line makes them for a Cortex-M7.
 
-* sweep: arenas in steps; what is chosen is planned in full, so it fits, or it is proven that nothing does.
+* sweep: arenas in steps (of two very deep networks one); what is chosen is planned in full, so it fits, or it is proven
+  that nothing does.
 * schemes: hand-made schemes, each at the arena that its own plan needs: `auto` must gain at least as much by the same
   table of gains, and reach at least three quarters as deep.
 * published: two published rules, each of their schemes at the arena that it needs; `auto` must gain at least as much.
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Record
+from testing.models import Network
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates import AUTO, Planner
 from tinytrain_compile.driver.external_kernels import Externals
@@ -53,8 +55,11 @@ SMALL = {
     "tied_ae": (SHARED / "zoo/torch-ts/tied_ae.onnx", (0.25, 0.5, 2, 2.25)),
 }
 """Float32: file, and four arenas in kilobytes."""
+DENSE = {"dense-400": 400, "dense-1800": 1800}
+"""Layers of 16 with a Relu behind each, in float32: training graphs of 2,200 and 9,900 nodes."""
+DENSE_ARENAS = (256,)
 TARGET = "cortex-m7"
-RUN = dict.fromkeys(NETWORKS, (96, 256))
+RUN = {**dict.fromkeys(NETWORKS, (96, 256)), **dict.fromkeys(DENSE, ())}
 """Arenas of the networks whose choice is run in QEMU; of the small ones all are."""
 REFUSALS = 200
 """Updates whose own bound is looked at to prove that nothing fits, at most."""
@@ -129,8 +134,21 @@ def nothing_fits(planner: Planner) -> bool:
     return False
 
 
+def dense(name: str) -> Path:
+    """The file of one of DENSE."""
+    path = Path(tempfile.gettempdir()) / f"{name}.onnx"
+    net, value = Network("dense", "float[1, 16] x", "float[1, 4] y", seed=3), "x"
+    for layer in range(DENSE[name]):
+        value = net.relu(net.dense(f"fc{layer}", value, 16, 16))
+    net.node("tail", f"y = Identity ({net.dense('out', value, 16, 4)})")
+    path.write_bytes(net.model().SerializeToString())
+    return path
+
+
 def case_of(name: str) -> Case:
-    """One of NETWORKS, int8 with ten classes, or of SMALL."""
+    """One of NETWORKS, int8 with ten classes, or of SMALL or DENSE."""
+    if name in DENSE:
+        return Case(name, CompileOptions(dense(name), quant="fp32"))
     if name in SMALL:
         return Case(name, CompileOptions(SMALL[name][0], quant="fp32"))
     return Case(name, CompileOptions(SHARED / "models" / f"{name}-qdq.onnx", classes=10, quant="int8"))
@@ -138,7 +156,7 @@ def case_of(name: str) -> Case:
 
 def sizes_of(name: str) -> Sequence[float]:
     """Arenas of a sweep in kilobytes."""
-    return SMALL[name][1] if name in SMALL else ARENAS
+    return SMALL[name][1] if name in SMALL else DENSE_ARENAS if name in DENSE else ARENAS
 
 
 def chosen(name: str, **options: Any) -> Outcome:
@@ -233,7 +251,7 @@ def main() -> int:
     given = parser.parse_args()
     record, missed = Record(given.keep), 0
     parts = [part for part in given.what if part in PARTS] or list(PARTS)
-    names = [name for name in given.what if name not in PARTS] or [*NETWORKS, *SMALL]
+    names = [name for name in given.what if name not in PARTS] or [*NETWORKS, *SMALL, *DENSE]
     print(f"{'network':15} {'--arena':>10} {'used':>9} {'gain':>8} {'at most':>8} lay. deep {'params':>9}  CPU s")
     for part in parts:
         print(f"# {part}", flush=True)

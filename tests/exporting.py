@@ -20,6 +20,7 @@ from tinytrain_compile.ir.types import Array
 def outputs(model: bytes, x: Array, optimised: bool = False) -> Array:
     """By onnxruntime, node by node, or in its own integer kernels."""
     options: Any = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # a file may hold what no node reads
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session: Any = onnxruntime.InferenceSession(model, options)

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import onnxruntime
+import onnx
 
 from tests.campaign.cases import Case, Kind
 from tests.campaign.graph_kinds import Net, calibrated_net, float_net, quantised_net
@@ -72,10 +72,11 @@ def _compared(rate: str, *words: str) -> Outcome:
     integer, quantised = first.project.summary.train.integer, first.project.model.quantised
     if first.project.model.loss is not None:
         return Outcome(0, "PASS: an output behind labels", "")
-    if not integer and not quantised:
+    drops = any(node.op_type == "Dropout" for node in onnx.load(NET).graph.node)  # which a file may ask for by itself
+    if not integer and not quantised and not drops:
         _check_close("onnxruntime", outputs(Path(TRAINED).read_bytes(), x), known)
     else:
-        onnxruntime.InferenceSession(Path(TRAINED).read_bytes())  # a sound file for it
+        outputs(Path(TRAINED).read_bytes(), x[:1])  # a sound file for it
     if not integer and "rounded to" not in found.out:
         with _compiled(TRAINED, options).twin() as twin:
             _check_close("the file, compiled again,", twin.predict(x), known)
