@@ -26,7 +26,8 @@ _PER_CHANNEL = 13
 def doublings(graph: onnx.GraphProto, stored: StoredTensor, real: Array, source: ParameterSource) -> Array:
     """How often each output channel's scale has to double for these numbers; in a shape that broadcasts with them.
 
-    What is no weight of a layer (a position that is added) has one scale for all, or all of its scales double. From its zero point a number may be as far as int8 reaches from 0: what is further is not imported again.
+    What is no weight of a layer (a position that is added) has one scale for all, or all of its scales double. From its
+    zero point a number may be as far as int8 reaches from 0: what is further is not imported again.
     """
     limits, device = np.iinfo(stored.kind), np.iinfo(np.int8)
     low, high = np.maximum(limits.min - stored.zero, device.min), np.minimum(limits.max - stored.zero, device.max)

@@ -248,9 +248,7 @@ class _Collector:
         """Whether a value may be the first content of a storage: with parts, the order decides which one is."""
         return self.values[storage][0] == name or name in self.parts.place
 
-    def overlap(
-        self, index: int, node: Node, overlap: Overlap, times: Mapping[int | None, int]
-    ) -> Iterator[InPlace]:
+    def overlap(self, index: int, node: Node, overlap: Overlap, times: Mapping[int | None, int]) -> Iterator[InPlace]:
         """The pair of a declared overlap, if both are storages of their own and it saves anything. times: how often the
         node reads and writes a storage."""
         source, output = node.inputs[overlap.source].name, node.outputs[overlap.output].name
