@@ -306,6 +306,24 @@ def test_what_is_added_keeps_one_scale(zero: int, tmp_path: Path) -> None:
     onnxruntime.InferenceSession(found.SerializeToString())
 
 
+def test_the_norm_of_a_single_channel(tmp_path: Path) -> None:
+    """What is folded is one number then, and none less."""
+    text = """net (float[1, 2, 5, 5] input) => (float[1, 1, 5, 5] output) {
+        a = Conv(input, w)
+        output = BatchNormalization(a, g, b, m, v)
+        }"""
+    each = {"g": 0.9, "b": 0.4, "m": -0.1, "v": 2.0}
+    weights = {name: np.array([number], np.float32) for name, number in each.items()}
+    path = write(parse(text, {"w": np.full((1, 2, 1, 1), 0.5, np.float32), **weights}), tmp_path)
+    rewritten(path)
+    done, x, wanted = exported(path, update="all", loss="mse")
+    np.testing.assert_allclose(outputs(done.file.model, x), wanted, rtol=0, atol=1e-5)
+    with tt.compile(path, verify="none", update="all", loss="mse").twin() as twin:
+        before, known = twin.predict(x), twin.state_dict()
+        twin.load_state_dict(known)
+        np.testing.assert_allclose(twin.predict(x), before, rtol=0, atol=1e-6)
+
+
 def test_untied_readers_get_initializers_of_their_own(tmp_path: Path) -> None:
     text = """net (float[1, 4, 5, 5] input) => (float[1, 4, 5, 5] output) {
         a = InstanceNormalization(input, g, b)

@@ -142,14 +142,12 @@ class ParameterSource:
 
     @property
     def folded(self) -> bool:
-        """Whether a normalisation is in the parameter."""
-        return self.factor.size > 1 or self.offset.size > 1
+        """Whether a normalisation is in the parameter; of one channel it is one number too."""
+        return bool((self.factor != 1).any() or (self.offset != 0).any())
 
     def cut(self, axis: int, channels: Sequence[int]) -> ParameterSource:
         """Of some channels of the parameter."""
-        own = (self.factor, self.offset)
-        if self.folded and axis == 0:
-            own = (self.factor[list(channels)], self.offset[list(channels)])
+        own = (each[list(channels)] if each.size > 1 and axis == 0 else each for each in (self.factor, self.offset))
         return ParameterSource(self.tensor, np.take(self.places, channels, axis), *own)
 
     def in_graph(self, tensor: Array) -> Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _add_rows(model: cp_model.CpModel, taken: Sequence[Sequence[cp_model.IntVar]
     def of(event: Event) -> cp_model.LiteralT:
         if event not in events:
             parts: list[cp_model.LiteralT] = []
-            for group, pairs in groupby(sorted(event), key=itemgetter(0)):
+            for group, pairs in groupby(sorted(event), key=lambda pair: pair[0]):
                 ways = taken[group]
                 inside = [way for _, way in pairs if way < len(ways)]  # others are not looked at
                 if inside and inside == list(range(1, len(ways))):
