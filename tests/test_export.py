@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tinytrain_compile as tt
+from testing import models
 from tests.e2e.command import run
 from tests.exporting import changed, outputs
 
@@ -115,3 +116,26 @@ def test_a_clipped_build_with_a_batch(accumulate: str, tmp_path: Path) -> None:
     with compiled.twin() as twin:
         twin.save(tmp_path / "device.bin")
     run(*arguments(tmp_path, tmp_path / "trained.onnx")).check_success()
+
+
+def test_subspaces_that_decide_what_the_state_is(tmp_path: Path) -> None:
+    """A head in float32 that keeps its input in a subspace gets an error of int8, whose exponent is state."""
+    net = models.Network("net", "float[1,8] x", "float[1,2] y", seed=2)
+    first = net.dense("first", "x", 8, 4)
+    joined = net.node("join", f"joined = Mul ({first}, {first})")
+    net.node("tail", f"y = Identity ({net.dense('last', joined, 4, 2)})")
+    path, random = tmp_path / "net.onnx", np.random.default_rng(0)
+    path.write_bytes(net.model().SerializeToString())
+    x, y = (random.standard_normal((8, size)).astype(np.float32) for size in (8, 2))
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    given = {"calib": tmp_path / "data.npz", "data": tmp_path / "data.npz"}
+    options: dict[str, Any] = {"quant": "int8", "head": "fp32", "loss": "mse", "update": "all", "batch": 4}
+    compiled = tt.compile(path, verify="none", **options, **given, activations="subspace", rank_error=0.9)
+    compiled.save(tmp_path / "out")
+    with compiled.twin() as twin:
+        twin.save(tmp_path / "device.bin")
+    flags = {"checkpoint": tmp_path / "device.bin", "project": tmp_path / "out", "out": tmp_path / "trained.onnx"}
+    words = ["export", path, *(word for name, file in flags.items() for word in (f"--{name}", file))]
+    refused = run(*words, "--calib", given["calib"]).check_error("E0105", 2)
+    assert "--data" in refused.err and not (tmp_path / "trained.onnx").exists()
+    run(*words, "--calib", given["calib"], "--data", given["data"]).check_success()

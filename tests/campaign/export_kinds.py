@@ -98,7 +98,8 @@ def _compiled(model: str, words: tuple[str, ...]) -> Compiled:
 
 def _given(words: tuple[str, ...]) -> list[str]:
     """Files that an export is told again."""
-    return ["--calib", words[words.index("--calib") + 1]] if "--calib" in words else []
+    pairs = ((flag, words[words.index(flag) + 1]) for flag in ("--calib", "--data") if flag in words)
+    return [word for pair in pairs for word in pair]
 
 
 def _learned(project: Project, twin: Twin, rate: float) -> Array:

@@ -26,6 +26,7 @@ def _own_options() -> list[click.Parameter]:
         file("Output folder of the compilation.", "--project", default=Path("out"), show_default=True, metavar="DIR"),
         file("The file to write.", "-o", "--out", default=Path("trained.onnx"), show_default=True, metavar="FILE"),
         file("The file that the project was calibrated with, if it was.", "--calib", metavar="FILE.npz"),
+        file("The samples that its fixed subspaces were measured on, if it has some.", "--data", metavar="FILE.npz"),
         file("Weights of training artifacts, if the project had some.", "--weights", metavar="FILE.npz"),
         GroupedOption("common", "--force", is_flag=True, help="Overwrite the file."),
     ]
@@ -45,7 +46,7 @@ def export(**flags: Any) -> None:
     from tinytrain_compile.driver.export import export as write
     from tinytrain_compile.driver.project_options import read_project
 
-    files = {name: flags[name] for name in ("calib", "weights")}
+    files = {name: flags[name] for name in ("calib", "data", "weights")}
     options, scheme = read_project(flags["project"], files)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:

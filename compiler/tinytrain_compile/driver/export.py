@@ -18,6 +18,7 @@ from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_pr
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.frontend.written_file import WrittenFile, data_name, written_file
+from tinytrain_compile.sparse import load_scheme, scheme_text
 from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -69,7 +70,7 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
         progress("building the device for this machine", 0.6)
         library = build_library(project.bundle, find_tools(), folder)
         with Twin(Instance(library, project.bundle.interface), project.model, project.summary.train) as twin:
-            _load(twin, checkpoint)
+            _load(twin, checkpoint, "subspace" in scheme and options.data is None)
             progress("comparing the file with the device", 0.8)
             done = judged_file(project, twin, options, folder / place.path.name)
     place.write(done.file)
@@ -88,9 +89,14 @@ def judged_file(project: Project, twin: Twin, options: CompileOptions, path: Pat
 
 
 def _compiled(options: CompileOptions, scheme: str, folder: Path, progress: Progress) -> Project:
-    """The project again, without what only the board needs."""
+    """The project again, without what only the board needs; without its samples, without fixed subspaces: these are
+    no state, and in most projects nothing else that is depends on them."""
     path = folder / "scheme.toml"
     path.write_text(scheme, encoding="utf-8")
+    if options.data is None:
+        entries = load_scheme(path)
+        exact = [replace(one, activation="", ranks=()) if one.activation == "subspace" else one for one in entries]
+        path.write_text(scheme_text(exact, ""), encoding="utf-8")
     plain = replace(
         options, update=str(path), remat="off", stream="off", verify="none", given=options.given | {"update"}
     )
@@ -99,7 +105,8 @@ def _compiled(options: CompileOptions, scheme: str, folder: Path, progress: Prog
     return made
 
 
-def _load(twin: Twin, checkpoint: Path) -> None:
+def _load(twin: Twin, checkpoint: Path, without_data: bool) -> None:
+    """without_data: whether the project has subspaces of samples that were not given."""
     try:
         twin.load(checkpoint)
     except OSError as problem:
@@ -109,4 +116,5 @@ def _load(twin: Twin, checkpoint: Path) -> None:
         if problem.code != "E0105":
             raise
         way = "give a checkpoint of this project, and the model file that it was compiled from"
+        way += ", with --data if that has made its subspaces" if without_data else ""
         raise CompileError("E0105", str(checkpoint), problem.what, way) from problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -121,10 +122,18 @@ def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str
     written = None if model.loss is None else model.loss.written
     constants = dict.fromkeys((*model.graph.constants, *(() if written is None else written.constants)))
     found = tied_weights(ctx.claims(constants), trained)
-    if found & ctx.tied:
+    apart = sorted(found & ctx.tied) or _stored_once(ctx, model)
+    if apart:
         what = "it would become several parameters, which training would drive apart"
-        raise CompileError("E0504", f"weight {min(found & ctx.tied)}", what, "use it in one way, or export two weights")
+        raise CompileError("E0504", f"weight {apart[0]}", what, "use it in one way, or export two weights")
     return found
+
+
+def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
+    """Integers of a quantised file that several parameters are made of: by other scales, or moved in other ways."""
+    stored, bases = ctx.model.quantisation.constants, {source.tensor.name for source in model.sources.values()}
+    times = Counter(stored[name].root for name in bases if name in stored)
+    return sorted(root for root, count in times.items() if count > 1)
 
 
 def _outputs_left_out(model: OnnxModel, site: LossSite) -> list[str]:

@@ -27,13 +27,14 @@ class QuantisedConstant:
     """A weight, bias or table that the model stores as integers: real = (q - zero) * scale.
 
     scale: one element, or one per channel; is_bias: int32 instead of int8 (uint8 counts as int8, zero point shifted).
-    stored: the integers of the file.
+    stored: the integers of the file; root: the initializer that they are, or are moved from.
     """
 
     scale: NDArray[np.float64]
     zero: int
     is_bias: bool
     stored: StoredTensor
+    root: str
 
 
 def _no_tensors() -> Mapping[str, Quant]:

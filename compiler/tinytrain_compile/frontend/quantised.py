@@ -12,6 +12,7 @@ import numpy as np
 
 from tinytrain_compile.frontend.folding import VIEWS, fold_all
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.moved_weights import dequantised_first
 from tinytrain_compile.frontend.qoperators import in_qdq_form
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS, Quantisation, QuantisedConstant, Refusal
 from tinytrain_compile.frontend.scales import Refused, Scales, as_int8, read_scales
@@ -30,7 +31,7 @@ _WEIGHT_READERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 def unquantised(model: OnnxModel) -> OnnxModel:
     """The model without quantisation nodes, `quantisation` filled in; the model itself if it has none."""
-    model = in_qdq_form(model)
+    model = dequantised_first(in_qdq_form(model))
     if not any(node.op in QUANTISED_OPS and not node.domain for node in model.nodes):
         return model
     return _Remover(model).run()
@@ -218,7 +219,8 @@ class _Remover:
         check_finite(real, f"weight {tensor}")
         self._constants[name] = real
         held = StoredTensor(tensor, scales.kind, along, scales.zeros_along(along))
-        self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32", held)
+        root = self._sources.get(tensor, tensor)
+        self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32", held, root)
         return name
 
     def _is_weight(self, node: OnnxNode) -> bool:
@@ -236,7 +238,9 @@ class _Remover:
     def _own_name(self, fallback: str, tensor: str, scales: Scales, axis: int) -> str:
         """The initializer's own name, unless something else reads it as integers or with other scales."""
         root = self._sources.get(tensor, tensor)
-        key = (f"{tensor} {axis} {scales.kind}", scales.scale.tobytes() + scales.zero.tobytes())
+        maker, lies = self._links.maker(tensor), axis if scales.scale.size > 1 else 0
+        whole = maker is not None and maker.op == "QuantizeLinear" and maker.input(0) == root
+        key = (f"{root if whole else tensor} {lies} {scales.kind}", scales.scale.tobytes() + scales.zero.tobytes())
         readers = self._links.readers(root)
         direct = all(reader.op in QUANTISED_OPS for reader in readers) and not self._links.is_output(root)
         if (direct or len(readers) == 1) and self._owners.setdefault(root, key) == key:

@@ -14,7 +14,7 @@ from tinytrain_compile.sparse.choices import (
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
 from tinytrain_compile.sparse.rules import tables_of_gradients, tables_without_data
-from tinytrain_compile.sparse.scheme import SchemeEntry
+from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
 from tinytrain_compile.sparse.select import LOW_RANK_LAYERS, entry_updates, resolve_update, whole_only
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "gain_of_plan",
     "layer_ways",
     "layers_of",
+    "load_scheme",
     "lost_gain",
     "parameter_of",
     "read_gains",
