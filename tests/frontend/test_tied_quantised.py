@@ -13,6 +13,7 @@ import pytest
 
 import tinytrain_compile as tt
 from tests.e2e.broken import write
+from tests.exporting import exported
 from tests.frontend.models import parse
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
@@ -107,3 +108,21 @@ def test_integers_that_mean_two_weights_are_refused(tmp_path: Path) -> None:
     path = Path(write(model(before, "A", PLAIN.format("B"), W=STORED, other=np.float32(0.02)), tmp_path))
     with pytest.raises(CompileError, match=r"E0504.*weight W"):
         load_model(path, FrontendOptions())
+
+
+def test_zeros_that_an_exporter_wrote_once_are_several(tmp_path: Path) -> None:
+    """Biases of two layers, each in units of its own sums."""
+    body = """
+        A = DequantizeLinear (W, ws, wz) B = DequantizeLinear (V, ws, wz)
+        c = DequantizeLinear (zeros, one) d = DequantizeLinear (zeros, other)
+        xq = QuantizeLinear (x, s, z) xd = DequantizeLinear (xq, s, z)
+        p = Gemm (xd, A, c)
+        pq = QuantizeLinear (p, s, z) pd = DequantizeLinear (pq, s, z)
+        h = Gemm (pd, B, d)
+        y = MatMul (h, head)"""
+    scales = {"one": np.float32(0.001), "other": np.float32(0.002)}
+    arrays = {**FORMATS, **scales, "W": STORED, "V": STORED[::-1].copy(), "zeros": np.zeros(4, np.int32)}
+    path = Path(write(parse(f"net (float[1, 4] x) => (float[1, 3] y) {{ {body} }}", arrays), tmp_path))
+    assert len(load_model(path, FrontendOptions()).sources) == 5
+    with pytest.raises(CompileError, match=r"E0112.*weight zeros.*once"):
+        exported(path, update="all", loss="mse", quant="fp32")

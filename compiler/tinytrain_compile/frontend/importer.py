@@ -130,8 +130,12 @@ def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str
 
 
 def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
-    """Integers of a quantised file that several parameters are made of: by other scales, or moved in other ways."""
-    stored, bases = ctx.model.quantisation.constants, {source.tensor.name for source in model.sources.values()}
+    """Integers of a quantised file that several parameters are made of: by other scales, or moved in other ways.
+
+    But for one number throughout (zero biases), which exporters write once for whatever reads it.
+    """
+    stored, numbers = ctx.model.quantisation.constants, model.graph.constants
+    bases = {one.tensor.name for name, one in model.sources.items() if np.ptp(numbers[name], axis=None) > 0}
     times = Counter(stored[name].root for name in bases if name in stored)
     return sorted(root for root, count in times.items() if count > 1)
 

@@ -6,6 +6,7 @@ becomes an initializer in place of its node; one that the file has not (--untie,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,11 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
     if model.fresh:
         file.forget_sizes(model)
     sources = {source.tensor.name: source for source in model.sources.values()}
+    held = Counter(stored.name for each in learned if (stored := sources[each].tensor.stored) is not None)
+    for name, count in held.items():
+        if count > 1:
+            what = f"the file holds once what the device has learned as {count} weights"
+            raise CompileError("E0112", f"weight {name}", what, "write it once for each layer")
     for each, numbers in learned.items():
         file.make_room(sources[each], numbers)
     for each, numbers in learned.items():
