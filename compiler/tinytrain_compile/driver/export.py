@@ -70,7 +70,7 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
         progress("building the device for this machine", 0.6)
         library = build_library(project.bundle, find_tools(), folder)
         with Twin(Instance(library, project.bundle.interface), project.model, project.summary.train) as twin:
-            _load(twin, checkpoint, "subspace" in scheme and options.data is None)
+            _load(twin, checkpoint, 'activation = "subspace"' in scheme and options.data is None)
             progress("comparing the file with the device", 0.8)
             done = judged_file(project, twin, options, folder / place.path.name)
     place.write(done.file)
