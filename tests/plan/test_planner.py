@@ -198,7 +198,7 @@ def test_a_room_ends_the_search_for_a_lower_arena(monkeypatch: pytest.MonkeyPatc
     without a room is the arena pushed down. A plan that needs no more than a room is found again for that room."""
     asked, real, counts = list[int](), choose_module.decide, list[tuple[int, ...]]()
     monkeypatch.setattr(choose_module, "decide", lambda *given: (asked.append(1), real(*given))[1])
-    for seed in range(12):
+    for seed in range(5):
         graph, kept = random_graph(seed, 200, mixed=True)
         options = PlanOptions(keep=(kept,), deterministic_time=0.2)
         quick = plan_memory(graph, replace(options, effort="quick")).arena_bytes
