@@ -58,4 +58,5 @@ def _log_probabilities(model: ImportedModel, each: Array, axis: int) -> Array:
     if probability:
         return np.log(np.maximum(each, _LEAST))
     top = each.max(axis=-1, keepdims=True)
-    return each - top - np.log(np.exp(each - top).sum(axis=-1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # of a training that has diverged they are no numbers, and neither is this
+        return each - top - np.log(np.exp(each - top).sum(axis=-1, keepdims=True))
