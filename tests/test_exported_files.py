@@ -273,6 +273,34 @@ def test_scales_grow_again(tmp_path: Path) -> None:
         assert arrays(made)["w_scale"].shape == (8,)
 
 
+def test_a_weight_behind_any_move_has_a_scale_for_each_channel(tmp_path: Path) -> None:
+    """As that of a convolution in one dimension has, which is given a second one."""
+    made = Maker(4)
+    x, y, w = made.scale("x", 0.02, 3), made.scale("y", 0.05, -10), made.weight("w", (6, 3, 1))
+    made.weights["axes"] = np.array([3])
+    path = write(
+        made.model(f"""net (float[1, 3, 4, 4] input) => (float[1, 6, 4, 4] output) {{
+        xq = QuantizeLinear(input, {x})
+        xd = DequantizeLinear(xq, {x})
+        wd = DequantizeLinear(w, {w})
+        wu = Unsqueeze(wd, axes)
+        h = Conv(xd, wu)
+        yq = QuantizeLinear(h, {y})
+        output = DequantizeLinear(yq, {y})
+        }}"""),
+        tmp_path,
+    )
+    model = load_model(path)
+    (source,) = model.sources.values()
+    learned = source.tensor.initial.copy()
+    learned[2] *= 3  # one channel has outgrown the scale
+    out = tmp_path / "trained.onnx"
+    out.write_bytes(written_file(path, out.name, model, {source.tensor.name: learned}).model)
+    scale = arrays(onnx.load(out))["w_scale"]
+    assert scale.shape == (6,) and np.array_equal(scale[[0, 1, 3, 4, 5]], np.full(5, made.weights["w_s"]))
+    assert scale[2] > made.weights["w_s"]
+
+
 @pytest.mark.parametrize("zero", [0, -24])
 def test_what_is_added_keeps_one_scale(zero: int, tmp_path: Path) -> None:
     """Of a position that learns, one scale doubles: an import takes none for each of its rows. And at most so far from

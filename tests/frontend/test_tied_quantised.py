@@ -102,6 +102,20 @@ def test_a_shared_weight_trains_as_one(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_names_of_the_file_are_not_taken(tmp_path: Path) -> None:
+    """What is put between a DequantizeLinear and a move gets a name that the file has not."""
+    before, first, second = FORMS["transposed as integers"]
+    made = model(before, first, second, W=STORED)
+    for node in made.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["B.moved0" if name == "p" else name for name in names]
+    path = Path(write(made, tmp_path))
+    assert sorted(source.tensor.name for source in load_model(path, FrontendOptions()).sources.values()) == [
+        "W",
+        "head",
+    ]
+
+
 def test_integers_that_mean_two_weights_are_refused(tmp_path: Path) -> None:
     """By other scales they are other real numbers: one tensor of the file cannot hold what both have learned."""
     before = "A = DequantizeLinear (W, ws, wz) B = DequantizeLinear (W, other, wz)"

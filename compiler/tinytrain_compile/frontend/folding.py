@@ -37,6 +37,9 @@ attributes that onnx.reference does not look at."""
 VIEWS = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
 """Operators whose result is still the same weight to the user."""
 
+MOVES = VIEWS - {"Cast"}
+"""Those that mean the same on stored integers as on real numbers."""
+
 PARTS = frozenset(("Slice", "Split", "Gather"))
 """Operators whose result is some elements of their first input."""
 

@@ -149,6 +149,13 @@ class Links:
         return bool(tensor) and (bool(self.readers(tensor)) or self.is_output(tensor))
 
 
+def unused(name: str, constants: Mapping[str, Array], links: Links) -> str:
+    """The name, longer where the file has a tensor of that name."""
+    while name in constants or links.readers(name) or links.maker(name) is not None:
+        name += "_"
+    return name
+
+
 def reachable(nodes: Sequence[OnnxNode], outputs: Sequence[str]) -> tuple[OnnxNode, ...]:
     """The nodes that the outputs depend on, in the given order."""
     needed = set(outputs)

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from tinytrain_compile.frontend.folding import VIEWS
-from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, reachable, rewritten
-
-_MOVES = VIEWS - {"Cast"}
+from tinytrain_compile.frontend.folding import MOVES
+from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, reachable, rewritten, unused
 
 
 def dequantised_first(model: OnnxModel) -> OnnxModel:
@@ -28,8 +26,7 @@ def dequantised_first(model: OnnxModel) -> OnnxModel:
         return model
     nodes = list[OnnxNode]()
     for node in model.nodes:
-        chain = moved.get(node.name, [])
-        nodes += [node] if not chain or not _dequantises(node) else _turned(node, chain)
+        nodes += _turned(node, moved[node.name], model, links) if node.name in moved else [node]
     return replace(model, nodes=reachable(nodes, model.outputs))
 
 
@@ -40,15 +37,16 @@ def _dequantises(node: OnnxNode) -> bool:
 def _moved(node: OnnxNode, model: OnnxModel, links: Links) -> tuple[str, list[OnnxNode]]:
     """The weight that a node dequantises, and what moves it before; no moves where there is a scale per channel."""
     name, chain, scale = node.input(0), list[OnnxNode](), model.constants.get(node.input(1))
-    while (maker := links.maker(name)) is not None and maker.op in _MOVES and not maker.domain:
+    while (maker := links.maker(name)) is not None and maker.op in MOVES and not maker.domain:
         name, chain = maker.input(0), [maker, *chain]
     whole = name in model.constants and scale is not None and scale.size == 1
     return name, chain if whole else []
 
 
-def _turned(node: OnnxNode, chain: list[OnnxNode]) -> list[OnnxNode]:
+def _turned(node: OnnxNode, chain: list[OnnxNode], model: OnnxModel, links: Links) -> list[OnnxNode]:
     """The weight dequantised, then moved."""
-    outputs = [*(f"{node.output(0)}.moved{index}" for index in range(len(chain))), node.output(0)]
+    between = (f"{node.output(0)}.moved{index}" for index in range(len(chain)))
+    outputs = [*(unused(name, model.constants, links) for name in between), node.output(0)]
     made = [rewritten(node, (chain[0].input(0), *node.inputs[1:]), outputs=outputs[:1])]
     for move, before, after in zip(chain, outputs[:-1], outputs[1:], strict=True):
         again = rewritten(move, (before, *move.inputs[1:]), outputs=(after,))

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten, unused
 from tinytrain_compile.ir.types import Array
 
 _COMPUTED = re.compile(
@@ -62,13 +62,6 @@ def _name(name: str, node: OnnxNode) -> str:
     return f"{name} of {node.name}"
 
 
-def _unused(name: str, constants: Mapping[str, Array], links: Links) -> str:
-    """The name, longer where the file has a tensor of that name."""
-    while name in constants or links.readers(name) or links.maker(name) is not None:
-        name += "_"
-    return name
-
-
 def untied(model: OnnxModel) -> OnnxModel:
     """The model with an initializer for every reader of those that may have been several."""
     links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
@@ -80,7 +73,7 @@ def untied(model: OnnxModel) -> OnnxModel:
                 changed[node.name] = None
         if _is_fresh(links, name, model.constants[name]):
             for node in _further_readers(links, name):
-                now, own = changed.get(node.name) or node, _unused(_name(name, node), constants, links)
+                now, own = changed.get(node.name) or node, unused(_name(name, node), constants, links)
                 constants[own] = model.constants[name]
                 changed[node.name] = rewritten(now, [own if other == name else other for other in now.inputs])
     nodes = (changed.get(node.name, node) for node in model.nodes)
@@ -99,7 +92,7 @@ def without_copies(model: OnnxModel) -> OnnxModel:
     for name, array in floats.items():
         source = _source(name, array, floats) if _COMPUTED.fullmatch(name) else None
         if source is not None:
-            shape = _unused(f"{name}.shape", constants, links)
+            shape = unused(f"{name}.shape", constants, links)
             constants[shape] = np.array(array.shape, np.int64)
             del constants[name]
             copies[name] = source

@@ -14,11 +14,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.folding import MOVES
 from tinytrain_compile.ir.imported import ParameterSource, StoredTensor
 from tinytrain_compile.ir.types import Array
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
-_MOVES = ("Transpose", "Reshape", "Identity")
 _PER_CHANNEL = 13
 """The first opset whose DequantizeLinear has scales for channels."""
 
@@ -42,7 +42,7 @@ def _of_layers(graph: onnx.GraphProto, stored: StoredTensor) -> bool:
     """Whether layers alone read a tensor, behind what dequantises and moves it: these have a scale for each channel."""
     nodes = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] == stored.name]
     shown = _shown(graph, nodes)
-    readers = [node for node in graph.node if shown.intersection(node.input) and node.op_type not in _MOVES]
+    readers = [node for node in graph.node if shown.intersection(node.input) and node.op_type not in MOVES]
     return all(node.op_type in (*_LAYERS, "MatMul") and not shown.intersection(node.input[2:]) for node in readers)
 
 
@@ -50,7 +50,7 @@ def _shown(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> set[str]:
     """What nodes make, and what only moves that."""
     shown = {node.output[0] for node in nodes}
     for node in graph.node:
-        if node.op_type in _MOVES and node.input[0] in shown:
+        if node.op_type in MOVES and node.input[0] in shown:
             shown.add(node.output[0])
     return shown
 
