@@ -195,7 +195,7 @@ def _told(
     count = sum(how is not None for how in candidate.update.activations.values())
     why = f"{count} layers keep low-rank copies; with exact inputs the gain is {before / UNITS:.1f}"
     head = f"Chosen by tinytrain-compile --update auto --activations auto; gains: {gains.said}."
-    entries = entries_of_plan(graph, candidate.update, fixed=True)
+    entries = entries_of_plan(graph, candidate.update)
     text = scheme_text(entries, head)
     update = UpdateChoice(gains.said, gain / UNITS, every / UNITS, (*known, *rounds), text, (why,))
     attempts = (*exact.choice.attempts[:1], *candidate.choice.attempts[-1:])

@@ -66,11 +66,14 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
     """
     place.check()
     with work_folder() as folder:
-        project = _compiled(options, scheme, folder, progress)
+        path = folder / "scheme.toml"
+        path.write_text(scheme, encoding="utf-8")
+        left_out = options.data is None and _without_subspaces(path)
+        project = _compiled(options, path, progress)
         progress("building the device for this machine", 0.6)
         library = build_library(project.bundle, find_tools(), folder)
         with Twin(Instance(library, project.bundle.interface), project.model, project.summary.train) as twin:
-            _load(twin, checkpoint, 'activation = "subspace"' in scheme and options.data is None)
+            _load(twin, checkpoint, left_out)
             progress("comparing the file with the device", 0.8)
             done = judged_file(project, twin, options, folder / place.path.name)
     place.write(done.file)
@@ -88,25 +91,29 @@ def judged_file(project: Project, twin: Twin, options: CompileOptions, path: Pat
     return Exported(moved, agreement, (*written.notes, *agreement.notes), written)
 
 
-def _compiled(options: CompileOptions, scheme: str, folder: Path, progress: Progress) -> Project:
-    """The project again, without what only the board needs; without its samples, without fixed subspaces: these are
-    no state, and in most projects nothing else that is depends on them."""
-    path = folder / "scheme.toml"
-    path.write_text(scheme, encoding="utf-8")
-    if options.data is None:
-        entries = load_scheme(path)
-        exact = [replace(one, activation="", ranks=()) if one.activation == "subspace" else one for one in entries]
-        path.write_text(scheme_text(exact, ""), encoding="utf-8")
+def _without_subspaces(path: Path) -> bool:
+    """Take fixed subspaces, which samples make, out of a scheme file; whether it had any.
+
+    They are no state, and only in some int8 projects does any that is depend on them.
+    """
+    entries = load_scheme(path)
+    exact = [replace(one, activation="", ranks=()) if one.activation == "subspace" else one for one in entries]
+    path.write_text(scheme_text(exact, ""), encoding="utf-8")
+    return exact != list(entries)
+
+
+def _compiled(options: CompileOptions, scheme: Path, progress: Progress) -> Project:
+    """The project again, without what only the board needs."""
     plain = replace(
-        options, update=str(path), remat="off", stream="off", verify="none", given=options.given | {"update"}
+        options, update=str(scheme), remat="off", stream="off", verify="none", given=options.given | {"update"}
     )
     made = make_project(plain, lambda what, share: progress(what, share * 0.6))
     assert not isinstance(made, Result)
     return made
 
 
-def _load(twin: Twin, checkpoint: Path, without_data: bool) -> None:
-    """without_data: whether the project has subspaces of samples that were not given."""
+def _load(twin: Twin, checkpoint: Path, left_out: bool) -> None:
+    """left_out: whether the project has fixed subspaces and the twin has none."""
     try:
         twin.load(checkpoint)
     except OSError as problem:
@@ -116,5 +123,5 @@ def _load(twin: Twin, checkpoint: Path, without_data: bool) -> None:
         if problem.code != "E0105":
             raise
         way = "give a checkpoint of this project, and the model file that it was compiled from"
-        way += ", with --data if that has made its subspaces" if without_data else ""
+        way += ", with --data if that has made its subspaces" if left_out else ""
         raise CompileError("E0105", str(checkpoint), problem.what, way) from problem

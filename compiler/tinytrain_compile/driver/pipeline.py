@@ -302,7 +302,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         board=target.board,
         core=target.core_name,
         energy_source=target.core.pj_source,
-        scheme=scheme_text(entries_of_plan(model.graph, candidate.update, fixed=True), ""),
+        scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
         runtime=options.runtime,
         features=features,
         features_asked=options.features == "on",

@@ -79,7 +79,7 @@ def _copied(item: LayerWays, copies: Mapping[str, Sequence[LowRank]], gains: Gai
             pair for how in copies.get(item.layer.weights[0].name, ()) for pair in enumerate((how, *how.finer))
         ]
         for number, how in every_copy:
-            entry = replace(every.entry, activation=how.kind, ranks=_said_ranks(how, True))
+            entry = replace(every.entry, activation=how.kind, ranks=_said_ranks(how))
             kind = f"all, {how.kind}" + (f", finer ({number})" if number else "")
             found.append(Way(kind, entry, every.gain - lost_gain(how, alone), every.elements, how))
     return found
@@ -90,11 +90,9 @@ def lost_gain(how: LowRank | None, gain: int) -> int:
     return 0 if how is None or how.error is None else round(min(how.error, 1.0) * gain)
 
 
-def _said_ranks(how: LowRank, fixed: bool) -> tuple[int, ...]:
-    """As a scheme file has them, which has no ranks of fixed subspaces but where `fixed` says so."""
-    if how.kind == "asi":
-        return how.ranks
-    return how.ranks[:-1] if fixed else ()  # the mode of samples is whole
+def _said_ranks(how: LowRank) -> tuple[int, ...]:
+    """As a scheme file has them; fixed subspaces need the same samples when it is read."""
+    return how.ranks if how.kind == "asi" else how.ranks[:-1]  # of these the mode of samples is whole
 
 
 def _ways(layer: Layer, gains: GainTable, whole: frozenset[str], last: bool) -> tuple[Way, ...]:
@@ -143,12 +141,12 @@ def gain_of_plan(graph: Graph, plan: UpdatePlan, gains: GainTable) -> int:
     return sum(gain_of(layer, _entry_of(layer, plan), gains) for layer in layers_of(graph))
 
 
-def _entry_of(layer: Layer, plan: UpdatePlan, fixed: bool = False) -> SchemeEntry:
-    """How a plan trains a layer; fixed: as of entries_of_plan."""
+def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
+    """How a plan trains a layer."""
     bias = any(value.name in plan.updates for value in layer.biases)
     weights = [value for value in layer.weights if value.name in plan.updates]
     how = plan.activations.get(layer.weights[0].name) if weights else None
-    ranks = () if how is None else _said_ranks(how, fixed)
+    ranks = () if how is None else _said_ranks(how)
     kept = (how.kind, ranks) if how is not None and ranks else ("", ())
     piece = next((plan.updates[value.name] for value in weights if plan.updates[value.name] is not None), None)
     if piece is None:
@@ -159,12 +157,9 @@ def _entry_of(layer: Layer, plan: UpdatePlan, fixed: bool = False) -> SchemeEntr
     return SchemeEntry(layer.name, bias, piece.channels, axis, *kept)
 
 
-def entries_of_plan(graph: Graph, plan: UpdatePlan, fixed: bool = False) -> tuple[SchemeEntry, ...]:
-    """The scheme that is an update: an entry for every layer of which anything is trained.
-
-    fixed: with the ranks of fixed subspaces, which need the same samples when the scheme is read.
-    """
-    entries = (_entry_of(layer, plan, fixed) for layer in layers_of(graph))
+def entries_of_plan(graph: Graph, plan: UpdatePlan) -> tuple[SchemeEntry, ...]:
+    """The scheme that is an update: an entry for every layer of which anything is trained."""
+    entries = (_entry_of(layer, plan) for layer in layers_of(graph))
     return tuple(entry for entry in entries if entry.bias or entry.weight != 0)
 
 
