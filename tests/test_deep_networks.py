@@ -9,19 +9,10 @@ import pytest
 
 from testing import models
 from tests.e2e.broken import write
+from tests.planning import planner
 from tinytrain_compile.driver import fallbacks, update_rounds
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.update_search import search_update
-from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.sparse import PRIOR, UNITS, gain_of_plan, resolve_update
-from tinytrain_compile.target import load_target
-
-
-def planner(path: Path, **options: object) -> Planner:
-    asked = CompileOptions(model=path, **options)  # type: ignore[arg-type]
-    return Planner(load_model(path, FrontendOptions()), asked, load_target("cortex-m7"), Externals())
 
 
 def chain(layers: int) -> onnx.ModelProto:

@@ -17,10 +17,9 @@ from testing import models
 from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
+from tests.planning import planner
 from tinytrain_compile.driver import fallbacks, update_rounds
 from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.update_model import build_update_model, largest_load
 from tinytrain_compile.driver.update_rounds import (
     DEPTHS,
@@ -33,18 +32,11 @@ from tinytrain_compile.driver.update_rounds import (
     best_choice,
 )
 from tinytrain_compile.driver.update_search import search_update
-from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.plan import Planned, PlanOptions, streamed
 from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, gain_of_plan, layer_ways, resolve_update, scheme_plan
-from tinytrain_compile.target import load_target
-
-
-def planner(path: Path, **options: object) -> Planner:
-    asked = CompileOptions(model=path, **options)  # type: ignore[arg-type]
-    return Planner(load_model(path, FrontendOptions()), asked, load_target("cortex-m7"), Externals())
 
 
 def report(folder: Path) -> Any:

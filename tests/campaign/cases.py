@@ -27,7 +27,7 @@ class Case:
 
     arguments: of the command; sound: a valid input, which must PASS or be refused by one of REFUSALS; never: errors
     that it may not get; check: of the folder after a success, returns how many things it checked, AssertionError with
-    what is wrong; run: the command, or whatever else (program: its name) has these arguments and writes no files.
+    what is wrong; run: the command, or whatever else (program: its name) has these arguments.
     """
 
     arguments: tuple[str, ...]

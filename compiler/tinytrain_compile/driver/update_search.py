@@ -62,7 +62,7 @@ many of these; how many of those that need no more than that."""
 
 
 def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
-    """The largest N found for which the full plan of last:N meets the limits, with that plan; None if none is found.
+    """The largest N found, of MOST_LAYERS at most, whose full plan of last:N meets the limits, with that plan, or None.
 
     Quick plans are bisected first. But a deeper update may need less (what is kept depends on what is trained), so
     every deeper one is planned once more without help, which is cheap, and those that need little more than what fits

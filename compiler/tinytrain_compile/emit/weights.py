@@ -20,7 +20,7 @@ def array_text(data: Array) -> str:
     if data.dtype == np.float32:
         texts: Iterable[str] = (float_text(value) for value in data.ravel().tolist())
     else:
-        texts = map(str, data.ravel().astype(np.int64).tolist())
+        texts = map(str, data.ravel().tolist())
     lines: list[str] = []
     line = "   "
     for text in texts:
