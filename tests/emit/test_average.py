@@ -45,31 +45,32 @@ TRAINS: dict[str, Callable[[], TrainGraph]] = {
 }
 BOARDS = {"float32, momentum": "cortex-m0plus", "int8, fractions in some, float head": "cortex-m7"}
 
+CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+
 
 @cache
-def project(name: str) -> chain.Project:
+def project(name: str, core: str) -> chain.Project:
     parts = RuntimeParts(("average",), average_window=WINDOW)
-    return chain.project(TRAINS[name](), BOARDS.get(name, "cortex-m7"), parts=parts)
+    return chain.project(TRAINS[name](), core, parts=parts)
 
 
-def ran(name: str, board: str) -> bytes:
+def ran(name: str, core: str, mode: Mode) -> bytes:
     """What programs/average.c writes."""
-    made = project(name)
+    made = project(name, core)
     filled = fill(PROGRAM.read_text(), {"STEPS": str(STEPS), "GUARD": str(GUARD_BYTES)})
     bundle = replace(made.bundle, files={**made.bundle.files, "verify/average.c": filled})
     samples = in_slots(bundle.interface, random_samples(made.train, STEPS, 1))
     given = b"".join(x.tobytes() + y.tobytes() for x, y in zip(samples.x, samples.y, strict=True))
-    tools, core = find_tools(), load_target("cortex-m7" if board == "host" else board)
-    mode: Mode = "host" if board == "host" else "qemu"
+    tools, target = find_tools(), load_target(core)
     port = "verify/host.c" if mode == "host" else "verify/startup.c"
     with work_folder() as folder:
-        built = compile_project(bundle, core, mode, tools, folder, check_sources=("verify/average.c", port))
-        return run_image(link_project(built, core, tools), core, tools, given, timeout_s=120)
+        built = compile_project(bundle, target, mode, tools, folder, check_sources=("verify/average.c", port))
+        return run_image(link_project(built, target, tools), target, tools, given, timeout_s=120)
 
 
-def assert_is_the_twin(name: str, said: bytes) -> None:
+def assert_is_the_twin(name: str, core: str, mode: Mode) -> None:
     """Every average and both checkpoints; the averages also are what fractions say, to within float32's rounding."""
-    made = project(name)
+    made, said = project(name, core), ran(name, core, mode)
     with work_folder() as folder:
         twin = Instance(build_library(made.bundle, find_tools(), folder), made.bundle.interface)
         samples = in_slots(made.bundle.interface, random_samples(made.train, STEPS, 1))
@@ -114,14 +115,22 @@ def assert_rounded(train: TrainGraph, learned: bytes, taken: bytes, exact: dict[
 
 @pytest.mark.parametrize("name", TRAINS)
 def test_the_c_has_the_bytes_of_the_twin(name: str) -> None:
-    assert_is_the_twin(name, ran(name, "host"))
+    assert_is_the_twin(name, "cortex-m7", "host")
 
 
 @pytest.mark.qemu
 @needs_qemu
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_board_has_the_bytes_of_the_twin(name: str) -> None:
-    assert_is_the_twin(name, ran(name, BOARDS[name]))
+    assert_is_the_twin(name, BOARDS[name], "qemu")
+
+
+@pytest.mark.slow
+@needs_qemu
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("name", BOARDS)
+def test_all_boards_have_the_bytes_of_the_twin(name: str, core: str) -> None:
+    assert_is_the_twin(name, core, "qemu")
 
 
 def test_ends_of_what_weights_hold() -> None:
