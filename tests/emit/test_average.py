@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from testing import models
+from testing.ledger import TARGETS
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.delta_formula import counted, tensors
@@ -44,8 +45,6 @@ TRAINS: dict[str, Callable[[], TrainGraph]] = {
     "int8, fractions": lambda: nets.int8_train(nets.cnn(4, 2), head="int8", store="q8.8", learning_rate=0.5),
 }
 BOARDS = {"float32, momentum": "cortex-m0plus", "int8, fractions in some, float head": "cortex-m7"}
-
-CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 
 
 @cache
@@ -115,7 +114,7 @@ def assert_rounded(train: TrainGraph, learned: bytes, taken: bytes, exact: dict[
 
 @pytest.mark.parametrize("name", TRAINS)
 def test_the_c_has_the_bytes_of_the_twin(name: str) -> None:
-    assert_is_the_twin(name, "cortex-m7", "host")
+    assert_is_the_twin(name, BOARDS.get(name, "cortex-m7"), "host")
 
 
 @pytest.mark.qemu
@@ -126,8 +125,9 @@ def test_a_board_has_the_bytes_of_the_twin(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.qemu
 @needs_qemu
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", TARGETS)
 @pytest.mark.parametrize("name", BOARDS)
 def test_all_boards_have_the_bytes_of_the_twin(name: str, core: str) -> None:
     assert_is_the_twin(name, core, "qemu")
