@@ -56,76 +56,66 @@ class Outcome:
     layers: int
 
 
-def outcomes(task: str, seed: int) -> dict[tuple[str, str, float], Outcome]:
-    """Accuracy of a seed by (format, kind, budget)."""
+def outcome(task: str, seed: int, quant: str, kind: str, budget: float) -> Outcome:
+    """Of a network that was trained in one of the ways, from what a seed gives."""
     domain, recipe = FAMILIES[task].make(seed, False), FAMILIES[task].recipe
-    found = dict[tuple[str, str, float], Outcome]()
-    for quant, (kind, budget) in product(FORMATS, WAYS):
-        built = build_of(domain, quant, kind, budget, recipe)
-        train = built.project.summary.train
-        with built.twin() as twin:
-            accuracy = trained(twin, domain, recipe, RATES[task][quant], 0, seed).new
-        found[quant, kind, budget] = Outcome(accuracy, kept_bytes(train), len(train.low_rank))
-    _BUILDS.clear()
-    return found
-
-
-_BUILDS: dict[tuple[str, str, float], tt.Compiled] = {}
-"""Of one seed."""
+    built = build_of(domain, quant, kind, budget, recipe)
+    train = built.project.summary.train
+    with built.twin() as twin:
+        accuracy = trained(twin, domain, recipe, RATES[task][quant], 0, seed).new
+    return Outcome(accuracy, kept_bytes(train), len(train.low_rank))
 
 
 def build_of(domain: Domain, quant: str, kind: str, budget: float, recipe: Recipe) -> tt.Compiled:
     """A build of a task's network."""
-    key = quant, kind, budget
-    if key not in _BUILDS:
-        with tempfile.TemporaryDirectory() as folder:
-            model, own = Path(folder) / "network.onnx", Path(folder) / "own.npz"
-            model.write_bytes(domain.model)
-            np.savez(own, x=domain.own.x, y=domain.own.y.reshape(-1))
-            said: dict[str, Any] = {"calib": own} if quant == "int8" else {}
-            said |= {} if recipe.clip is None else {"clip_norm": recipe.clip}
-            said |= {} if kind == "exact" else {"activations": kind, "rank_error": budget, "data": own}
-            said |= {"batch": recipe.batch, "micro_batch": recipe.batch, "loss": "cross-entropy", "verify": "none"}
-            _BUILDS[key] = tt.compile(model, quant=quant, update="all", **said)
-    return _BUILDS[key]
+    with tempfile.TemporaryDirectory() as folder:
+        model, own = Path(folder) / "network.onnx", Path(folder) / "own.npz"
+        model.write_bytes(domain.model)
+        np.savez(own, x=domain.own.x, y=domain.own.y.reshape(-1))
+        said: dict[str, Any] = {"calib": own} if quant == "int8" else {}
+        said |= {} if recipe.clip is None else {"clip_norm": recipe.clip}
+        said |= {} if kind == "exact" else {"activations": kind, "rank_error": budget, "data": own}
+        said |= {"batch": recipe.batch, "micro_batch": recipe.batch, "loss": "cross-entropy", "verify": "none"}
+        return tt.compile(model, quant=quant, update="all", **said)
 
 
-def table(record: Record, tasks: Sequence[str], seeds: Sequence[int]) -> list[str]:
+def table(record: Record, task: str, seeds: Sequence[int], formats: Sequence[str]) -> list[str]:
     """Means, and differences to exact gradients of the same format by seed with their 95 % intervals."""
     lines = ["| task | activations | kept | layers | accuracy | less exact |", "|---|---|---|---|---|---|"]
-    for task, quant in product(tasks, FORMATS):
-        each = [record.done[key] for seed in seeds if (key := _key(task, seed)) in record.done]
-        if not each:
+    for quant, (kind, budget) in product(formats, WAYS):
+        found = {seed: record.done.get(_key(task, seed, quant, kind, budget)) for seed in seeds}
+        exact = {seed: record.done.get(_key(task, seed, quant, "exact", 0.0)) for seed in seeds}
+        both = [(one, other) for seed in seeds if (one := found[seed]) and (other := exact[seed])]
+        if not both:
             continue
-        exact = np.asarray([one[quant, "exact", 0.0].accuracy for one in each])
-        for kind, budget in WAYS:
-            found: list[Outcome] = [one[quant, kind, budget] for one in each]
-            got = np.asarray([one.accuracy for one in found])
-            less = "" if kind == "exact" or len(each) < 2 else interval(got - exact)
-            said = kind if kind == "exact" else f"{kind}, {budget:.0%}"
-            kept, layers = (float(np.mean([getattr(one, key) for one in found])) for key in ("kept_bytes", "layers"))
-            title = f"{task}, {quant}, {len(each)} seeds"
-            lines.append(f"| {title} | {said} | {kept:,.0f} B | {layers:.1f} | {got.mean():.1f} % | {less} |")
+        got, whole = (np.asarray([pair[place].accuracy for pair in both]) for place in (0, 1))
+        less = "" if kind == "exact" or len(both) < 2 else interval(got - whole)
+        said = kind if kind == "exact" else f"{kind}, {budget:.0%}"
+        kept, layers = (float(np.mean([getattr(one, key) for one, _ in both])) for key in ("kept_bytes", "layers"))
+        title = f"{task}, {quant}, {len(both)} seeds"
+        lines.append(f"| {title} | {said} | {kept:,.0f} B | {layers:.1f} | {got.mean():.1f} % | {less} |")
     return lines
 
 
-def _key(task: str, seed: int) -> tuple[str, ...]:
-    return "outcomes", task, str(seed)
+def _key(task: str, seed: int, quant: str, kind: str, budget: float) -> tuple[str, ...]:
+    return task, str(seed), quant, kind, str(budget)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Train, print."""
     parser = argparse.ArgumentParser(prog="benchmarks.activations accuracy", description=__doc__)
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--kinds", default="exact,asi,subspace")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--keep", type=Path, help="a file of what is done: called again, it goes on from there")
     given = parser.parse_args(arguments)
-    record, tasks = Record(given.keep), given.tasks.split(",")
-    for number in range(given.seeds):
-        for task in tasks:
-            seed = FAMILIES[task].first + number
-            record.once(_key(task, seed), partial(outcomes, task, seed))
-            print(f"# {task}, seed {seed}", file=sys.stderr, flush=True)
+    record, tasks, formats = Record(given.keep), given.tasks.split(","), given.formats.split(",")
+    ways = [(quant, *way) for quant, way in product(formats, WAYS) if way[0] in given.kinds.split(",")]
+    for number, task, way in product(range(given.seeds), tasks, ways):
+        seed = FAMILIES[task].first + number
+        record.once(_key(task, seed, *way), partial(outcome, task, seed, *way))
+        print(f"# {task}, seed {seed}, {', '.join(map(str, way))}", file=sys.stderr, flush=True)
     for task in tasks:
         first = FAMILIES[task].first
-        print("\n".join(table(record, (task,), range(first, first + given.seeds))), flush=True)
+        print("\n".join(table(record, task, range(first, first + given.seeds), formats)), flush=True)

@@ -277,6 +277,15 @@ static inline int32_t tt_round_even(float x)
     return (int32_t)((x + 12582912.0f) - 12582912.0f);
 }
 
+/* The nearest int32, halves away from zero, saturating; NaN gives the smallest. */
+static inline int32_t tt_rounded(float x)
+{
+    const float near = x > -2147483520.0f ? (x < 2147483520.0f ? x : 2147483520.0f) : -2147483520.0f;
+    const int32_t whole = (int32_t)near;
+    const float rest = near - (float)whole;
+    return whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0);
+}
+
 /* x within +-1024; NaN gives -1024. */
 static inline float tt_near(float x)
 {

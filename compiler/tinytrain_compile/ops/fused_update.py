@@ -13,6 +13,7 @@ from typing import TypeVar
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import clip, conv, linear, subspace, update
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, ReferenceRule, register
+from tinytrain_compile.ops.int8 import rounded
 
 T = TypeVar("T")
 
@@ -33,6 +34,9 @@ UPDATES = (
 
 LOW_RANK_UPDATES = (update.ACCUMULATE, update.SGD_UPDATE, update.MOMENTUM_UPDATE, update.ADAM_UPDATE)
 """What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
+
+INTEGER_UPDATES = (rounded.Q_ROUNDED_SUM, rounded.Q_ROUNDED_UPDATE, rounded.Q_ROUNDED_UPDATE_FINE)
+"""What takes it, from a low-rank activation, to int8 weights."""
 
 ROWS = ("rows",)
 KEPT_SUMS = 40
@@ -129,9 +133,10 @@ def _run(
     return (*rules[1]((*before, g, *after), attrs.update), *squares)
 
 
-def _kept_bytes(node: Node) -> int:
-    """Of the sums of a tile, which an update of several tensors goes over in a loop."""
-    return 4 * min(KEPT_SUMS, node.outputs[0].elements) if len(node.outputs) > 1 else 0
+def _kept_bytes(pair: Pair, node: Node) -> int:
+    """Of the sums of a tile, which an update of several tensors, or of integers, goes over in a loop."""
+    loops = len(node.outputs) > 1 or pair.update in INTEGER_UPDATES
+    return 4 * min(KEPT_SUMS, node.outputs[0].elements) if loops else 0
 
 
 def _fuse(pair: Pair) -> None:
@@ -149,7 +154,7 @@ def _fuse(pair: Pair) -> None:
             lambda arrays, attrs: _run(pair, plain, arrays, attrs),
             NonDifferentiable("updates are not part of the differentiated function"),
             FusedUpdateAttrs,
-            scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(node),
+            scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(pair, node),
             macs=lambda node: first.macs(taken_apart(node)[0]),
             exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
             inputs=(*last.inputs[: pair.place], *first.inputs, *pair.rows, *last.inputs[pair.place + 1 :]),
@@ -164,5 +169,7 @@ for _gradient in GRADIENTS:
         _fuse(Pair(_gradient, _update))
         if _update is not update.ACCUMULATE:
             _fuse(Pair(_gradient, _update, squares=True))
-for _update in LOW_RANK_UPDATES:
+for _update in (*LOW_RANK_UPDATES, *INTEGER_UPDATES):
     _fuse(Pair(subspace.SUBSPACE_GRAD_WEIGHT, _update))
+for _update in INTEGER_UPDATES:
+    _fuse(Pair(conv.CONV_GRAD_WEIGHT, _update))

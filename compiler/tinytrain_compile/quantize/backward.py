@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tinytrain_compile.ops.pool import PoolGradAttrs, always_full, overlap
 from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Mask, ShiftTables
 from tinytrain_compile.quantize.forward import Forward, IntegerLayer, pool_as_conv
+from tinytrain_compile.quantize.gradients import BiasGradient, ProductGradient, Uses
 from tinytrain_compile.quantize.state import Rewriter
 
 ADD_PROBE = -12
@@ -31,28 +32,6 @@ GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
 ADAPTIVE_UPDATES = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
 FLOAT_UPDATES = ("SgdUpdate", "MomentumUpdate", *ADAPTIVE_UPDATES)
 BIAS_READERS = (*FLOAT_UPDATES, "Accumulate", "RowSquares")
-
-
-@dataclass(frozen=True, eq=False)
-class WeightGradient:
-    """Operands of a weight gradient that has not been computed: x, error, geometry."""
-
-    x: Act
-    error: Err
-    conv: ConvAttrs
-    layer: IntegerLayer
-
-
-@dataclass(frozen=True, eq=False)
-class BiasGradient:
-    """The error whose channel sums are a bias gradient."""
-
-    error: Err
-    layer: IntegerLayer
-
-
-Uses = tuple[WeightGradient, ...] | tuple[BiasGradient, ...]
-"""What each layer that reads a parameter adds to its gradient; nearly always there is one."""
 
 
 class Backward:
@@ -128,30 +107,35 @@ class Backward:
 
     def _weight(self, node: Node) -> bool:
         x, dy = node.inputs
-        error, layer = self._error(dy), self._layer_of.get(dy.name)
-        act = self._r.forms.get(x.name)
-        if not isinstance(error, Err) or layer is None or not isinstance(act, Act):
+        known, act = self.error_of(dy), self._r.forms.get(x.name)
+        if known is None or not isinstance(act, Act):
             return False
+        error, layer = known
         if node.op == "GemmGradWeight":
-            act = replace(act, value=self._as_image(act.value, node))
-            error = replace(error, value=self._as_image(error.value, node))
+            act = replace(act, value=self.as_image(act.value, node))
+            error = replace(error, value=self.as_image(error.value, node))
             conv = ConvAttrs((1, 1))
         else:
             assert isinstance(node.attrs, ConvAttrs)
             conv = node.attrs
-        self.gradients[node.outputs[0].name] = (WeightGradient(act, error, conv, layer),)
+        self.gradients[node.outputs[0].name] = (ProductGradient(error, layer, act, conv),)
         return True
 
-    def _as_image(self, value: Value, node: Node) -> Value:
+    def error_of(self, value: Value) -> tuple[Err, IntegerLayer] | None:
+        """A gradient at a layer's output as its int8 error, and the layer; None if it has no such form."""
+        error, layer = self._error(value), self._layer_of.get(value.name)
+        return (error, layer) if isinstance(error, Err) and layer is not None else None
+
+    def as_image(self, value: Value, node: Node) -> Value:
+        """The rows of a matrix as the pixels of an image."""
         rows, columns = value.shape
         return self._r.emit("Reshape", (value,), ReshapeAttrs((1, rows, 1, columns)), node)[0]
 
     def _bias(self, node: Node) -> bool:
-        error, layer = self._error(node.inputs[0]), self._layer_of.get(node.inputs[0].name)
-        if not isinstance(error, Err) or layer is None:
-            return False
-        self.gradients[node.outputs[0].name] = (BiasGradient(error, layer),)
-        return True
+        known = self.error_of(node.inputs[0])
+        if known is not None:
+            self.gradients[node.outputs[0].name] = (BiasGradient(*known),)
+        return known is not None
 
     def _data(self, node: Node) -> bool:
         """A data gradient: in the unit that its only reader wants, or plain if there are several."""
@@ -181,7 +165,7 @@ class Backward:
         value, out = error.value, node.outputs[0]
         hw = (layer.x.value.shape[1], layer.x.value.shape[2])
         if node.op == "GemmGradInput":
-            value = self._as_image(value, node)
+            value = self.as_image(value, node)
         ratio = np.broadcast_to(1.0 / (layer.x.quant.scale[0] * np.asarray(unit)), (layer.x.value.shape[3],))
         result = self._conv_error(
             node, replace(layer.conv, bias=False), hw, replace(error, value=value), layer.parts, ratio, mask, owner

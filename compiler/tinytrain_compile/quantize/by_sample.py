@@ -1,14 +1,15 @@
 """Float gradients in an int8 graph: added up sample by sample, so that sums are the same bits for every micro-batch.
 
 Float sums depend on their order. The one node that sums a parameter's gradient over the samples is repeated for each,
-on its part of the operands, and each result is added to the running sum as it is with one sample at a time.
+on its part of the operands, and each result is added to the running sum as it is with one sample at a time. But a
+gradient in the subspaces of a low-rank copy has no part that is of one sample.
 """
 
 from __future__ import annotations
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import ReshapeAttrs, SliceAttrs
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -20,10 +21,12 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
         source = rewriter.producers.get(operand(source, "x").name)
     if count == 1 or source is None or not op_def(source.op).sums_samples(source.attrs):
         return False
+    if any(_is_product(rewriter, value) for value in operands(source).several("dy?")):
+        return False
     total = operand(node, "acc")
-    operands = [rewriter.as_float(value, node) for value in source.inputs]
+    whole = [rewriter.as_float(value, node) for value in source.inputs]
     for index in range(count):
-        parts = [_part(rewriter, value, index, count, node) for value in operands]
+        parts = [_part(rewriter, value, index, count, node) for value in whole]
         (gradient,) = rewriter.emit(source.op, parts, source.attrs, node)
         if gradient.shape != total.shape:
             (gradient,) = rewriter.emit("Reshape", (gradient,), ReshapeAttrs(total.shape), node)
@@ -38,3 +41,8 @@ def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) 
     starts, sizes = (index * rows, *(0,) * (rank - 1)), (rows, *value.shape[1:])
     (part,) = rewriter.emit("Slice", (value,), SliceAttrs(starts, (1,) * rank, sizes), like)
     return part
+
+
+def _is_product(rewriter: Rewriter, value: Value) -> bool:
+    source = rewriter.producers.get(value.name)
+    return source is not None and source.op == "ModeProduct"

@@ -1,4 +1,5 @@
-"""Integer forms of low-rank copies: they read int8 activations, and are int8 again in front of a gradient."""
+"""Integer forms of low-rank copies: they read int8 activations. In front of a gradient they are int8 again, or it is
+computed in the subspaces, in float32, and rounded."""
 
 from __future__ import annotations
 
@@ -10,15 +11,21 @@ import numpy as np
 
 from tinytrain_compile.ir.activations import KeptActivation
 from tinytrain_compile.ir.types import Array, Node, Quant, Value
-from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT
+from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT, ConvAttrs
+from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 from tinytrain_compile.ops.int8.subspace import LARGEST, QModeAttrs, QModeInt8Attrs, rows_in_int8
 from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
 from tinytrain_compile.ops.names import operand
-from tinytrain_compile.ops.subspace import ModeAttrs
-from tinytrain_compile.quantize.forms import Act
+from tinytrain_compile.ops.shape import ExpandAttrs
+from tinytrain_compile.ops.subspace import SUBSPACE_GRAD_WEIGHT, ModeAttrs
+from tinytrain_compile.quantize.backward import Backward
+from tinytrain_compile.quantize.forms import Act, Err
+from tinytrain_compile.quantize.forward import IntegerLayer
+from tinytrain_compile.quantize.gradients import FloatGradient
 from tinytrain_compile.quantize.state import Rewriter
 
 _GRADIENTS = (CONV_GRAD_WEIGHT.name, GEMM_GRAD_WEIGHT.name)
+_POINT = ConvAttrs((1, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,16 +50,26 @@ class Copies:
     float32 in any case. These copies count in steps of the activation, subspaces have no unit: so no scale appears, and
     the format of what comes back is the activation's. Of fixed subspaces every node becomes integer, where the steps of
     what is kept are known.
+
+    Where a gradient reads a core that is not expanded in all modes, errors go into subspaces in their own steps, and so
+    the gradient is in those of an exact one's int32 sums.
     """
 
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._r = rewriter
-        self._of: dict[str, Act] = {}
-        """What a value is made of, by its name: of cores, and of those that are expanded again in part."""
+    def __init__(self, rewriter: Rewriter, backward: Backward) -> None:
+        self._r, self._backward = rewriter, backward
+        self._errors: dict[str, tuple[Err, IntegerLayer]] = {}
+        """What a float32 value counts in steps of, by its name: errors in subspaces, and gradients of cores."""
+        self._of: dict[str, tuple[Act, frozenset[int]]] = {}
+        """What a value is made of, by its name, and the axes that are in subspaces: of cores, and of those that are
+        expanded again in part."""
         self._cores: dict[str, _Core] = {}
 
     def rewrite(self, node: Node) -> bool:
         """Emit the integer form of a node that reads an int8 activation, or gives it back."""
+        if node.op in _GRADIENTS:
+            return self._gradient(node)
+        if node.op == SUBSPACE_GRAD_WEIGHT.name:
+            return self._of_channels(node)
         if node.op not in ("SubspacePower", "ModeProduct"):
             return False
         x, attrs = operand(node, "x"), node.attrs
@@ -60,13 +77,16 @@ class Copies:
         if x.name in self._cores:
             self._along(node, attrs, self._cores[x.name])
             return True
+        if self._into_subspace(node, x):
+            return True
         known = self._of.get(x.name)
         if known is None:
             act = self._r.act(x, node)
             return act is not None and self._first(node, attrs, act)
-        self._of[node.outputs[0].name] = known
-        reader = self._r.only_reader(node.outputs[0])
-        return reader is not None and reader.op in _GRADIENTS and self._back(node, attrs, known)
+        act, axes = known
+        axes = axes - {attrs.axis} if attrs.expand else axes | {attrs.axis}
+        self._of[node.outputs[0].name] = act, axes
+        return not axes and self._back(node, attrs, act)
 
     def _first(self, node: Node, attrs: ModeAttrs, act: Act) -> bool:
         if not attrs.steps:
@@ -81,7 +101,7 @@ class Copies:
         (out,) = self._r.emit(f"Q{node.op}", inputs, integer, node)
         self._r.forms[node.outputs[0].name] = out
         if node.op == "ModeProduct":
-            self._of[node.outputs[0].name] = act
+            self._of[node.outputs[0].name] = act, frozenset((attrs.axis,))
         return True
 
     def _back(self, node: Node, attrs: ModeAttrs, act: Act) -> bool:
@@ -90,6 +110,65 @@ class Copies:
         (out,) = self._r.emit("QModeExpand", inputs, QModeAttrs(attrs.axis, True, zero=act.quant.zero), node)
         self._r.forms[node.outputs[0].name] = Act(out, act.quant)
         return True
+
+    # ---- gradients in subspaces -------------------------------------------------------------------------------------
+
+    def _into_subspace(self, node: Node, x: Value) -> bool:
+        """A product of an error, in its steps."""
+        known, out = self._errors.get(x.name), node.outputs[0]
+        error = self._backward.error_of(x) if known is None else None
+        if known is None and error is None:
+            return False
+        u, attrs = self._r.as_float(operand(node, "u"), node), node.attrs
+        assert isinstance(attrs, ModeAttrs)
+        if error is not None:
+            (value,) = self._r.emit("QModeProduct", (error[0].value, u), QModeAttrs(attrs.axis), node)
+        else:
+            (value,) = self._r.emit(node.op, (self._r.as_float(x, node), u), attrs, node)
+        self._r.forms[out.name], self._errors[out.name] = value, known or error
+        return True
+
+    def _gradient(self, node: Node) -> bool:
+        """The gradient of a core; where the error is float32 as well (a head's), so is the core: real numbers."""
+        x, dy = operand(node, "x"), operand(node, "dy")
+        copy, known = self._of.get(x.name), self._errors.get(dy.name) or self._backward.error_of(dy)
+        core = self._r.forms.get(x.name)
+        if copy is None or not isinstance(core, Value):
+            return False
+        if known is None:
+            real = ExpandAttrs(x.shape, scale=copy[0].quant.scale[0])
+            (self._r.forms[x.name],) = self._r.emit("Expand", (core,), real, node)
+            return False
+        error = self._r.forms[dy.name]
+        if isinstance(error, Err):
+            (error,) = self._r.emit("Dequantize", (error.value,), QuantAttrs(1.0, 0), node)
+        assert isinstance(error, Value)
+        attrs = node.attrs
+        if node.op == GEMM_GRAD_WEIGHT.name:
+            core, error, attrs = self._backward.as_image(core, node), self._backward.as_image(error, node), _POINT
+        (value,) = self._r.emit(CONV_GRAD_WEIGHT.name, (core, error), attrs, node)
+        self._end(node, value, known)
+        return True
+
+    def _of_channels(self, node: Node) -> bool:
+        """The gradient of the weight from that of a core with fewer channels."""
+        dz = operand(node, "dz")
+        known = self._errors.get(dz.name)
+        if known is None:
+            return False
+        inputs = tuple(self._r.as_float(operand(node, name), node) for name in ("dz", "u"))
+        (value,) = self._r.emit(node.op, inputs, node.attrs, node)
+        self._end(node, value, known)
+        return True
+
+    def _end(self, node: Node, value: Value, known: tuple[Err, IntegerLayer]) -> None:
+        """A gradient in the steps of an error: of the weight, unless its channels are still in a subspace."""
+        out = node.outputs[0]
+        reader = self._r.only_reader(out)
+        if reader is not None and reader.op == SUBSPACE_GRAD_WEIGHT.name:
+            self._r.forms[out.name], self._errors[out.name] = value, known
+        else:
+            self._backward.gradients[out.name] = (FloatGradient(*known, value),)
 
     # ---- fixed subspaces --------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class _Rewrite:
         self._forward = Forward(self._r, self._rescaling, floats | _used_otherwise(train.graph))
         self._backward = Backward(self._r, self._forward)
         self._losses = (IntegerLoss(self._r), TargetLoss(self._r))
-        self._copies = Copies(self._r)
+        self._copies = Copies(self._r, self._backward)
         self._updates = Updates(train, options, self._r, self._forward, self._backward)
 
     def rewrite(self) -> None:

@@ -17,20 +17,25 @@ from tinytrain_compile.ops.int8.momentum import new_exponent
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.names import operand, result
-from tinytrain_compile.ops.shape import ExpandAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import (
     ADAPTIVE_UPDATES,
     FLOAT_UPDATES,
     Backward,
-    BiasGradient,
-    Uses,
-    WeightGradient,
 )
 from tinytrain_compile.quantize.by_sample import sum_by_sample
 from tinytrain_compile.quantize.clipping import IntegerClipping
 from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
+from tinytrain_compile.quantize.gradients import (
+    BiasGradient,
+    FloatGradient,
+    ProductGradient,
+    Uses,
+    WeightGradient,
+    added_gradient,
+    stored_gradient,
+)
 from tinytrain_compile.quantize.rescale import emit_rescale
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.store import WeightStore, fine_weights, store_note
@@ -148,12 +153,16 @@ class Updates:
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
         gradient = uses[0]
-        stored = isinstance(gradient, BiasGradient) and (self.momentum is not None or self._clipping.clips)
+        plain = self.momentum is None and not self._clipping.clips
+        stored = not isinstance(gradient, ProductGradient) and not plain
         if len(uses) > 1 or stored:
-            self._apply(node, parameter, uses, [self._gradient(node, parameter, use) for use in uses])
+            self._apply(node, parameter, uses, [stored_gradient(self._r, node, parameter, use) for use in uses])
             return
         scale = self._scale(node, uses, gradient.error.exponent)
-        if isinstance(gradient, BiasGradient):
+        if isinstance(gradient, FloatGradient):
+            self._move(node, "QRoundedUpdate", (parameter, gradient.value, *scale), QWeightApplyAttrs())
+            return
+        if not isinstance(gradient, ProductGradient):
             inputs = (parameter, gradient.error.value, *scale)
             self._own(parameter, self._r.emit("QBiasUpdate", inputs, NO_ATTRS, node, self._phase)[0])
             return
@@ -162,15 +171,6 @@ class Updates:
         rows = self._move(node, "QConvUpdate" if self.momentum is None else "QConvMomentum", inputs, attrs)
         if rows is not None:
             self._squared[operand(node, "g").name] = rows, scale
-
-    def _gradient(self, node: Node, parameter: Value, use: WeightGradient | BiasGradient) -> Value:
-        """What one use adds to the gradient of a shared parameter, as an int32 tensor of its own."""
-        if isinstance(use, BiasGradient):
-            return self._r.emit("QBiasGradient", (use.error.value,), NO_ATTRS, node)[0]
-        zero = self._r.table("zero", np.zeros((1,) * len(parameter.shape), np.int32))
-        (empty,) = self._r.emit("Expand", (zero,), ExpandAttrs(parameter.shape), node)
-        attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
-        return self._r.emit("QConvSum", (empty, use.x.value, use.error.value), attrs, node)[0]
 
     def summed_together(self, node: Node, uses: Uses, sums: Sequence[Value]) -> tuple[Value, Value]:
         """(sum, exponent) of the gradients of all uses: in the parameter's unit, at the largest of their exponents."""
@@ -356,18 +356,10 @@ class Updates:
         self._r.forms[total.name] = total
         others = [replace(total, name=self._r.builder.unique(total.name)) for _ in uses[1:]]
         self._sums[name], self._totals[name] = uses, [total, *others]
-        self._sum_values[name] = [self._summed(node, *pair) for pair in zip(uses, self._totals[name], strict=True)]
+        self._r.accumulators += self._totals[name]
+        pairs = zip(uses, self._totals[name], strict=True)
+        self._sum_values[name] = [added_gradient(self._r, node, *pair) for pair in pairs]
         return True
-
-    def _summed(self, node: Node, use: WeightGradient | BiasGradient, total: Value) -> Value:
-        """The running sum of what one use adds to a gradient."""
-        self._r.accumulators.append(total)
-        if isinstance(use, BiasGradient):
-            (summed,) = self._r.emit("QBiasSum", (total, use.error.value), NO_ATTRS, node)
-        else:
-            attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
-            (summed,) = self._r.emit("QConvSum", (total, use.x.value, use.error.value), attrs, node)
-        return summed
 
     def _clear(self, node: Node) -> bool:
         name = operand(node, "acc").name

@@ -44,10 +44,11 @@ def with_low_rank(
     forward: Sequence[Node],
     wanted: Mapping[str, LowRank],
     seed: int,
-    whole: bool = False,
+    integer: bool = False,
 ) -> LowRankNodes:
     """Take the backward pass out of the builder, with other gradients of weights. wanted: by the name of a parameter's
-    gradient. whole: the gradient reads the copy after it was expanded in all modes, which is what becomes int8 again.
+    gradient. integer: of an int8 network, where a gradient may also read the copy after it was expanded in all modes,
+    which becomes int8 again: it does where that is less work, and where the copy itself is int8.
 
     Only gradients that read what the forward pass computes, or the input, are replaced: not those whose channels are
     cut out first.
@@ -64,7 +65,7 @@ def with_low_rank(
             continue
         rewrite = _Rewrite(builder, node, x, chosen[node.name], reduced, seed)
         copies = rewrite.copies(result.updates)
-        gradient = rewrite.gradient_of_expanded() if whole else rewrite.gradient()
+        gradient = rewrite.integer_gradient() if integer else rewrite.gradient()
         _insert(result.forward, x, copies)
         result.backward += gradient
         result.kept.append(rewrite.kept([*copies, *gradient]))
@@ -174,6 +175,13 @@ class _Rewrite:
             core = self._along(core, attrs, f"wide_{self._names[axis]}")
         inputs = tuple(core if value == self._x else value for value in node.inputs)
         return [*self._taken(first), replace(node, inputs=inputs)]
+
+    def integer_gradient(self) -> list[Node]:
+        """That of the two with fewer multiply-accumulates; of an int8 copy the one that gives int8 back."""
+        expanded = self.gradient_of_expanded()
+        if self._how.steps:
+            return expanded
+        return min(expanded, self.gradient(), key=lambda nodes: sum(_macs(node) for node in nodes))
 
     def _of_weight(self, core: Value, dy: Value) -> None:
         node, attrs, channels = self._node, self._node.attrs, len(self._x.shape) - 1

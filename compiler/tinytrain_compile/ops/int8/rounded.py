@@ -1,0 +1,138 @@
+"""Integer updates by a weight gradient that was computed in float32, from a low-rank copy of an int8 activation.
+
+The gradient counts in steps of the activation times units of the error, as int32 sums of exact gradients do. Rounded to
+int32 it is one of these, and everything behind it is as there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import OpDef, op_def, register
+from tinytrain_compile.ops.exact import F32
+from tinytrain_compile.ops.int8.conv import BACKWARD, QWeightApplyAttrs
+from tinytrain_compile.ops.int8.error import expect_dtypes
+from tinytrain_compile.ops.int8.steps import updated_weight
+from tinytrain_compile.ops.int8.update_fine import expect_fraction, updated_fine
+
+LARGEST = np.float32(2147483520.0)
+"""The largest float32 that is an int32."""
+
+
+def rounded(g: Array) -> Array:
+    """float32 to the nearest int32, halves away from zero, saturating (tt_rounded)."""
+    near = np.clip(g.astype(F32), -LARGEST, LARGEST)
+    whole = np.trunc(near)
+    rest = near - whole
+    return whole.astype(np.int32) + (rest >= F32(0.5)).astype(np.int32) - (rest <= F32(-0.5)).astype(np.int32)
+
+
+def _expect_gradient(op: str, parameter: Value, g: Value) -> None:
+    """A float32 gradient of this shape."""
+    if (g.shape, g.dtype) != (parameter.shape, "float32"):
+        raise ValueError(f"{op}: gradient {g.shape} {g.dtype} of {parameter.shape}")
+
+
+def _gradient_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    (g,) = inputs
+    expect_dtypes("QRoundGradient", inputs, ("float32",))
+    return (TensorType(g.shape, "int32"),)
+
+
+register(
+    OpDef(
+        "QRoundGradient",
+        "A float32 gradient of an int8 weight, rounded to int32.",
+        _gradient_infer,
+        lambda arrays, _attrs: (rounded(*arrays),),
+        BACKWARD,
+        inputs=("g",),
+        outputs=("sum",),
+    )
+)
+
+
+def _sum_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    total, g = inputs
+    expect_dtypes("QRoundedSum", inputs, ("int32", "float32"))
+    _expect_gradient("QRoundedSum", total, g)
+    return (total.type,)
+
+
+def _sum(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    total, g = arrays
+    return (fx.saturate(total.astype(np.int64) + rounded(g)).astype(np.int32),)
+
+
+Q_ROUNDED_SUM = register(
+    OpDef(
+        "QRoundedSum",
+        "Adds a float32 gradient of an int8 weight, rounded to int32, to the running sum, saturating; operands (sum, "
+        "g).",
+        _sum_infer,
+        _sum,
+        BACKWARD,
+        inputs=("sum", "g"),
+        outputs=("sum",),
+    )
+)
+
+
+def _as_sum(inputs: tuple[Value, ...], op: str) -> tuple[Any, ...]:
+    """The operands of an update with the sum that a gradient becomes."""
+    w, g, *rest = inputs
+    _expect_gradient(op, w, g)
+    return w, Value(g.name, g.shape, "int32", g.layout), *rest
+
+
+def _update_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
+    return op_def("QWeightApply").infer(_as_sum(inputs, "QRoundedUpdate"), attrs)
+
+
+def _update(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
+    w, g, *scale, noise, salt = arrays
+    return (updated_weight(w, rounded(g), tuple(scale), noise, salt, attrs.limit),)
+
+
+Q_ROUNDED_UPDATE = register(
+    OpDef(
+        "QRoundedUpdate",
+        "w -= step times a float32 gradient, rounded to int32, with noise; operands (w, g, multiplier, shift, rate, p, "
+        "noise, salt).",
+        _update_infer,
+        _update,
+        BACKWARD,
+        QWeightApplyAttrs,
+        inputs=("w", "g", "multiplier", "shift", "rate", "p", "noise", "salt"),
+        outputs=("w",),
+    )
+)
+
+
+def _fine_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
+    w, *_, fraction = inputs
+    expect_fraction("QRoundedUpdateFine", w, fraction)
+    return op_def("QWeightApplyFine").infer(_as_sum(inputs, "QRoundedUpdateFine"), attrs)
+
+
+def _fine(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
+    w, g, *scale, fraction = arrays
+    return updated_fine(w, fraction, rounded(g), tuple(scale), attrs.limit)
+
+
+Q_ROUNDED_UPDATE_FINE = register(
+    OpDef(
+        "QRoundedUpdateFine",
+        "QRoundedUpdate of a weight with 8 fraction bits; operands (w, g, multiplier, shift, rate, p, fraction).",
+        _fine_infer,
+        _fine,
+        BACKWARD,
+        QWeightApplyAttrs,
+        inputs=("w", "g", "multiplier", "shift", "rate", "p", "fraction"),
+        outputs=("w", "fraction"),
+    )
+)

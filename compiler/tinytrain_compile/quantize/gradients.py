@@ -1,0 +1,71 @@
+"""Gradients of integer parameters: what they are made of, until their update comes, and how they are summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.ir.types import NO_ATTRS, Node, Value
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
+from tinytrain_compile.ops.shape import ExpandAttrs
+from tinytrain_compile.quantize.forms import Act, Err
+from tinytrain_compile.quantize.forward import IntegerLayer
+from tinytrain_compile.quantize.state import Rewriter
+
+
+@dataclass(frozen=True, eq=False)
+class BiasGradient:
+    """The error whose channel sums are a bias gradient."""
+
+    error: Err
+    layer: IntegerLayer
+
+
+@dataclass(frozen=True, eq=False)
+class WeightGradient:
+    """What any gradient of a weight has: its error's exponent and unit, and whose it is."""
+
+    error: Err
+    layer: IntegerLayer
+
+
+@dataclass(frozen=True, eq=False)
+class ProductGradient(WeightGradient):
+    """Operands of a weight gradient that has not been computed: x, error, geometry."""
+
+    x: Act
+    conv: ConvAttrs
+
+
+@dataclass(frozen=True, eq=False)
+class FloatGradient(WeightGradient):
+    """One that was computed in float32, from a low-rank copy: in steps of the activation times units of the error."""
+
+    value: Value
+
+
+Uses = tuple[WeightGradient, ...] | tuple[BiasGradient, ...]
+"""What each layer that reads a parameter adds to its gradient; nearly always there is one."""
+
+
+def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: WeightGradient | BiasGradient) -> Value:
+    """What one use adds to the gradient of a parameter, as an int32 tensor of its own."""
+    if isinstance(use, BiasGradient):
+        return rewriter.emit("QBiasGradient", (use.error.value,), NO_ATTRS, node)[0]
+    if isinstance(use, FloatGradient):
+        return rewriter.emit("QRoundGradient", (use.value,), NO_ATTRS, node)[0]
+    zero = rewriter.table("zero", np.zeros((1,) * len(parameter.shape), np.int32))
+    (empty,) = rewriter.emit("Expand", (zero,), ExpandAttrs(parameter.shape), node)
+    return added_gradient(rewriter, node, use, empty)
+
+
+def added_gradient(rewriter: Rewriter, node: Node, use: WeightGradient | BiasGradient, total: Value) -> Value:
+    """A running sum with what one use adds to it."""
+    if isinstance(use, FloatGradient):
+        return rewriter.emit("QRoundedSum", (total, use.value), NO_ATTRS, node)[0]
+    if isinstance(use, ProductGradient):
+        attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
+        return rewriter.emit("QConvSum", (total, use.x.value, use.error.value), attrs, node)[0]
+    return rewriter.emit("QBiasSum", (total, use.error.value), NO_ATTRS, node)[0]
