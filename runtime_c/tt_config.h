@@ -47,6 +47,14 @@
 #endif
 #endif
 
+#ifndef TT_HAS_FPU
+#if defined(__ARM_FP) && (__ARM_FP & 4) && defined(__arm__) && defined(__GNUC__) && !defined(__SOFTFP__)
+#define TT_HAS_FPU 1
+#else
+#define TT_HAS_FPU 0
+#endif
+#endif
+
 #ifndef TT_HAS_DSP
 #if defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP && defined(__OPTIMIZE__)
 #define TT_HAS_DSP 1

@@ -277,13 +277,21 @@ static inline int32_t tt_round_even(float x)
     return (int32_t)((x + 12582912.0f) - 12582912.0f);
 }
 
-/* The nearest int32, halves away from zero, saturating; NaN gives the smallest. */
+/* The nearest int32, ties to even, saturating; 0 for NaN: what an FPU does by itself. */
 static inline int32_t tt_rounded(float x)
 {
-    const float near = x > -2147483520.0f ? (x < 2147483520.0f ? x : 2147483520.0f) : -2147483520.0f;
-    const int32_t whole = (int32_t)near;
-    const float rest = near - (float)whole;
-    return whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0);
+#if TT_HAS_FPU
+    int32_t y;
+    __asm__("vcvtr.s32.f32 %0, %1" : "=t"(y) : "t"(x));
+    return y;
+#else
+    if (!(x > -2147483648.0f && x < 2147483648.0f)) {
+        return x > 0.0f ? INT32_MAX : x < 0.0f ? INT32_MIN : 0;
+    }
+    const int32_t whole = (int32_t)x;
+    const float rest = x - (float)whole, half = (whole & 1) != 0 ? 0.49999997f : 0.5f;
+    return whole + (rest > half ? 1 : 0) - (rest < -half ? 1 : 0);
+#endif
 }
 
 /* x within +-1024; NaN gives -1024. */

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from testing.ops import case_groups, case_linear, case_subspace
+from testing.ops import case_groups, case_linear, case_qupdate, case_subspace
 from testing.ops.case import GENERATORS, Case, Rng, generator, make
-from tinytrain_compile.ops.fused_update import PAIRS, FusedUpdateAttrs, Pair
+from tinytrain_compile.ops.fused_update import INTEGER_UPDATES, PAIRS, FusedUpdateAttrs, Pair
 
-__all__ = ["case_groups", "case_linear", "case_subspace"]
+__all__ = ["case_groups", "case_linear", "case_qupdate", "case_subspace"]
 
 FEW = 8
 """Cases of an update whose loops are those of another one, of which all gradients are tried."""
@@ -20,7 +20,7 @@ low-rank activation, whose loops are those of a dense layer's."""
 
 def _fused(pair: Pair) -> None:
     gradients, updates = (GENERATORS[op.name] for op in (pair.gradient, pair.update))
-    low_rank = pair.gradient.name == "SubspaceGradWeight"
+    low_rank, integer = pair.gradient.name == "SubspaceGradWeight", pair.update in INTEGER_UPDATES
     count = (
         SQUARED if pair.squares or low_rank else max(gradients[1], updates[1]) if pair.update.name in THOROUGH else FEW
     )
@@ -31,9 +31,11 @@ def _fused(pair: Pair) -> None:
         of_update = updates[0](rng, index % updates[1])
         shape = of_gradient.node().outputs[0].shape
         whole = of_update.inputs[0].shape  # what is neither updated nor a gradient is a scalar or a pair of numbers
-        operands = [np.resize(a, shape) if a.shape == whole else a for a in of_update.arrays]
+        sizes = {whole: shape} | ({whole[:1]: shape[:1]} if integer and whole[0] != 2 else {})  # or of each channel
+        operands = [np.resize(a, sizes.get(a.shape, a.shape)) for a in of_update.arrays]
         rows = [np.zeros(shape[:1]) for _ in pair.rows]
-        operands[pair.place : pair.place + 1] = [*of_gradient.arrays, *rows]
+        first, *others = of_gradient.arrays
+        operands[pair.place : pair.place + 1] = [300 * first if integer else first, *others, *rows]
         images = tuple(pair.place + i for i, value in enumerate(of_gradient.inputs) if value.layout)
         return make(pair.name, tuple(operands), FusedUpdateAttrs(of_gradient.attrs, of_update.attrs), images=images)
 

@@ -72,6 +72,38 @@ def _weight_apply_fine(rng: Rng, index: int) -> Case:
     return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2], index >= len(WEIGHTS)))
 
 
+def _floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
+    """Gradients as float32: whole numbers, halves, what is between, and what no int32 holds."""
+    rest = rng.choice([0.0, 0.5, -0.5, 0.25, -0.375, 3e9, -3e9], shape)
+    return (words(rng, shape, kind, 20000) + rest).astype(np.float32).astype(np.float64)
+
+
+@generator("QRoundGradient", 2 * len(WEIGHTS))
+def _round_gradient(rng: Rng, index: int) -> Case:
+    return make("QRoundGradient", (_floats(rng, listed(rng, WEIGHTS, index, 2), index % KINDS),))
+
+
+@generator("QRoundedSum", 2 * len(WEIGHTS))
+def _rounded_sum(rng: Rng, index: int) -> Case:
+    shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
+    return make("QRoundedSum", (words(rng, shape, kind, 20000), _floats(rng, shape, kind)), differentiable=())
+
+
+@generator("QRoundedUpdate", 2 * len(WEIGHTS))
+def _rounded_update(rng: Rng, index: int) -> Case:
+    shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
+    operands = (bytes_of(rng, shape, kind), _floats(rng, shape, kind), *steps(rng, shape[0], kind), *noise(rng))
+    return make("QRoundedUpdate", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+
+
+@generator("QRoundedUpdateFine", 2 * len(WEIGHTS))
+def _rounded_update_fine(rng: Rng, index: int) -> Case:
+    shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
+    w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
+    operands = (w, _floats(rng, shape, kind), *steps(rng, shape[0], kind), fraction)
+    return make("QRoundedUpdateFine", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+
+
 @generator("QMomentum", 4 * len(WEIGHTS))
 def _momentum(rng: Rng, index: int) -> Case:
     shape, kind = listed(rng, (*WEIGHTS, (7,), (1,)), index, 3), (index + index // KINDS) % KINDS

@@ -14,21 +14,21 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, op_def, register
 from tinytrain_compile.ops.exact import F32
+from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
 from tinytrain_compile.ops.int8.conv import BACKWARD, QWeightApplyAttrs
 from tinytrain_compile.ops.int8.error import expect_dtypes
 from tinytrain_compile.ops.int8.steps import updated_weight
 from tinytrain_compile.ops.int8.update_fine import expect_fraction, updated_fine
 
-LARGEST = np.float32(2147483520.0)
-"""The largest float32 that is an int32."""
+LIMIT = np.float32(2.0**31)
+"""Of what an int32 holds."""
 
 
 def rounded(g: Array) -> Array:
-    """float32 to the nearest int32, halves away from zero, saturating (tt_rounded)."""
-    near = np.clip(g.astype(F32), -LARGEST, LARGEST)
-    whole = np.trunc(near)
-    rest = near - whole
-    return whole.astype(np.int32) + (rest >= F32(0.5)).astype(np.int32) - (rest <= F32(-0.5)).astype(np.int32)
+    """float32 to the nearest int32, ties to even, saturating; 0 for what is no number (tt_rounded)."""
+    x = g.astype(F32)
+    near = np.where(np.abs(x) < LIMIT, np.rint(x), F32(0)).astype(np.int32)
+    return np.where(x >= LIMIT, np.int32(INT32_MAX), np.where(x <= -LIMIT, np.int32(INT32_MIN), near))
 
 
 def _expect_gradient(op: str, parameter: Value, g: Value) -> None:
