@@ -135,8 +135,8 @@ def _run(
 
 def _kept_bytes(pair: Pair, node: Node) -> int:
     """Of the sums of a tile, which an update of several tensors, or of integers, goes over in a loop."""
-    loops = len(node.outputs) > 1 or pair.update in INTEGER_UPDATES
-    return 4 * min(KEPT_SUMS, node.outputs[0].elements) if loops else 0
+    elements = node.outputs[0].elements
+    return 4 * min(KEPT_SUMS, elements) if len(node.outputs) > 1 or pair.update in INTEGER_UPDATES else 0
 
 
 def _fuse(pair: Pair) -> None:

@@ -115,17 +115,16 @@ class Copies:
 
     def _into_subspace(self, node: Node, x: Value) -> bool:
         """A product of an error, in its steps."""
-        known, out = self._errors.get(x.name), node.outputs[0]
-        error = self._backward.error_of(x) if known is None else None
-        if known is None and error is None:
+        known = self._errors.get(x.name) or self._backward.error_of(x)
+        if known is None:
             return False
-        u, attrs = self._r.as_float(operand(node, "u"), node), node.attrs
+        u, attrs, out = self._r.as_float(operand(node, "u"), node), node.attrs, node.outputs[0]
         assert isinstance(attrs, ModeAttrs)
-        if error is not None:
-            (value,) = self._r.emit("QModeProduct", (error[0].value, u), QModeAttrs(attrs.axis), node)
-        else:
+        if x.name in self._errors:
             (value,) = self._r.emit(node.op, (self._r.as_float(x, node), u), attrs, node)
-        self._r.forms[out.name], self._errors[out.name] = value, known or error
+        else:
+            (value,) = self._r.emit("QModeProduct", (known[0].value, u), QModeAttrs(attrs.axis), node)
+        self._r.forms[out.name], self._errors[out.name] = value, known
         return True
 
     def _gradient(self, node: Node) -> bool:

@@ -21,11 +21,14 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.linear import matrix_product, product_schedule
+from tinytrain_compile.lower.schedules import HINT, best_tile
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs, fibre_block, mode_form
 
 SUMS = 4
-"""Rows of a subspace in a turn of a loop."""
+"""Sums on vectors, at least."""
+ROWS = 6
+"""Rows of a subspace in a turn of a loop, each with two sums."""
 
 
 @kernel("ModeProduct")
@@ -107,33 +110,42 @@ def power_spec(node: Node, read: Callable[[Expr], Expr]) -> KernelSpec:
 
 
 def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
-    """A block of fibres at a time."""
+    """A block of fibres at a time: what it adds to a tile of rows and neighbours is summed in registers."""
     block = sch.get_sblock("p")
     k, c, f = sch.get_loops(block)
+    length = int(sch.get(c).extent)
     blocks, few = sch.split(f, [None, fibre_block(count)])
-    tiles, rows = sch.split(k, [None, _divisor(rank)])
-    sch.reorder(blocks, tiles, c, few, rows)
+    tiles, rows = sch.split(k, [None, best_tile(rank, ROWS)])
+    columns, pair = sch.split(c, [None, _pair(length)])
+    sch.reorder(blocks, tiles, columns, few, pair, rows)
+    sch.unroll(pair)
     sch.unroll(rows)
     start = sch.decompose_reduction(block, blocks)
-    sch.unroll(sch.get_loops(start)[-1])
-    _in_scratch(sch, blocks, rank)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    sch.annotate(tiles, HINT, 1)
+    _in_scratch(sch, blocks, rank, fibre_block(count))
 
 
-def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int) -> None:
-    """Products of a block of fibres, `SUMS` rows of the subspace at a time."""
+def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int, block: int) -> None:
+    """Products of a block of fibres, two of them with some rows of the subspace at a time."""
     along = sch.get_sblock("along")
     sch.compute_at(along, blocks, preserve_unit_loops=True)
     sch.set_scope(along, 0, "local")
     _, few, row, term = sch.get_loops(along)
-    tiles, rows = sch.split(row, [None, _divisor(rank)])
-    sch.reorder(few, tiles, term, rows)
+    fibres, pair = sch.split(few, [None, _pair(block)])
+    tiles, rows = sch.split(row, [None, best_tile(rank, ROWS)])
+    sch.reorder(fibres, tiles, term, pair, rows)
+    sch.unroll(pair)
     sch.unroll(rows)
     start = sch.decompose_reduction(along, term)
-    sch.unroll(sch.get_loops(start)[-1])
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    sch.annotate(tiles, HINT, 1)
 
 
-def _divisor(rank: int) -> int:
-    return max(size for size in range(1, SUMS + 1) if rank % size == 0)
+def _pair(extent: int) -> int:
+    return 2 if extent % 2 == 0 else 1
 
 
 @kernel("KeepSubspace")

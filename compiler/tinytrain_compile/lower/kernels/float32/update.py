@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import s_tir, te, tirx
@@ -26,8 +26,8 @@ from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import Named, named, operands
 from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
 
-Results = list[te.Tensor]
-"""What an update makes, as its op lists it: the weight first, which is computed last."""
+Results = Sequence[te.Tensor | None]
+"""What an update makes, as its op lists it: the weight first, which is computed last. None: a helper writes it."""
 UpdateRule = Callable[[str, Any, Named[te.Tensor], Load, Finish], Results]
 """(op, attributes, operands but the gradient, the gradient's element at an index, what ends the computation of a
 weight) -> results."""
@@ -63,7 +63,7 @@ def as_it_is(weight: Expr, *_index: Expr) -> Expr:
 
 def stages(results: Results) -> list[str]:
     """Names of what an update computes, in this order."""
-    return [str(result.op.name) for result in (*results[1:], results[0])]
+    return [str(result.op.name) for result in (*results[1:], results[0]) if result is not None]
 
 
 def _gradient(w: Expr, g: Expr, scale: te.Tensor | None, decay: float) -> Expr:

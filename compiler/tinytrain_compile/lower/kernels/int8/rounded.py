@@ -63,7 +63,7 @@ def _updated(_op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, _end: Fini
     return [te.compute(w.shape, weight, "out")]
 
 
-def _updated_fine(_op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, _end: Finish) -> list[te.Tensor | None]:
+def _updated_fine(_op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, _end: Finish) -> Results:
     """The step of a weight with fractions; the helper writes the fraction."""
     w, scale, fraction = inputs["w"], [inputs[name] for name in SCALE], inputs["fraction"]
 
