@@ -289,8 +289,8 @@ static inline int32_t tt_rounded(float x)
         return x > 0.0f ? INT32_MAX : x < 0.0f ? INT32_MIN : 0;
     }
     const int32_t whole = (int32_t)x;
-    const float rest = x - (float)whole, half = (whole & 1) != 0 ? 0.49999997f : 0.5f;
-    return whole + (rest > half ? 1 : 0) - (rest < -half ? 1 : 0);
+    const float rest = x - (float)whole, near = (whole & 1) != 0 ? 0.49999997f : 0.5f;
+    return whole + (rest > near ? 1 : 0) - (rest < -near ? 1 : 0);
 #endif
 }
 

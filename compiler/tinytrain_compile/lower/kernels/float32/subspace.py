@@ -123,7 +123,7 @@ def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
     start = sch.decompose_reduction(block, blocks)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
-    sch.annotate(tiles, HINT, 1)
+    _peeled(sch, tiles, rank)
     _in_scratch(sch, blocks, rank, fibre_block(count))
 
 
@@ -141,7 +141,13 @@ def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int, block: int) -> N
     start = sch.decompose_reduction(along, term)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
-    sch.annotate(tiles, HINT, 1)
+    _peeled(sch, tiles, rank)
+
+
+def _peeled(sch: s_tir.Schedule, tiles: LoopRV, rank: int) -> None:
+    """Rows behind the last whole tile have code of their own."""
+    if rank % best_tile(rank, ROWS):
+        sch.annotate(tiles, HINT, 1)
 
 
 def _pair(extent: int) -> int:

@@ -21,7 +21,6 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.linear import product_schedule
 from tinytrain_compile.lower.kernels.float32.subspace import power_spec
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_factors
-from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.int8.subspace import QModeAttrs, QModeInt8Attrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.subspace import mode_form
@@ -79,33 +78,25 @@ def _product(node: Node, context: KernelContext) -> KernelSpec:
     return KernelSpec([x, u], [te.compute(acc.shape, lambda *i: finish(acc[i]), "out")], schedule)
 
 
-INT_TILE = 4, 2
-"""Rows and columns of int32 sums in registers."""
-
-
 @kernel("QModeProductInt8")
-def along(node: Node, _context: KernelContext) -> KernelSpec:
-    """As above, with int32 sums."""
+def along(node: Node, context: KernelContext) -> KernelSpec:
+    """Sums of an outer index at a time, in register tiles."""
     attrs = node.attrs
     assert isinstance(attrs, QModeInt8Attrs)
     outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
-    rows, (k,) = result(node, "y").shape[attrs.axis], reduce_axes(length)
-    matrix, multiplier, shift = tensors(node, "matrix", "multiplier", "shift")
+    rows = result(node, "y").shape[attrs.axis]
+    x, (matrix, multiplier, shift) = (
+        tensor(node, "x", (outer, length, inner)),
+        tensors(node, "matrix", "multiplier", "shift"),
+    )
+    data, (k,) = Centred(x, attrs.x_zero), reduce_axes(length)
     factor, _ = kept_factors(multiplier, lambda row: i32(shift[row]), kept=False)
     limits = (i32(attrs.y_zero), i32(attrs.low), i32(attrs.high))
 
-    def finish(value: Expr, row: Expr) -> Expr:
-        return call_int("tt_requantise8", value, i32(0), *factor(row), *limits, dtype="int8")
+    def finish(g: Expr, i: Expr, j: Expr) -> Expr:
+        return call_int("tt_requantise8", acc[g, i, j], i32(0), *factor(i), *limits, dtype="int8")
 
-    if inner == 1:
-        x = tensor(node, "x", (outer, length))
-        data, shape, first = Centred(x, attrs.x_zero), (outer, rows), 0
-        acc = te.compute(shape, lambda i, j: total(i32(matrix[j, k]) * data[i, k], [k]), "acc")
-        out = te.compute(shape, lambda i, j: finish(acc[i, j], j), "out")
-    else:
-        x = tensor(node, "x", (outer, length, inner))
-        data, shape, first = Centred(x, attrs.x_zero), (outer, rows, inner), 1
-        acc = te.compute(shape, lambda g, i, j: total(i32(matrix[i, k]) * data[g, k, j], [k]), "acc")
-        out = te.compute(shape, lambda g, i, j: finish(acc[g, i, j], i), "out")
-    tiles = {first + i: best_tile(shape[first + i], wanted) for i, wanted in enumerate(INT_TILE)}
-    return KernelSpec([x, matrix, multiplier, shift], [out], lambda sch: tile_reduction(sch, tiles))
+    acc = te.compute((outer, rows, inner), lambda g, i, j: total(i32(matrix[i, k]) * data[g, k, j], [k]), "acc")
+    out = te.compute((outer, rows, inner), finish, "out")
+    schedule = product_schedule((rows, inner), context, vectors=False, long=1, first=1)
+    return KernelSpec([x, matrix, multiplier, shift], [out], schedule)
