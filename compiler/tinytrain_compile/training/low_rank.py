@@ -48,7 +48,7 @@ def with_low_rank(
 ) -> LowRankNodes:
     """Take the backward pass out of the builder, with other gradients of weights. wanted: by the name of a parameter's
     gradient. integer: of an int8 network, where a gradient may also read the copy after it was expanded in all modes,
-    which becomes int8 again: it does where that is less work, and where the copy itself is int8.
+    which becomes int8 again.
 
     Only gradients that read what the forward pass computes, or the input, are replaced: not those whose channels are
     cut out first.
@@ -177,11 +177,22 @@ class _Rewrite:
         return [*self._taken(first), replace(node, inputs=inputs)]
 
     def integer_gradient(self) -> list[Node]:
-        """That of the two with fewer multiply-accumulates; of an int8 copy the one that gives int8 back."""
+        """Of the two the one in the subspaces, if it takes fewer multiply-accumulates and no more bytes on the way than
+        the input that is expanded; of an int8 copy the one that gives int8 back."""
         expanded = self.gradient_of_expanded()
         if self._how.steps:
             return expanded
-        return min(expanded, self.gradient(), key=lambda nodes: sum(_macs(node) for node in nodes))
+        small = self.gradient()
+        fewer = sum(map(_macs, small)) < sum(map(_macs, expanded))
+        return small if fewer and self._bytes_between(small) <= self._x.elements else expanded
+
+    def _bytes_between(self, nodes: Sequence[Node]) -> int:
+        """Of all that a gradient in the subspaces makes before its last node, the error in float32 included where the
+        gradient of the core reads that."""
+        dy = operand(self._node, "dy")
+        made = [value for node in nodes[:-1] for value in node.outputs]
+        made += [dy for node in nodes if node.op in GRADIENTS and dy in node.inputs]
+        return sum(value.size_bytes for value in made)
 
     def _of_weight(self, core: Value, dy: Value) -> None:
         node, attrs, channels = self._node, self._node.attrs, len(self._x.shape) - 1
