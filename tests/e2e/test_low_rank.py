@@ -18,7 +18,7 @@ from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.exporting import arrays, changed, outputs
-from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds, shared
+from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds, points, shared
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import Samples, TrainGraph
@@ -268,6 +268,40 @@ def test_int8_counts_int8_bytes(place: Path) -> None:
         size_bytes = 4 if item["layer"].startswith("fc") else 1
         assert item["exact_bytes"] == size_bytes * np.prod(item["shape"]) > item["kept_bytes"] + item["state_bytes"]
         assert item["error"] <= 0.4
+
+
+INSIDE = {
+    "sgd": ((), "ConvGradWeightQRoundedUpdate"),
+    "fractions": (("--weight-store", "q8.8"), "ConvGradWeightQRoundedUpdateFine"),
+    "channels in a subspace": ((), "SubspaceGradWeightQRoundedUpdate"),
+    "a batch": (("--batch", "2"), "ConvGradWeightQRoundedSum"),
+    "momentum": (("--optimizer", "momentum"), "QRoundGradient"),
+    "clipped": (("--clip-norm", "1"), "QRoundGradient"),
+    "scales": (("--rescale", "on"), "ConvGradWeightQRoundedUpdate"),
+    "dense rows": (("--micro-batch", "16", "--batch", "16"), "ConvGradWeightQRoundedSum"),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_int8_gradients_in_subspaces(place: Path, name: str) -> None:
+    """Whatever follows the gradient; QEMU or the host against the reference."""
+    flags, op = INSIDE[name]
+    write(points(), place, "points.onnx")
+    rng = np.random.default_rng(0)
+    np.savez("points.npz", x=rng.standard_normal((32, 4, 8, 8)).astype(np.float32), y=rng.integers(0, 3, 32))
+    ranks = [4, 2, 2] if "channels" in name else [16, 1, 2]
+    (place / "own.toml").write_text(
+        entry(layer="*/Conv", weight="all")
+        + entry(layer="fc/Gemm", weight="all")
+        + entry(layer="narrow/Conv", weight="all", activation="asi", ranks=ranks)
+    )
+    mode = "host" if name in ("scales", "clipped", "dense rows") else "qemu"
+    quant = ("--quant", "int8", "--calib", "points.npz", "--data", "points.npz")
+    run("points.onnx", *quant, "--update", "own.toml", *flags, "--verify", mode).check_success()
+    report = json.loads((place / "out" / "report.json").read_text())
+    assert report["verify"]["result"] == "pass"
+    nodes = {node["op"] for node in json.loads((place / "out" / "plan.json").read_text())["order"]}
+    assert op in nodes and "QModeExpand" not in nodes
 
 
 def test_a_scheme_says_it_layer_by_layer(place: Path) -> None:

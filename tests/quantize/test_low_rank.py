@@ -9,11 +9,12 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
+import onnx
 import pytest
 
 from testing.kept_inputs import kept_bytes
 from tests.quantize import nets
-from tests.training.low_rank_nets import GRADS, everywhere, kinds
+from tests.training.low_rank_nets import GRADS, everywhere, kinds, points
 from tests.training.test_low_rank import CONVS, Iteration, correlation, rotated, square
 from tinytrain_compile.driver.integer_copies import measured_steps, through_int8
 from tinytrain_compile.driver.reference import Trainer, run_reference
@@ -21,6 +22,8 @@ from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.subspace import QModeAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.quantize import QuantOptions, quantise
@@ -34,19 +37,28 @@ def followed(shape: tuple[int, ...]) -> LowRank:
     return LowRank(RANKS[len(shape)])
 
 
+def whole_channels(shape: tuple[int, ...]) -> LowRank:
+    return LowRank((shape[-1], 2, 1) if len(shape) == 4 else RANKS[2])
+
+
+Model = Callable[[], onnx.ModelProto]
+
+
 @cache
-def known() -> ImportedModel:
-    return nets.prepared(kinds(), "int8")
+def known(model: Model = kinds) -> ImportedModel:
+    return nets.prepared(model(), "int8")
 
 
-def int8_graph(how: Callable[[tuple[int, ...]], LowRank] | None, store: Any = "sr8", **options: Any) -> TrainGraph:
-    """Of `kinds`, dense layer included; how: every layer keeps its input, by its shape."""
-    plan = resolve_update(known().graph, "all")
+def int8_graph(
+    how: Callable[[tuple[int, ...]], LowRank] | None, store: Any = "sr8", model: Model = kinds, **options: Any
+) -> TrainGraph:
+    """Dense layers included; how: every layer keeps its input, by its shape."""
+    plan = resolve_update(known(model).graph, "all")
     settings: dict[str, Any] = {"learning_rate": 0.05, **options}
     chosen = TrainingOptions(integer=True, **settings)
-    exact = build_training(known(), plan, chosen)
+    exact = build_training(known(model), plan, chosen)
     activations: Mapping[str, LowRank] = {} if how is None else everywhere(exact, how)
-    train = build_training(known(), replace(plan, activations=activations), chosen)
+    train = build_training(known(model), replace(plan, activations=activations), chosen)
     return quantise(train, QuantOptions(0, store))
 
 
@@ -54,7 +66,7 @@ def int8_graph(how: Callable[[tuple[int, ...]], LowRank] | None, store: Any = "s
 def test_full_ranks_give_the_exact_step_to_the_byte(options: dict[str, Any]) -> None:
     """The way back rounds to the steps that went in, so that the bound of dW is 0: six steps end in the same state."""
     exact, low = int8_graph(None, **options), int8_graph(rotated, **options)
-    assert len(nets.nodes_of(low, "QModeExpand")) == 3 and len(nets.nodes_of(low, "ConvGradWeight")) == 2
+    assert len(nets.nodes_of(low, "QModeExpand")) == 5
     samples = random_samples(exact, 12, 0)
     wanted, found = (run_reference(train, samples, 6) for train in (exact, low))
     for before, after in zip(wanted.states, found.states, strict=True):
@@ -77,39 +89,52 @@ def test_one_rank_less_is_another_step() -> None:
     assert any(not np.array_equal(wanted[name], found[name]) for name in wanted)
 
 
-def test_gradients_are_those_of_the_published_method() -> None:
-    """Three steps, in float64 on the same integers. A gradient in the subspaces is rounded once, behind float32 sums.
-    What is expanded is within half a step before, and so the gradient within half a step per error that it sums."""
-    exact, low = int8_graph(None, batch=4), int8_graph(followed, batch=4)
-    whole, trainer, own, seen = Trainer(exact), Trainer(low), dict[str, Iteration](), list[str]()
+@pytest.mark.parametrize(
+    ("model", "how", "inside"),
+    [(kinds, followed, set()), (points, followed, {"narrow/Conv"}), (points, whole_channels, {"narrow/Conv"})],
+)
+def test_gradients_are_those_of_the_published_method(model: Model, how: Any, inside: set[str]) -> None:
+    """Three steps, in float64 on the same integers. inside: gradients in the subspaces are rounded once, behind float32
+    sums; for others what is expanded is within half a step, so the gradient within half a step per error it sums."""
+    exact, low = (int8_graph(way, model=model, batch=4) for way in (None, how))
+    whole, trainer, own = Trainer(exact), Trainer(low), dict[str, Iteration]()
     sums = {node.origin: node for node in nets.nodes_of(low, "QConvSum", "QRoundedSum")}
+    assert {origin for origin, node in sums.items() if node.op == "QRoundedSum"} == inside
     for step in range(3):
         x = random_samples(exact, 3, 0).x[step : step + 1]
         y = np.asarray([[step]], np.int32)
         before = dict(trainer.sums)
         true, values = whole.gather(x, y), trainer.gather(x, y)
-        for exact_node in nets.nodes_of(exact, "QConvSum"):
-            origin, node = exact_node.origin, sums[exact_node.origin]
-            original, zero = operand(exact_node, "x"), exact_node.attrs.x_zero  # type: ignore[union-attr]
-            a, error = (true[operand(exact_node, name).name].astype(np.float64) for name in ("x", "g"))
-            modes = a.shape if origin.partition("/")[0] in CONVS else (a.shape[1], a.shape[3])
-            copy = own.setdefault(origin, Iteration(first(trainer, low, origin))).seen((a - zero).reshape(modes))
-            geometry = CONVS.get(origin.partition("/")[0], ((1, 1), (0, 0), 1, 1))
+        for wanted in nets.nodes_of(exact, "QConvSum"):
+            node, (a, error) = sums[wanted.origin], (true[operand(wanted, name).name] for name in ("x", "g"))
             found = values[result(node, "sum").name] - before[operand(node, "sum").name].astype(np.float64)
-            seen.append(node.op)
+            assert isinstance(wanted.attrs, QConvUpdateAttrs)
+            a = a.astype(np.float64) - wanted.attrs.x_zero
+            modes = (a.shape[1], a.shape[3]) if "Gemm" in wanted.origin else a.shape
+            copy = own.setdefault(node.origin, Iteration(first(trainer, low, node.origin))).seen(a.reshape(modes))
+            of_copy = (copy.reshape(a.shape), error.astype(np.float64), *geometry(node.origin))
             if node.op == "QRoundedSum":
-                wanted = correlation(copy.reshape(original.shape), error, *geometry)
-                size = correlation(np.abs(copy).reshape(original.shape), np.abs(error), *geometry)
-                assert (np.abs(found - wanted) <= 0.5 + 1e-5 * size).all(), origin
+                size = correlation(np.abs(of_copy[0]), np.abs(of_copy[1]), *of_copy[2:])
+                assert (np.abs(found - correlation(*of_copy)) <= 0.5 + 1e-5 * size).all(), node.origin
                 assert np.abs(found).max() > 100, "so that half a unit says something"
-                continue
-            back, clipped = expansion(low, origin)[0], np.clip(copy, -128 - zero, 127 - zero)
-            expanded = values[back.name].astype(np.float64) - zero
-            assert np.abs(expanded - clipped).max() <= 0.5 + 1e-3
-            np.testing.assert_array_equal(found, correlation(expanded.reshape(original.shape), error, *geometry))
-            off = np.abs(found - correlation(clipped.reshape(original.shape), error, *geometry))
-            assert (off <= 0.501 * np.abs(error).sum(axis=(0, 1, 2))[:, None, None, None]).all()
-    assert seen.count("QRoundedSum") == 9 and seen.count("QConvSum") == 6
+            else:
+                check_expanded(low, node, values, found, of_copy)
+
+
+def geometry(origin: str) -> tuple[tuple[int, int], tuple[int, int], int, int]:
+    return CONVS.get(origin.partition("/")[0], ((1, 1), (0, 0), 1, 1))
+
+
+def check_expanded(low: TrainGraph, node: Node, values: Any, found: np.ndarray, of_copy: tuple[Any, ...]) -> None:
+    """of_copy: arguments of `correlation`, the copy in float64."""
+    copy, error, *conv = of_copy
+    back, zero = expansion(low, node.origin)
+    clipped = np.clip(copy, -128 - zero, 127 - zero)
+    expanded = (values[back.name].astype(np.float64) - zero).reshape(copy.shape)
+    assert np.abs(expanded - clipped).max() <= 0.5 + 1e-3
+    np.testing.assert_array_equal(found, correlation(expanded, error, *conv))
+    off = np.abs(found - correlation(clipped, error, *conv))
+    assert (off <= 0.501 * np.abs(error).sum(axis=(0, 1, 2))[:, None, None, None]).all()
 
 
 # ---- fixed subspaces ------------------------------------------------------------------------------------------------

@@ -48,6 +48,17 @@ def kinds() -> onnx.ModelProto:
     return net.model()
 
 
+def points() -> onnx.ModelProto:
+    """1x1 convolutions from few channels to many and back, and a dense layer."""
+    net = Network("points", "float[1, 4, 8, 8] x", "float[1, 3] y", seed=7)
+    x = "x"
+    for name, shape in (("wide", (16, 4, 1, 1)), ("narrow", (5, 16, 1, 1))):
+        x = net.relu(net.node(f"{name}/Conv", f"{name} = Conv ({x}, {net.weight(f'{name}_weight', *shape)})"))
+    flat = net.node("flat", f"flat = Flatten ({x})")
+    net.node("logits", f"y = Identity ({net.dense('fc', flat, 320, 3)})")
+    return net.model()
+
+
 def shared() -> onnx.ModelProto:
     """Two 3x3 convolutions with one weight, and a dense layer."""
     net = Network("shared", "float[1, 4, 10, 10] x", "float[1, 3] y", seed=6)

@@ -23,9 +23,11 @@ CUTS = ("Reshape", "Slice", "Concat")
 READERS = (
     *("QConvGradInput", "QConvUpdate", "QConvUpdateFine", "QConvSum", "QConvMomentum", "QConvMomentumFine"),
     *("QBiasUpdate", "QBiasSum", "QBiasGradient"),
+    *("QModeProduct", "Dequantize"),
     *SQUARED,
 )
-"""What may read an error in a unit that changes: a layer's own backward nodes."""
+"""What may read an error in a unit that changes: a layer's own backward nodes, also on the way into the subspaces of a
+low-rank copy, where it counts in steps of the error."""
 ROOM = 126
 """Largest magnitude of a weight at first: only growth reaches 127, where a channel is rescaled."""
 
