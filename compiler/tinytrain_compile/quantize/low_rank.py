@@ -12,11 +12,12 @@ import numpy as np
 from tinytrain_compile.ir.activations import KeptActivation
 from tinytrain_compile.ir.types import Array, Node, Quant, Value
 from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT, ConvAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 from tinytrain_compile.ops.int8.subspace import LARGEST, QModeAttrs, QModeInt8Attrs, rows_in_int8
 from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
 from tinytrain_compile.ops.names import operand
-from tinytrain_compile.ops.shape import ExpandAttrs
+from tinytrain_compile.ops.shape import ExpandAttrs, ReshapeAttrs
 from tinytrain_compile.ops.subspace import SUBSPACE_GRAD_WEIGHT, ModeAttrs
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act, Err
@@ -190,9 +191,20 @@ class Copies:
             self._r.forms[name] = Act(out, quant)
 
     def _product(self, node: Node, axis: int, x: _Core, matrix: Array, steps: Array, to: Quant) -> Value:
+        """Along channels it is a 1x1 convolution, for which there are faster kernels."""
         numbers, scales = rows_in_int8(matrix)
-        multiplier, shift, _ = self._r.factors(f"{node.name}.factor", scales * x.unit / steps)
-        inputs = (x.value, self._r.table(f"{node.name}.matrix", numbers), multiplier, shift)
+        multiplier, shift, down = self._r.fixed_factors(f"{node.name}.factor", scales * x.unit / steps)
         zero = x.act.quant.zero if x.value == x.act.value else 0
-        (out,) = self._r.emit("QModeProductInt8", inputs, QModeInt8Attrs(axis, zero, to.zero, to.low, to.high), node)
+        bounds, name = (zero, to.zero, to.low, to.high), f"{node.name}.matrix"
+        if axis < len(x.value.shape) - 1:
+            inputs = (x.value, self._r.table(name, numbers), multiplier, shift)
+            return self._r.emit("QModeProductInt8", inputs, QModeInt8Attrs(axis, *bounds), node)[0]
+        matrix_like = len(x.value.shape) == 2
+        image = self._backward.as_image(x.value, node) if matrix_like else x.value
+        weight = self._r.table(name, numbers[:, None, None, :])
+        bias = self._r.table("no_bias", np.zeros(len(numbers), np.int32))
+        attrs = QConvAttrs(replace(_POINT, bias=True), *bounds, down)
+        (out,) = self._r.emit("QConv", (image, weight, bias, multiplier, shift), attrs, node)
+        if matrix_like:
+            (out,) = self._r.emit("Reshape", (out,), ReshapeAttrs((x.value.shape[0], len(numbers))), node)
         return out

@@ -218,9 +218,10 @@ class _Rewrite:
         x, node = self._x, self._node
         sizes = sum(value.size_bytes for value in self._subspaces.values())
         fixed, integer = self._how.kind == "subspace", bool(self._how.steps)
-        if integer:  # two matrices of int8, one for each way, and five bytes of factors for each row of them
-            sizes = sum(2 * rank * x.shape[axis] + 5 * (rank + x.shape[axis]) for axis, rank in self._reduced.items())
         shape = x.shape
+        if integer:  # two matrices of int8, one for each way; for each row of them a factor, and a bias of channels
+            rows = {axis: 9 if axis == len(shape) - 1 else 5 for axis in self._reduced}
+            sizes = sum(2 * r * shape[axis] + rows[axis] * (r + shape[axis]) for axis, r in self._reduced.items())
         return KeptActivation(
             node.origin or node.name,
             self._how.kind,
