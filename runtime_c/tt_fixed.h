@@ -281,9 +281,9 @@ static inline int32_t tt_round_even(float x)
 static inline int32_t tt_rounded(float x)
 {
 #if TT_HAS_FPU
-    int32_t y;
+    float y; /* the bits of an integer: where the instruction leaves them */
     __asm__("vcvtr.s32.f32 %0, %1" : "=t"(y) : "t"(x));
-    return y;
+    return (int32_t)tt_bits(y);
 #else
     if (!(x > -2147483648.0f && x < 2147483648.0f)) {
         return x > 0.0f ? INT32_MAX : x < 0.0f ? INT32_MIN : 0;

@@ -27,7 +27,7 @@ CONVOLUTIONS = (
     "QConvSum",
 )
 """Operators with random shapes."""
-OTHERS = ("QAdd", "QRescale", "ErrorScale", "ErrorAdd", "QClipMask", "QBiasUpdate", "QWeightApply")
+OTHERS = ("QAdd", "QRescale", "ErrorScale", "ErrorAdd", "QClipMask", "QBiasUpdate", "QWeightApply", "QRoundGradient")
 """Operators with the shapes of their tests, then random ones."""
 POOLS = ("MaxPool", "MaxPoolIndex", "MaxPoolGrad")
 """Operators of both formats: here on int8."""

@@ -31,7 +31,7 @@ def _fused(pair: Pair) -> None:
         of_update = updates[0](rng, index % updates[1])
         shape = of_gradient.node().outputs[0].shape
         whole = of_update.inputs[0].shape  # what is neither updated nor a gradient is a scalar or a pair of numbers
-        sizes = {whole: shape} | ({whole[:1]: shape[:1]} if integer and whole[0] != 2 else {})  # or of each channel
+        sizes = {whole: shape} | ({whole[:1]: shape[:1]} if integer else {})  # or of each channel
         operands = [np.resize(a, sizes.get(a.shape, a.shape)) for a in of_update.arrays]
         rows = [np.zeros(shape[:1]) for _ in pair.rows]
         first, *others = of_gradient.arrays

@@ -270,38 +270,44 @@ def test_int8_counts_int8_bytes(place: Path) -> None:
         assert item["error"] <= 0.4
 
 
-INSIDE = {
-    "sgd": ((), "ConvGradWeightQRoundedUpdate"),
-    "fractions": (("--weight-store", "q8.8"), "ConvGradWeightQRoundedUpdateFine"),
-    "channels in a subspace": ((), "SubspaceGradWeightQRoundedUpdate"),
-    "a batch": (("--batch", "2"), "ConvGradWeightQRoundedSum"),
-    "momentum": (("--optimizer", "momentum"), "QRoundGradient"),
-    "clipped": (("--clip-norm", "1"), "QRoundGradient"),
-    "scales": (("--rescale", "on"), "ConvGradWeightQRoundedUpdate"),
-    "dense rows": (("--micro-batch", "16", "--batch", "16"), "ConvGradWeightQRoundedSum"),
+NARROW, DENSE, SHARED = "narrow/Conv", "fc/Gemm", "once/Conv"
+SAMPLES = ("--head", "int8", "--batch", "8", "--micro-batch", "8")
+INSIDE: dict[str, tuple[str, list[int], tuple[str, ...], str]] = {
+    "sgd": (NARROW, [16, 1, 2], (), "ConvGradWeightQRoundedUpdate"),
+    "fractions": (NARROW, [16, 1, 2], ("--weight-store", "q8.8"), "ConvGradWeightQRoundedUpdateFine"),
+    "channels in a subspace": (NARROW, [2, 2, 2], (), "SubspaceGradWeightQRoundedUpdate"),
+    "a batch": (NARROW, [16, 1, 2], ("--batch", "2"), "ConvGradWeightQRoundedSum"),
+    "momentum": (NARROW, [16, 1, 2], ("--optimizer", "momentum"), "QRoundGradient"),
+    "clipped": (NARROW, [16, 1, 2], ("--clip-norm", "1"), "QRoundGradient"),
+    "scales": (NARROW, [16, 1, 2], ("--rescale", "on"), "ConvGradWeightQRoundedUpdate"),
+    "dense": (DENSE, [320, 2], SAMPLES, "ConvGradWeightQRoundedSum"),
+    "dense, features in a subspace": (DENSE, [5, 2], SAMPLES, "SubspaceGradWeightQRoundedSum"),
+    "shared": (SHARED, [16, 1, 1], (), "QRoundGradient"),
+    "shared, a batch": (SHARED, [16, 1, 1], ("--batch", "2"), "ConvGradWeightQRoundedSum"),
 }
 
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_int8_gradients_in_subspaces(place: Path, name: str) -> None:
     """Whatever follows the gradient; QEMU or the host against the reference."""
-    flags, op = INSIDE[name]
-    write(points(), place, "points.onnx")
+    layer, ranks, flags, op = INSIDE[name]
+    write(points(shares=layer == SHARED), place, "points.onnx")
     rng = np.random.default_rng(0)
     np.savez("points.npz", x=rng.standard_normal((32, 4, 8, 8)).astype(np.float32), y=rng.integers(0, 3, 32))
-    ranks = [2, 2, 2] if "channels" in name else [16, 1, 2]
     (place / "own.toml").write_text(
         entry(layer="*/Conv", weight="all")
         + entry(layer="fc/Gemm", weight="all")
-        + entry(layer="narrow/Conv", weight="all", activation="asi", ranks=ranks)
+        + entry(layer=layer, weight="all", activation="asi", ranks=ranks)
     )
-    mode = "host" if name in ("scales", "clipped", "dense rows") else "qemu"
+    mode = "qemu" if name in ("sgd", "fractions", "channels in a subspace", "a batch", "momentum") else "host"
     quant = ("--quant", "int8", "--calib", "points.npz", "--data", "points.npz")
     run("points.onnx", *quant, "--update", "own.toml", *flags, "--verify", mode).check_success()
     report = json.loads((place / "out" / "report.json").read_text())
     assert report["verify"]["result"] == "pass"
-    nodes = {node["op"] for node in json.loads((place / "out" / "plan.json").read_text())["order"]}
-    assert op in nodes and "QModeExpand" not in nodes, sorted(nodes)
+    order = json.loads((place / "out" / "plan.json").read_text())["order"]
+    weight = {NARROW: "narrow_weight", DENSE: "fc_weight", SHARED: "both_weight"}[layer]
+    assert any(node["op"] == op and node["name"].startswith(weight) for node in order), order
+    assert not [node for node in order if node["op"] == "QModeExpand"]
 
 
 def test_a_scheme_says_it_layer_by_layer(place: Path) -> None:

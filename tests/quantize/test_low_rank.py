@@ -269,6 +269,11 @@ def one_by_one(how: LowRank) -> LowRank:
     return replace(how, ranks=how.ranks[:-1])
 
 
+def test_without_an_fpu_no_gradient_is_computed_in_float32() -> None:
+    ways = (int8_graph(followed, model=points, fpu=fpu) for fpu in (True, False))
+    assert [len(nets.nodes_of(low, "QRoundedUpdate")) for low in ways] == [1, 0]
+
+
 @pytest.mark.parametrize("head", ["int8", "fp32"])
 @pytest.mark.parametrize("how", ["asi", "subspace"])
 def test_bytes_are_those_of_the_plan(head: Literal["int8", "fp32"], how: str) -> None:
@@ -289,7 +294,7 @@ def test_no_float_copy_of_an_activation_is_made() -> None:
     """Nor of the network's input: the first product reads int8, the last one writes it."""
     low = int8_graph(followed)
     kept = {operand(node, "x").name for node in nets.nodes_of(low, "QSubspacePower")}
-    assert len(kept) == 5
+    assert len(kept) == 5 and not nets.nodes_of(low, *GRADS)
     assert not [node for node in nets.nodes_of(low, "Dequantize") if node.inputs[0].name in kept]
     sizes = {node.origin: operand(node, "x").elements for node in nets.nodes_of(low, "QSubspacePower")}
     for node in nets.nodes_of(low, "ModeProduct", "QModeProduct"):

@@ -48,12 +48,19 @@ def kinds() -> onnx.ModelProto:
     return net.model()
 
 
-def points() -> onnx.ModelProto:
-    """1x1 convolutions from few channels to many and back, and a dense layer."""
+def points(shares: bool = False) -> onnx.ModelProto:
+    """1x1 convolutions from few channels to many and back, and a dense layer; shares: two with one weight are between,
+    of 16 channels."""
     net = Network("points", "float[1, 4, 8, 8] x", "float[1, 3] y", seed=7)
-    x = "x"
-    for name, shape in (("wide", (16, 4, 1, 1)), ("narrow", (5, 16, 1, 1))):
-        x = net.relu(net.node(f"{name}/Conv", f"{name} = Conv ({x}, {net.weight(f'{name}_weight', *shape)})"))
+    x, layers = (
+        "x",
+        [("wide", net.weight("wide_weight", 16, 4, 1, 1)), ("narrow", net.weight("narrow_weight", 5, 16, 1, 1))],
+    )
+    if shares:
+        weight = net.weight("both_weight", 16, 16, 1, 1)
+        layers[1:1] = [("once", weight), ("again", weight)]
+    for name, weight in layers:
+        x = net.relu(net.node(f"{name}/Conv", f"{name} = Conv ({x}, {weight})"))
     flat = net.node("flat", f"flat = Flatten ({x})")
     net.node("logits", f"y = Identity ({net.dense('fc', flat, 320, 3)})")
     return net.model()

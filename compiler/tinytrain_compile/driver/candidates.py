@@ -205,16 +205,16 @@ class Planner:
 
     def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
         o = self.options
-        train = build_training(self.model, update, training_options(o, self.model, o.batch, micro_batch))
+        fpu = self.target.features.fpu
+        train = build_training(self.model, update, training_options(o, self.model, o.batch, micro_batch, fpu))
         if o.quant == "int8":
-            train = quantise(train, QuantOptions(seed=o.seed, weight_store=o.weight_store, rescale=o.rescale == "on"))
+            train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on"))
         return fuse_updates(self.externals.assigned(join_pieces(train), self.target))
 
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         """How a training graph is planned: by list schedules and greedy placement if that must be quick."""
-        limit, effort = self.options.arena_bytes, "quick" if quick else "full"
-        keep = (train.loss.name,)
-        return PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort=effort, keep=keep)
+        o, effort, keep = self.options, "quick" if quick else "full", (train.loss.name,)
+        return PlanOptions(o.arena_bytes, self.target.alignment_bytes, seed=o.seed, effort=effort, keep=keep)
 
     def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, PlanChoice]:
         means = means or self.means

@@ -48,9 +48,11 @@ def _notes(o: CompileOptions, training: FileTraining) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def training_options(o: CompileOptions, model: ImportedModel, batch: int = 1, micro_batch: int = 1) -> TrainingOptions:
-    """For so many samples an update, of which a step takes so many."""
-    chosen = _from_options(o, batch, micro_batch)
+def training_options(
+    o: CompileOptions, model: ImportedModel, batch: int = 1, micro_batch: int = 1, fpu: bool = True
+) -> TrainingOptions:
+    """For so many samples an update, of which a step takes so many. fpu: whether the target has one."""
+    chosen = replace(_from_options(o, batch, micro_batch), fpu=fpu)
     training = model.training
     if training is None or not training.optimizer:
         return chosen

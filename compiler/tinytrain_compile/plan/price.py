@@ -42,5 +42,5 @@ def _millicycles(node: Node, core: CoreModel) -> int:
     macs = definition.macs(node)
     if not macs:
         return core.element * sum(value.elements for value in node.outputs)
-    largest = max(node.inputs, key=lambda value: value.elements)
-    return macs * (core.float_mac if largest.dtype == "float32" else core.int8_mac)
+    floats = any(value.dtype == "float32" for value in (*node.inputs, *node.outputs))
+    return macs * (core.float_mac if floats else core.int8_mac)

@@ -2,7 +2,7 @@
 
 Float sums depend on their order. The one node that sums a parameter's gradient over the samples is repeated for each,
 on its part of the operands, and each result is added to the running sum as it is with one sample at a time. But a
-gradient in the subspaces of a low-rank copy has no part that is of one sample.
+gradient with samples in a subspace (of a low-rank copy) has no part that is of one sample.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import ReshapeAttrs, SliceAttrs
+from tinytrain_compile.ops.subspace import ModeAttrs
 from tinytrain_compile.quantize.state import Rewriter
 
 
@@ -21,7 +22,7 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
         source = rewriter.producers.get(operand(source, "x").name)
     if count == 1 or source is None or not op_def(source.op).sums_samples(source.attrs):
         return False
-    if any(_is_product(rewriter, value) for value in operands(source).several("dy?")):
+    if any(_in_subspace(rewriter, value) for value in operands(source).several("dy?")):
         return False
     total = operand(node, "acc")
     whole = [rewriter.as_float(value, node) for value in source.inputs]
@@ -43,6 +44,11 @@ def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) 
     return part
 
 
-def _is_product(rewriter: Rewriter, value: Value) -> bool:
+def _in_subspace(rewriter: Rewriter, value: Value) -> bool:
+    """Whether the samples of a value are in a subspace."""
     source = rewriter.producers.get(value.name)
-    return source is not None and source.op == "ModeProduct"
+    while source is not None and isinstance(source.attrs, ModeAttrs):
+        if source.attrs.axis == 0 and not source.attrs.expand:
+            return True
+        source = rewriter.producers.get(operand(source, "x").name)
+    return False

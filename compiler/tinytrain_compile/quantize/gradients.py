@@ -16,19 +16,21 @@ from tinytrain_compile.quantize.state import Rewriter
 
 
 @dataclass(frozen=True, eq=False)
-class BiasGradient:
-    """The error whose channel sums are a bias gradient."""
+class _Gradient:
+    """The error that it is made of, whose exponent and unit it has, and whose it is."""
 
     error: Err
     layer: IntegerLayer
 
 
 @dataclass(frozen=True, eq=False)
-class WeightGradient:
-    """What any gradient of a weight has: its error's exponent and unit, and whose it is."""
+class BiasGradient(_Gradient):
+    """The channel sums of an error."""
 
-    error: Err
-    layer: IntegerLayer
+
+@dataclass(frozen=True, eq=False)
+class WeightGradient(_Gradient):
+    """Of one of the two kinds below."""
 
 
 @dataclass(frozen=True, eq=False)

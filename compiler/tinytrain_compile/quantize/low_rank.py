@@ -13,7 +13,6 @@ from tinytrain_compile.ir.activations import KeptActivation
 from tinytrain_compile.ir.types import Array, Node, Quant, Value
 from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT, ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 from tinytrain_compile.ops.int8.subspace import LARGEST, QModeAttrs, QModeInt8Attrs, rows_in_int8
 from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
 from tinytrain_compile.ops.names import operand
@@ -23,6 +22,7 @@ from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act, Err
 from tinytrain_compile.quantize.forward import IntegerLayer
 from tinytrain_compile.quantize.gradients import FloatGradient
+from tinytrain_compile.quantize.rescale import IN_STEPS
 from tinytrain_compile.quantize.state import Rewriter
 
 _GRADIENTS = (CONV_GRAD_WEIGHT.name, GEMM_GRAD_WEIGHT.name)
@@ -141,7 +141,7 @@ class Copies:
             return False
         error = self._r.forms[dy.name]
         if isinstance(error, Err):
-            (error,) = self._r.emit("Dequantize", (error.value,), QuantAttrs(1.0, 0), node)
+            (error,) = self._r.emit("Dequantize", (error.value,), IN_STEPS, node)
         assert isinstance(error, Value)
         attrs = node.attrs
         if node.op == GEMM_GRAD_WEIGHT.name:

@@ -13,6 +13,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Phase, Value
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.int8.clip import SQUARED
+from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
 from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
@@ -23,11 +24,13 @@ CUTS = ("Reshape", "Slice", "Concat")
 READERS = (
     *("QConvGradInput", "QConvUpdate", "QConvUpdateFine", "QConvSum", "QConvMomentum", "QConvMomentumFine"),
     *("QBiasUpdate", "QBiasSum", "QBiasGradient"),
-    *("QModeProduct", "Dequantize"),
+    "QModeProduct",
     *SQUARED,
 )
 """What may read an error in a unit that changes: a layer's own backward nodes, also on the way into the subspaces of a
 low-rank copy, where it counts in steps of the error."""
+IN_STEPS = QuantAttrs(1.0, 0)
+"""Of a Dequantize that leaves an error in its own steps."""
 ROOM = 126
 """Largest magnitude of a weight at first: only growth reaches 127, where a channel is rescaled."""
 
@@ -101,5 +104,6 @@ def _check_readers(rewriter: Rewriter, shift: Value) -> None:
     errors = {node.outputs[0].name for node in rewriter.builder.nodes if shift in node.inputs}
     for node in rewriter.builder.nodes:
         if any(value.name in errors for value in node.inputs):
-            assert node.op in CUTS or node.op in READERS, f"{node.name} reads an error of {shift.name}"
+            own = node.op in READERS or node.attrs == IN_STEPS
+            assert node.op in CUTS or own, f"{node.name} reads an error of {shift.name}"
             errors |= {value.name for value in node.outputs if node.op in CUTS}

@@ -18,11 +18,7 @@ from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.quantize.backward import (
-    ADAPTIVE_UPDATES,
-    FLOAT_UPDATES,
-    Backward,
-)
+from tinytrain_compile.quantize.backward import ADAPTIVE_UPDATES, FLOAT_UPDATES, Backward
 from tinytrain_compile.quantize.by_sample import sum_by_sample
 from tinytrain_compile.quantize.clipping import IntegerClipping
 from tinytrain_compile.quantize.forms import Role
@@ -154,7 +150,7 @@ class Updates:
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
         gradient = uses[0]
         plain = self.momentum is None and not self._clipping.clips
-        stored = not isinstance(gradient, ProductGradient) and not plain
+        stored = isinstance(gradient, BiasGradient | FloatGradient) and not plain
         if len(uses) > 1 or stored:
             self._apply(node, parameter, uses, [stored_gradient(self._r, node, parameter, use) for use in uses])
             return

@@ -20,7 +20,7 @@ from tinytrain_compile.training.dropout import count_samples, with_dropout
 from tinytrain_compile.training.frozen import fold_frozen
 from tinytrain_compile.training.identity import identity_of
 from tinytrain_compile.training.loss import append_loss
-from tinytrain_compile.training.low_rank import keep_subspaces, with_low_rank
+from tinytrain_compile.training.low_rank import Integers, keep_subspaces, with_low_rank
 from tinytrain_compile.training.masks import keep_masks
 from tinytrain_compile.training.optimizer import Optimizer
 from tinytrain_compile.training.options import TrainingOptions
@@ -47,7 +47,8 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     found, scores = _gradients(builder, forward, loss.loss, trained, factor, chosen)
-    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, options.integer)
+    integer: Integers = None if not options.integer else "in subspaces" if options.fpu else "expanded"
+    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, integer)
     forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)

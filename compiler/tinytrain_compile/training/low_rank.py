@@ -11,6 +11,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -29,6 +30,12 @@ _BETWEEN = ("Add", "Reshape", "Transpose")
 """What may stand between a parameter's gradient and the nodes that make it: several uses, another arrangement."""
 
 
+Integers = Literal["in subspaces", "expanded"] | None
+"""Of an int8 network: a gradient may read the copy after it was expanded in all modes, which becomes int8 again. It is
+computed in the subspaces, in float32, where that is better, or never: without an FPU a float32 multiply-accumulate
+takes 26 times as long as one of int8."""
+
+
 @dataclass
 class LowRankNodes:
     """The nodes of a step with low-rank copies. updates: (subspace, its new content); kept: for the report."""
@@ -44,11 +51,10 @@ def with_low_rank(
     forward: Sequence[Node],
     wanted: Mapping[str, LowRank],
     seed: int,
-    integer: bool = False,
+    integer: Integers = None,
 ) -> LowRankNodes:
     """Take the backward pass out of the builder, with other gradients of weights. wanted: by the name of a parameter's
-    gradient. integer: of an int8 network, where a gradient may also read the copy after it was expanded in all modes,
-    which becomes int8 again.
+    gradient.
 
     Only gradients that read what the forward pass computes, or the input, are replaced: not those whose channels are
     cut out first.
@@ -65,7 +71,7 @@ def with_low_rank(
             continue
         rewrite = _Rewrite(builder, node, x, chosen[node.name], reduced, seed)
         copies = rewrite.copies(result.updates)
-        gradient = rewrite.integer_gradient() if integer else rewrite.gradient()
+        gradient = rewrite.integer_gradient(integer) if integer else rewrite.gradient()
         _insert(result.forward, x, copies)
         result.backward += gradient
         result.kept.append(rewrite.kept([*copies, *gradient]))
@@ -176,13 +182,12 @@ class _Rewrite:
         inputs = tuple(core if value == self._x else value for value in node.inputs)
         return [*self._taken(first), replace(node, inputs=inputs)]
 
-    def integer_gradient(self) -> list[Node]:
-        """Of the two the one in the subspaces, if it takes fewer multiply-accumulates and no more bytes on the way than
-        the input that is expanded; of an int8 copy the one that gives int8 back."""
-        expanded = self.gradient_of_expanded()
-        if self._how.steps:
-            return expanded
-        small = self.gradient()
+    def integer_gradient(self, integer: Integers) -> list[Node]:
+        """The one in the subspaces, if it may be, takes fewer multiply-accumulates and no more bytes on the way than
+        the input, expanded to int8; of an int8 copy the one that gives int8 back."""
+        if self._how.steps or integer == "expanded":
+            return self.gradient_of_expanded()
+        expanded, small = self.gradient_of_expanded(), self.gradient()
         fewer = sum(map(_macs, small)) < sum(map(_macs, expanded))
         return small if fewer and self._bytes_between(small) <= self._x.elements else expanded
 

@@ -29,7 +29,8 @@ class TrainingOptions:
     seed: of the subspaces that low-rank activations begin with.
     clip_norm: the largest norm that a gradient keeps; None: any. clip_per: of all trained tensors together, or of those
     of each layer.
-    integer: whether the graph is rewritten to int8, so that low-rank copies are made int8 again.
+    integer: whether the graph is rewritten to int8, so that low-rank copies may be made int8 again. fpu: whether the
+    core has one; else they always are.
     initial: first values of the optimizer's state by parameter and kind, where they are not 0.
     """
 
@@ -56,6 +57,7 @@ class TrainingOptions:
     clip_norm: float | None = None
     clip_per: ClipPer = "model"
     integer: bool = False
+    fpu: bool = True
     initial: Mapping[tuple[str, str], Array] = field(default_factory=dict[tuple[str, str], Array])
 
     @property

@@ -1,8 +1,8 @@
-"""Low-rank copies of int8 activations, and back to int8 in the activation's own format.
+"""Low-rank copies of int8 activations, and back to int8 in the activation's own format; errors into their subspaces.
 
-Subspaces that follow are float32. Everything is in integer steps of the activation (q - zero), so that no scale is
-needed: subspaces have none, and the way back rounds to the same steps. With full ranks it gives the very integers that
-went in. Fixed subspaces are int8 with a scale for each row, and what is kept is int8.
+Subspaces that follow are float32. Everything is in integer steps of the activation (q - zero) or of the error, so that
+no scale is needed: subspaces have none, and the way back rounds to the same steps. With full ranks it gives the very
+integers that went in. Fixed subspaces are int8 with a scale for each row, and what is kept is int8.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from tinytrain_compile.ops.subspace import (
     power_scratch,
 )
 
-_FORWARD = NonDifferentiable("the copy of an activation is read by the gradient of a weight alone")
+_FORWARD = NonDifferentiable(
+    "copies of activations, and errors in their subspaces, are read by gradients of weights alone"
+)
 
 
 @dataclass(frozen=True)
 class QModeAttrs(ModeAttrs):
-    """zero: of the int8 activation, whose elements count as q - zero."""
+    """zero: of the int8 activation, whose elements count as q - zero; 0 of an error."""
 
     zero: int = 0
 
@@ -92,7 +94,7 @@ def _mode(arrays: tuple[Array, ...], attrs: QModeAttrs) -> tuple[Array, ...]:
 register(
     OpDef(
         "QModeProduct",
-        "Every fibre of an int8 activation along an axis into a subspace: y[k] = sum_c u[k,c] (x[c] - zero).",
+        "Every fibre of an int8 activation or error along an axis into a subspace: y[k] = sum_c u[k,c] (x[c] - zero).",
         _mode_infer,
         _mode,
         _FORWARD,
