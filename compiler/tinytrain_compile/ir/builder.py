@@ -31,6 +31,11 @@ class GraphBuilder:
         self._names.add(name)
         return name
 
+    def forget(self, nodes: Iterable[Node]) -> None:
+        """The names of nodes that were taken out again are free."""
+        for node in nodes:
+            self._names -= {node.name, *(value.name for value in node.outputs)}
+
     def constant(self, hint: str, data: Array, origin: str = "") -> Value:
         """A value with fixed initial data (float32, int32, int8 or uint8)."""
         dtype = _DTYPES[str(data.dtype)]

@@ -187,9 +187,14 @@ class _Rewrite:
         the input, expanded to int8; of an int8 copy the one that gives int8 back."""
         if self._how.steps or integer == "expanded":
             return self.gradient_of_expanded()
-        expanded, small = self.gradient_of_expanded(), self.gradient()
-        fewer = sum(map(_macs, small)) < sum(map(_macs, expanded))
-        return small if fewer and self._bytes_between(small) <= self._x.elements else expanded
+        *before, last = self.gradient_of_expanded()
+        self._builder.forget(before)
+        small = self.gradient()
+        fewer = sum(map(_macs, small)) < sum(map(_macs, (*before, last)))
+        if fewer and self._bytes_between(small) <= self._x.elements:
+            return small
+        self._builder.forget(small[:-1])
+        return self.gradient_of_expanded()
 
     def _bytes_between(self, nodes: Sequence[Node]) -> int:
         """Of all that a gradient in the subspaces makes before its last node, the error in float32 included where the
