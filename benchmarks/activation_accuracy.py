@@ -1,11 +1,11 @@
 """`make bench-activations ARGS=accuracy`: what low-rank activations cost in accuracy (docs/activations.md).
 
 Tasks, recipes and seeds are those of `make learning` (learning_tasks.py): float32 and int8, all layers trained without
-replay, by the generated C on this machine; but a step takes all samples of a batch at once, so that inputs of that many
-are kept. A budget is the error of a gradient on the samples (--rank-error), which ranks are measured for as the command
-does it, on the task's own samples. Ranges of int8 and its first exponents are those of the own samples too. Rates are
-those that `make learning` chose for exact gradients on its development seeds, the same for all ways; accuracy is of
-other samples and seeds than chose anything. Intervals are of differences by seed, 95 %.
+replay, by the generated C on this machine; but a step takes all samples of a batch at once (of keywords one), so that
+inputs of that many are kept. A budget is the error of a gradient on the samples (--rank-error), which ranks are
+measured for as the command does it, on the task's own samples. Ranges of int8 and its first exponents are those of the
+own samples too. Rates are those that `make learning` chose for exact gradients on its development seeds, the same for
+all ways; accuracy is of other samples and seeds than chose anything. Intervals are of differences by seed, 95 %.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from record import Record
 import tinytrain_compile as tt
 from testing.kept_inputs import kept_bytes
 
-TASKS = ("turned", "contrast", "head")
-"""Without further arguments; "classes" and "keywords" (one sample in a step) work too."""
 RATES = {
     "turned": {"fp32": 0.3, "int8": 0.3},
     "contrast": {"fp32": 0.3, "int8": 0.3},
@@ -104,7 +102,7 @@ def _key(task: str, seed: int, quant: str, kind: str, budget: float) -> tuple[st
 def main(arguments: Sequence[str]) -> None:
     """Train, print."""
     parser = argparse.ArgumentParser(prog="benchmarks.activations accuracy", description=__doc__)
-    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--tasks", default=",".join(RATES))
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--kinds", default="exact,asi,subspace")
     parser.add_argument("--seeds", type=int, default=8)
