@@ -21,7 +21,7 @@ from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops import OPS, exact, linear, loss, run_node
 from tinytrain_compile.ops import pool as pooling
-from tinytrain_compile.ops.fused_update import PAIRS
+from tinytrain_compile.ops.fused_update import INTEGER_UPDATES, PAIRS
 from tinytrain_compile.ops.interpreter import run_nodes
 
 CASES = 5
@@ -184,6 +184,8 @@ FUSING = (
     *("SubspacePower", "Orthonormalize"),
 )
 """Ops whose kernels contain a multiply-add."""
+ROUNDED = tuple(name for name, pair in PAIRS.items() if pair.update in INTEGER_UPDATES)
+"""Those that round to whole numbers, which hides the last bit of a sum."""
 
 
 @pytest.mark.parametrize("op", COMPUTED)
@@ -194,7 +196,7 @@ def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
     some = cases[: CASES if any(fuses) else 2]  # nothing fused is nothing else than what the tests above have run
     built = list(zip(build(some, tmp_path, True, True, FUSED), fuses, strict=False))
     assert all(_equal(one) for one, fused in built if not fused)
-    assert not any(fuses) or not all(_equal(one) for one, fused in built if fused)
+    assert not any(fuses) or op in ROUNDED or not all(_equal(one) for one, fused in built if fused)
 
 
 def _backwards(terms: Any) -> Any:

@@ -47,8 +47,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     found, scores = _gradients(builder, forward, loss.loss, trained, factor, chosen)
-    integer: Integers = None if not options.integer else "in subspaces" if options.fpu else "expanded"
-    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, integer)
+    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, _integers(options))
     forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
     optimizer = Optimizer(builder, options, loss.terms)
@@ -118,6 +117,12 @@ def _gradients(
         )
     builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
     return [(target, gradients[target.name]) for target in targets if target.name in gradients], scores
+
+
+def _integers(options: TrainingOptions) -> Integers:
+    if not options.integer:
+        return None
+    return "in subspaces" if options.fpu else "expanded"
 
 
 def _ways(
