@@ -287,7 +287,11 @@ INSIDE: dict[str, tuple[str, list[int], tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", INSIDE)
+ON_BOARD = ("sgd", "fractions", "channels in a subspace", "a batch", "momentum")
+_QEMU = (needs_qemu, pytest.mark.qemu)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_QEMU if name in ON_BOARD else ()) for name in INSIDE])
 def test_int8_gradients_in_subspaces(place: Path, name: str) -> None:
     """Whatever follows the gradient; QEMU or the host against the reference."""
     layer, ranks, flags, op = INSIDE[name]
@@ -299,7 +303,7 @@ def test_int8_gradients_in_subspaces(place: Path, name: str) -> None:
         + entry(layer="fc/Gemm", weight="all")
         + entry(layer=layer, weight="all", activation="asi", ranks=ranks)
     )
-    mode = "qemu" if name in ("sgd", "fractions", "channels in a subspace", "a batch", "momentum") else "host"
+    mode = "qemu" if name in ON_BOARD else "host"
     quant = ("--quant", "int8", "--calib", "points.npz", "--data", "points.npz")
     run("points.onnx", *quant, "--update", "own.toml", *flags, "--verify", mode).check_success()
     report = json.loads((place / "out" / "report.json").read_text())

@@ -185,7 +185,7 @@ FUSING = (
 )
 """Ops whose kernels contain a multiply-add."""
 ROUNDED = tuple(name for name, pair in PAIRS.items() if pair.update in INTEGER_UPDATES)
-"""Those that round to whole numbers, which hides the last bit of a sum."""
+"""Those that round to whole numbers, which hides the last bit of a sum; their sums are those of gradients above."""
 
 
 @pytest.mark.parametrize("op", COMPUTED)

@@ -8,8 +8,10 @@ from typing import Literal
 
 import pytest
 
+from testing.ops.cases import cases_of
 from testing.plan_graphs import training_graph
 from tinytrain_compile.ir.cost import Objective, StepCost
+from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan import (
     CoreModel,
     Goal,
@@ -23,6 +25,7 @@ from tinytrain_compile.plan import (
     step_cost,
 )
 from tinytrain_compile.plan.assign import Item, Use, UseOption, assign, cost_of, time_of
+from tinytrain_compile.plan.price import node_ps
 
 CORE = CoreModel(clock_mhz=100, int8_mac=2000, float_mac=3000, element=5000, pj_per_cycle=300)
 HUNGRY = Memory("hungry", 1 << 20, extra_ps=2_000, extra_pj=900, copy_ps=3_000, copy_pj=1_000, setup_ps=10**6)
@@ -84,12 +87,18 @@ def test_cost_is_computing_and_what_memories_add() -> None:
     assert cost.compute_ps >= COMPUTE.compute_ps + extra * CORE.float_mac * 1000 // CORE.clock_mhz - 1
 
 
+@pytest.mark.parametrize(("op", "is_float"), [("QModeProduct", True), ("QSubspacePower", True), ("QConvSum", False)])
+def test_a_product_with_a_float_is_one_of_floats(op: str, is_float: bool) -> None:
+    """Also where the larger operand is int8."""
+    node = cases_of(op)[0].node()
+    each = CORE.float_mac if is_float else CORE.int8_mac
+    assert node_ps(node, CORE) == op_def(node.op).macs(node) * each * 1000 // CORE.clock_mhz
+
+
 def test_a_multiply_accumulate_and_an_element_have_their_price() -> None:
     """Three cycles a MAC at 100 MHz are 30 ns; elements are of operators without MACs."""
     dearer = replace(CORE, float_mac=CORE.float_mac + 1000)
     macs = (step_cost(ALONE, dearer).compute_ps - COMPUTE.compute_ps) / 10_000
-    from tinytrain_compile.ops import op_def
-
     assert macs == sum(op_def(node.op).macs(node) for node in GRAPH.nodes) > 0
     assert step_cost(ALONE, replace(CORE, clock_mhz=50)).compute_ps == pytest.approx(2 * COMPUTE.compute_ps, abs=20)
 

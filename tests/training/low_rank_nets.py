@@ -52,10 +52,8 @@ def points(shares: bool = False) -> onnx.ModelProto:
     """1x1 convolutions from few channels to many and back, and a dense layer; shares: two with one weight are between,
     of 16 channels."""
     net = Network("points", "float[1, 4, 8, 8] x", "float[1, 3] y", seed=7)
-    x, layers = (
-        "x",
-        [("wide", net.weight("wide_weight", 16, 4, 1, 1)), ("narrow", net.weight("narrow_weight", 5, 16, 1, 1))],
-    )
+    layers = [("wide", net.weight("wide_weight", 16, 4, 1, 1)), ("narrow", net.weight("narrow_weight", 5, 16, 1, 1))]
+    x = "x"
     if shares:
         weight = net.weight("both_weight", 16, 16, 1, 1)
         layers[1:1] = [("once", weight), ("again", weight)]

@@ -6,19 +6,19 @@ int32 it is one of these, and everything behind it is as there.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, op_def, register
+from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.exact import F32
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
 from tinytrain_compile.ops.int8.conv import BACKWARD, QWeightApplyAttrs
 from tinytrain_compile.ops.int8.error import expect_dtypes
-from tinytrain_compile.ops.int8.steps import updated_weight
-from tinytrain_compile.ops.int8.update_fine import expect_fraction, updated_fine
+from tinytrain_compile.ops.int8.update import Q_WEIGHT_APPLY
+from tinytrain_compile.ops.int8.update_fine import Q_WEIGHT_APPLY_FINE
 
 LIMIT = np.float32(2.0**31)
 """Of what an int32 holds."""
@@ -82,57 +82,31 @@ Q_ROUNDED_SUM = register(
 )
 
 
-def _as_sum(inputs: tuple[Value, ...], op: str) -> tuple[Any, ...]:
-    """The operands of an update with the sum that a gradient becomes."""
-    w, g, *rest = inputs
-    _expect_gradient(op, w, g)
-    return w, Value(g.name, g.shape, "int32", g.layout), *rest
+def _on_rounded(op: str, base: OpDef, doc: str) -> OpDef:
+    """An update by a sum, on what a float32 gradient in its place is rounded to."""
+
+    def infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
+        w, g, *rest = inputs
+        _expect_gradient(op, w, g)
+        return base.infer((w, replace(g, dtype="int32"), *rest), attrs)
+
+    def reference(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
+        w, g, *rest = arrays
+        return base.reference((w, rounded(g), *rest), attrs)
+
+    inputs = tuple("g" if name == "sum" else name for name in base.inputs)
+    made = OpDef(op, doc, infer, reference, BACKWARD, QWeightApplyAttrs, inputs=inputs, outputs=base.outputs)
+    return register(made)
 
 
-def _update_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
-    return op_def("QWeightApply").infer(_as_sum(inputs, "QRoundedUpdate"), attrs)
-
-
-def _update(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
-    w, g, *scale, noise, salt = arrays
-    return (updated_weight(w, rounded(g), tuple(scale), noise, salt, attrs.limit),)
-
-
-Q_ROUNDED_UPDATE = register(
-    OpDef(
-        "QRoundedUpdate",
-        "w -= step times a float32 gradient, rounded to int32, with noise; operands (w, g, multiplier, shift, rate, p, "
-        "noise, salt).",
-        _update_infer,
-        _update,
-        BACKWARD,
-        QWeightApplyAttrs,
-        inputs=("w", "g", "multiplier", "shift", "rate", "p", "noise", "salt"),
-        outputs=("w",),
-    )
+Q_ROUNDED_UPDATE = _on_rounded(
+    "QRoundedUpdate",
+    Q_WEIGHT_APPLY,
+    "w -= step times a float32 gradient, rounded to int32, with noise; operands (w, g, multiplier, shift, rate, p, "
+    "noise, salt).",
 )
-
-
-def _fine_infer(inputs: tuple[Value, ...], attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
-    w, *_, fraction = inputs
-    expect_fraction("QRoundedUpdateFine", w, fraction)
-    return op_def("QWeightApplyFine").infer(_as_sum(inputs, "QRoundedUpdateFine"), attrs)
-
-
-def _fine(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
-    w, g, *scale, fraction = arrays
-    return updated_fine(w, fraction, rounded(g), tuple(scale), attrs.limit)
-
-
-Q_ROUNDED_UPDATE_FINE = register(
-    OpDef(
-        "QRoundedUpdateFine",
-        "QRoundedUpdate of a weight with 8 fraction bits; operands (w, g, multiplier, shift, rate, p, fraction).",
-        _fine_infer,
-        _fine,
-        BACKWARD,
-        QWeightApplyAttrs,
-        inputs=("w", "g", "multiplier", "shift", "rate", "p", "fraction"),
-        outputs=("w", "fraction"),
-    )
+Q_ROUNDED_UPDATE_FINE = _on_rounded(
+    "QRoundedUpdateFine",
+    Q_WEIGHT_APPLY_FINE,
+    "QRoundedUpdate of a weight with 8 fraction bits; operands (w, g, multiplier, shift, rate, p, fraction).",
 )

@@ -167,7 +167,7 @@ def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, 
     return (updated_weight(w, as_weight(total, attrs.by_rows), tuple(scale), noise, salt, attrs.limit),)
 
 
-register(
+Q_WEIGHT_APPLY = register(
     OpDef(
         "QWeightApply",
         "w -= step times the accumulated gradient, with noise; (w, sum, multiplier, shift, rate, p, noise, salt).",

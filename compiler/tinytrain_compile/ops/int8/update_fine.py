@@ -99,7 +99,7 @@ def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, 
     return updated_fine(w, fraction, as_weight(total, attrs.by_rows), tuple(scale), attrs.limit)
 
 
-register(
+Q_WEIGHT_APPLY_FINE = register(
     OpDef(
         "QWeightApplyFine",
         "QWeightApply of a weight with 8 fraction bits; operands (w, sum, multiplier, shift, rate, p, fraction).",
