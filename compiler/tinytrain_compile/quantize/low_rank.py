@@ -66,7 +66,7 @@ class Copies:
         self._cores: dict[str, _Core] = {}
 
     def rewrite(self, node: Node) -> bool:
-        """Emit the integer form of a node that reads an int8 activation, or gives it back."""
+        """Emit the integer form of a node that reads an int8 activation or gives it back, and of gradients of cores."""
         if node.op in _GRADIENTS:
             return self._gradient(node)
         if node.op == SUBSPACE_GRAD_WEIGHT.name:
@@ -199,12 +199,12 @@ class Copies:
         if axis < len(x.value.shape) - 1:
             inputs = (x.value, self._r.table(name, numbers), multiplier, shift)
             return self._r.emit("QModeProductInt8", inputs, QModeInt8Attrs(axis, *bounds), node)[0]
-        matrix_like = len(x.value.shape) == 2
-        image = self._backward.as_image(x.value, node) if matrix_like else x.value
+        dense = len(x.value.shape) == 2
+        image = self._backward.as_image(x.value, node) if dense else x.value
         weight = self._r.table(name, numbers[:, None, None, :])
         bias = self._r.table("no_bias", np.zeros(len(numbers), np.int32))
         attrs = QConvAttrs(replace(_POINT, bias=True), *bounds, down)
         (out,) = self._r.emit("QConv", (image, weight, bias, multiplier, shift), attrs, node)
-        if matrix_like:
+        if dense:
             (out,) = self._r.emit("Reshape", (out,), ReshapeAttrs((x.value.shape[0], len(numbers))), node)
         return out

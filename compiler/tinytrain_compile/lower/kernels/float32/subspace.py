@@ -26,9 +26,9 @@ from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs, fibre_block, mode_form
 
 SUMS = 4
-"""Sums on vectors, at least."""
+"""Rows or columns of a product from which on it is on vectors."""
 ROWS = 6
-"""Rows of a subspace in a turn of a loop, each with two sums."""
+"""Rows of a subspace in a turn of a loop; each has two sums, or one where the other extent is odd."""
 
 
 @kernel("ModeProduct")
@@ -128,7 +128,7 @@ def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
 
 
 def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int, block: int) -> None:
-    """Products of a block of fibres, two of them with some rows of the subspace at a time."""
+    """Products of a block of fibres, two of them (of an odd block, one) with some rows of the subspace at a time."""
     along = sch.get_sblock("along")
     sch.compute_at(along, blocks, preserve_unit_loops=True)
     sch.set_scope(along, 0, "local")
