@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.finetuning import DIGITS, found_by, some, write_own
 from tinytrain_compile.driver.finetune import Effort
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.own_data import read_own_data, split
+from tinytrain_compile.ir.types import Array
 
 
 @pytest.fixture
@@ -64,6 +66,27 @@ def test_the_users_file_is_named(own: Path) -> None:
     np.savez(own.with_name("mine.npz"), x=x, y=y)
     with pytest.raises(CompileError, match=r"mine\.npz.*NaN"):
         found_by(own.with_name("mine.npz"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("y", lambda y: np.eye(10)[y]), r"one-hot, of shape \(samples, 10\); give .* \(samples,\)"),
+        (("y", lambda y: np.stack([y] * 5, 1)), r"y has shape \(samples, 5\); this loss takes \(samples,\)"),
+        (("x", lambda x: x.reshape(60, -1)), r"\(samples, 64\); expected .* \(samples, 1, 8, 8\)"),
+    ],
+)
+def test_shapes_have_no_number_that_the_file_has_not(
+    change: tuple[str, Callable[[Array], Array]], said: str, tmp_path: Path
+) -> None:
+    """A file of 60 samples is split before it is looked at: no message shall speak of 48."""
+    arrays = dict(zip("xy", some(60), strict=True))
+    name, of = change
+    arrays[name] = of(arrays[name])
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.raises(CompileError, match=said) as problem:
+        found_by(tmp_path / "own.npz")
+    assert "48" not in str(problem.value)
 
 
 def test_a_batch_that_samples_do_not_fill_is_refused(own: Path) -> None:

@@ -19,12 +19,20 @@ def shaped(name: str, y: Array, wanted: tuple[int, ...], classes: int) -> Array:
         return y
     if y.shape[:1] == wanted[:1] and _significant(y.shape) == _significant(wanted):
         return y.reshape(wanted)
-    what, way = f"y has shape {y.shape}", f"this loss takes {wanted}"
+    # Where the number of samples is no fault it is left out: `finetune` splits a file before this looks at it.
+    show = shape_of_samples if y.shape[:1] == wanted[:1] else str
+    given, taken = show(y.shape), show(wanted)
+    what, way = f"y has shape {given}", f"this loss takes {taken}"
     if classes and _is_one_hot(y, wanted, classes):
-        what, way = f"y is one-hot, of shape {y.shape}", f"give class indices of shape {wanted}: y.argmax(axis=1)"
+        what, way = f"y is one-hot, of shape {given}", f"give class indices of shape {taken}: y.argmax(axis=1)"
     elif classes and y.dtype.kind == "f" and y.size == math.prod(wanted) * classes:
-        way = f"classes are integers of shape {wanted}; for values: --loss mse (or bce for yes and no)"
+        way = f"classes are integers of shape {taken}; for values: --loss mse (or bce for yes and no)"
     raise CompileError("E0305", name, what, way)
+
+
+def shape_of_samples(shape: tuple[int, ...]) -> str:
+    """The shape of an array of samples with a word in place of their number, like "(samples, 8, 8)"."""
+    return f"({', '.join(['samples', *map(str, shape[1:])])}{',' if len(shape) == 1 else ''})"
 
 
 def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -> Array:

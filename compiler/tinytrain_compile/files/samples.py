@@ -162,9 +162,10 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
 def _inputs(where: str, x: Array, model: ImportedModel) -> Array:
     wanted = model.input_shape[1:]
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
-        raise CompileError(
-            "E0105", where, f"x is {x.dtype} {x.shape}", f"expected numbers of shape (samples, {_dims(wanted)})"
-        )
+        # How many there are is no fault unless there are none: `finetune` splits a file before this looks at it.
+        given = labels.shape_of_samples(x.shape) if len(x.shape) and len(x) else x.shape
+        hint = f"expected numbers of shape {labels.shape_of_samples((0, *wanted))}"
+        raise CompileError("E0105", where, f"x is {x.dtype} {given}", hint)
     if not np.isfinite(x).all():
         raise CompileError("E0105", where, "x holds NaN or infinity", "clean the data")
     rows = index_count(model.graph)
@@ -211,7 +212,3 @@ def labels_of(where: str, y: Array, count: int, model: ImportedModel, train: Tra
         return labels.values(where, y)
     each = labels.values(where, y).reshape(count, *model.output_shape)
     return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))
-
-
-def _dims(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape))
