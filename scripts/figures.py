@@ -10,18 +10,31 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from bench import MODELS, SETTINGS, SHARED, compile_once
 
 SCHEMES = SHARED / "schemes"
-INT8 = (("mcunet-5fps-10c-qdq", "mcunet-5fps-49kb.toml", "256KB"),)
-"""Quantised models, the scheme that chooses what is trained of them, and the arena that they are given."""
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+LINEAR = ("--loss", "mse", "--lr", "0.1")
+DIGITS = {
+    "fp32": ("--arena", "256KB"),
+    "int8": ("--arena", "256KB", "--quant", "int8", "--calib", str(EXAMPLES / "digits" / "calib.npz")),
+}
+LARGE = {
+    MODELS[0]: SETTINGS[0],
+    f"{MODELS[0]}-qdq": ("--quant", "int8", "--update", str(SCHEMES / "mcunet-5fps-49kb.toml"), "--arena", "256KB"),
+}
+"""Flags of the rows, by model or by number format. The tests compare each row where they run its network anyway."""
 
 
 def row(model: Path, flags: tuple[str, ...], outcome: str = "") -> str:
-    """One line of the table; the outcome of a model without one is that of its check."""
-    _, report = compile_once(model, flags, "qemu")
+    """One line of the table, of a compilation."""
+    return line(model.stem, flags, compile_once(model, flags, "qemu")[1], outcome)
+
+
+def line(name: str, flags: tuple[str, ...], report: dict[str, Any], outcome: str = "") -> str:
+    """One line of the table, of report.json; the outcome of a model without one is that of its check."""
     memory, flash, work, totals = (report[key] for key in ("memory", "flash", "work", "update_totals"))
     checked = report["verify"]["mode"] == "qemu"
     outcome = outcome or f"{report['verify']['steps']} steps, QEMU {'== host' if checked else 'not run'}"
@@ -29,14 +42,18 @@ def row(model: Path, flags: tuple[str, ...], outcome: str = "") -> str:
     trained = f"{totals['parameters']:,} of {totals['total_parameters']:,} parameters"
     macs = f"{work['forward_macs'] + work['backward_macs']:,}"
     asked = " ".join(flags).replace(f"{SCHEMES}/", "").replace(f"{EXAMPLES}/digits/", "")
-    return f"| {model.stem} `{asked}` | {trained} | {memory['arena_bytes']:,} B | {size} | {macs} | {outcome} |"
+    return f"| {name} `{asked}` | {trained} | {memory['arena_bytes']:,} B | {size} | {macs} | {outcome} |"
 
 
 def digits_outcome(quant: str = "fp32") -> str:
     """Accuracy before and after training on the device's samples."""
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, str(EXAMPLES / "digits" / "run.py"), "--host", "--quant", quant, "--work", work]
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return accuracies(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def accuracies(text: str) -> str:
+    """Before and after training, of what run.py prints."""
     return "accuracy " + text.partition("\naccuracy   ")[2].partition("  (")[0]
 
 
@@ -58,15 +75,10 @@ def linear_outcome(flags: tuple[str, ...]) -> str:
 def main() -> None:
     """Print the table; without ../shared, only the rows of examples/."""
     print("| model and flags | trained | arena | flash | MAC per step | outcome |\n|---|---|---|---|---|---|")
-    flags = ("--loss", "mse", "--lr", "0.1")
-    print(row(EXAMPLES / "linear" / "linear.onnx", flags, linear_outcome(flags)), flush=True)
-    print(row(EXAMPLES / "digits" / "digits.onnx", ("--arena", "256KB"), digits_outcome()), flush=True)
-    int8 = ("--arena", "256KB", "--quant", "int8", "--calib", str(EXAMPLES / "digits" / "calib.npz"))
-    print(row(EXAMPLES / "digits" / "digits.onnx", int8, digits_outcome("int8")), flush=True)
-    for name in MODELS[:1] if (SHARED / "models").is_dir() else ():
-        print(row(SHARED / "models" / f"{name}.onnx", SETTINGS[0]), flush=True)
-    for name, scheme, arena in INT8 if (SHARED / "models").is_dir() else ():
-        flags = ("--quant", "int8", "--update", str(SCHEMES / scheme), "--arena", arena)
+    print(row(EXAMPLES / "linear" / "linear.onnx", LINEAR, linear_outcome(LINEAR)), flush=True)
+    for quant, flags in DIGITS.items():
+        print(row(EXAMPLES / "digits" / "digits.onnx", flags, digits_outcome(quant)), flush=True)
+    for name, flags in LARGE.items() if (SHARED / "models").is_dir() else ():
         print(row(SHARED / "models" / f"{name}.onnx", flags), flush=True)
 
 

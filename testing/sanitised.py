@@ -17,7 +17,7 @@ from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.base import alias_of
 
-FLAGS = ("-std=c11", "-Og", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
+FLAGS = ("-std=c11", "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
 Make = Callable[[Node, str, KernelContext], tuple[Kernel, int]]
 """(node, name, context) -> its kernel, bytes of scratch"""
 SCALAR, VECTORS = KernelContext(), KernelContext(InstructionSet(int_vectors=True))

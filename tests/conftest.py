@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,4 +56,17 @@ def _kernels() -> Iterator[None]:
     kept = KernelCache(limit=4096)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code, "KernelCache", lambda: kept)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_c() -> Iterator[None]:
+    """Checks on this machine are of networks that run in a moment: not optimising halves what compiling them takes.
+
+    Boards keep the flags that a user has; tests of levels and compilers name their own (emit/test_any_build.py).
+    """
+    build = import_module("tinytrain_compile.verify.build")  # a function of the package has the same name
+    with pytest.MonkeyPatch.context() as patch:
+        for flags in ("HOST_FLAGS", "SANITIZE"):
+            patch.setattr(build, flags, tuple("-O0" if flag == "-Og" else flag for flag in getattr(build, flags)))
         yield

@@ -17,7 +17,7 @@ from tests.campaign.model_kinds import NET
 from tests.campaign.nets import image_net, random_net
 
 PROGRAM = Path(__file__).parent / "programs" / "damage.c"
-FLAGS = ("-std=c11", "-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
+FLAGS = ("-std=c11", "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off")
 LARGEST = 600
 """Numbers in the weights of a model whose checkpoints are damaged: every bit of them is a load."""
 TIMEOUT_S = 600

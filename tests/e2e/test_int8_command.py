@@ -16,6 +16,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.exact import check_exact, check_on
 from tests.e2e.marks import needs_qemu, needs_shared
+from tests.examples.pages import check_row, figures
 from tests.quantize import nets
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.reference import Trainer
@@ -268,7 +269,9 @@ def real_report(folder: Path, name: str, scheme_name: str, arena: str, *more: st
 @needs_qemu
 @pytest.mark.qemu
 def test_mcunet_49kb_in_256kb(tmp_path: Path) -> None:
-    report = real_report(tmp_path, "mcunet-5fps-10c-qdq", "mcunet-5fps-49kb", "256KB")
+    name = "mcunet-5fps-10c-qdq"
+    report = real_report(tmp_path, name, "mcunet-5fps-49kb", "256KB")
+    check_row(name, figures.LARGE[name], report, "3 steps, QEMU == host")  # of ten steps here
     memory, flash = report["memory"], report["flash"]
     assert memory["transient_bytes"] <= 168_000
     assert memory["arena_bytes"] + memory["stack_bytes"] < 215_000

@@ -23,7 +23,7 @@ HEAD_BYTES = 16
 class Device:
     """One instance of a model in an arena of its own."""
 
-    def __init__(self, made: Project, folder: Path, flags: Iterable[str] = ("-Og",)) -> None:
+    def __init__(self, made: Project, folder: Path, flags: Iterable[str] = ("-O0",)) -> None:
         self.made, self.interface = made, made.bundle.interface
         write_files(folder, dict(made.bundle.files))
         options = ["-std=c11", *NUMERIC, *flags, "-shared", "-fPIC", "-Wl,-Bsymbolic"]

@@ -163,7 +163,7 @@ int main(void)
 def test_what_the_calls_refuse(tmp_path: Path) -> None:
     made = project("float32")
     write_files(tmp_path, {**made.bundle.files, "main.c": PROGRAM})
-    build(["gcc", *STRICT, *NUMERIC, "-Og", *SANITIZED, "main.c", *sources(made.bundle), "-o", "main"], tmp_path)
+    build(["gcc", *STRICT, *NUMERIC, "-O0", *SANITIZED, "main.c", *sources(made.bundle), "-o", "main"], tmp_path)
     done = call([tmp_path / "main"], tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -214,7 +214,7 @@ def test_the_loop_of_the_page_learns_what_whole_steps_learn(tmp_path: Path) -> N
     made = project("float32")
     program = LOOP.format(kept=named[0], once="\n        ".join(named[1:-1]), every=named[-1])
     write_files(tmp_path, {**made.bundle.files, "main.c": program})
-    flags = [*STRICT, *NUMERIC, "-Wno-unused-result", "-Og", *SANITIZED]
+    flags = [*STRICT, *NUMERIC, "-Wno-unused-result", "-O0", *SANITIZED]
     build(["gcc", *flags, "main.c", *sources(made.bundle), "-o", "main"], tmp_path)
     done = call([tmp_path / "main"], tmp_path)
     losses = [line.split() for line in done.stdout.splitlines()]

@@ -26,7 +26,7 @@ STRICT = (
     *("-Wundef", "-Wcast-qual", "-Wpointer-arith", "-Wwrite-strings", "-Wstrict-prototypes", "-Wformat=2", "-Werror"),
 )
 NUMERIC = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize")
-SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 pytestmark = needs_gcc
 
@@ -103,7 +103,7 @@ def test_header_serves_cpp(name: str, standard: str, tmp_path: Path) -> None:
         f"    {p}_input(m)->values[0] = 1.0f;\n    {p}_output_t out;\n"
         f"    return {p}_infer(m, &out) == {p.upper()}_OK ? 0 : 2;\n}}\n"
     )
-    build(["gcc", *STRICT, *NUMERIC, "-Og", "-c", *sources(bundle)], tmp_path)
+    build(["gcc", *STRICT, *NUMERIC, "-O0", "-c", *sources(bundle)], tmp_path)
     objects = [Path(source).with_suffix(".o") for source in sources(bundle)]
     strict = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror"]
     build(["g++", f"-std={standard}", *strict, "main.cpp", *objects, "-o", "main"], tmp_path)
@@ -170,7 +170,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bundle = bundle_of(models.mlp(), name=name, optimizer="momentum", batch=batch)
         write_files(folder, bundle.files)
         files += sources(bundle)
-    build(["gcc", *STRICT, *NUMERIC, "-Og", *SANITIZED, "checks.c", *files, "-o", "checks"], folder)
+    build(["gcc", *STRICT, *NUMERIC, "-O0", *SANITIZED, "checks.c", *files, "-o", "checks"], folder)
     return folder / "checks"
 
 
@@ -230,7 +230,7 @@ def test_sanitizers_report_nothing(name: str, bundles: dict[str, SourceBundle], 
     write_files(tmp_path, {**bundles[name].files, "main.c": EXERCISE})
     number = f"-DNUMBER={bundles[name].interface.label_ctype}"
     build(
-        ["gcc", *STRICT, *NUMERIC, number, "-Og", *SANITIZED, "main.c", *sources(bundles[name]), "-o", "main"], tmp_path
+        ["gcc", *STRICT, *NUMERIC, number, "-O0", *SANITIZED, "main.c", *sources(bundles[name]), "-o", "main"], tmp_path
     )
     done = call([tmp_path / "main"], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

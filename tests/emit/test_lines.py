@@ -46,7 +46,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bundle = lines.project(train, lines.longest(train, 4), name=name).bundle
         write_files(folder, bundle.files)
         files += sources(bundle)
-    build(["gcc", *STRICT, *NUMERIC, "-Og", *SANITIZED, "lines.c", *files, "-o", "lines"], folder)
+    build(["gcc", *STRICT, *NUMERIC, "-O0", *SANITIZED, "lines.c", *files, "-o", "lines"], folder)
     return folder / "lines"
 
 

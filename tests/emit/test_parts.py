@@ -183,7 +183,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(PROGRAMS / "parts.c", folder)
     bundle = project("cortex-m0plus").bundle
     write_files(folder, bundle.files)
-    build(["gcc", *STRICT, *NUMERIC, "-Og", *SANITIZED, "parts.c", *sources(bundle), "-o", "parts"], folder)
+    build(["gcc", *STRICT, *NUMERIC, "-O0", *SANITIZED, "parts.c", *sources(bundle), "-o", "parts"], folder)
     return folder / "parts"
 
 
@@ -236,7 +236,7 @@ def test_headers_serve_cpp(standard: str, tmp_path: Path) -> None:
         pytest.skip("g++ is not installed")
     bundle = project("cortex-m0plus").bundle
     write_files(tmp_path, bundle.files)
-    build(["gcc", *STRICT, *NUMERIC, "-Og", "-c", *sources(bundle)], tmp_path)
+    build(["gcc", *STRICT, *NUMERIC, "-O0", "-c", *sources(bundle)], tmp_path)
     shutil.copy(PROGRAMS / "parts.cpp", tmp_path)
     objects = [Path(source).with_suffix(".o") for source in sources(bundle)]
     strict = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror"]

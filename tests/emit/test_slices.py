@@ -103,12 +103,12 @@ def test_slices_give_the_bytes_of_whole_steps(name: str, tmp_path: Path) -> None
     x, y = samples(made)
     if name == "samples of no weight":
         y[-1] = -1
-    whole = Sliced(made, tmp_path / "whole", (*STRICT, "-Og"))
+    whole = Sliced(made, tmp_path / "whole", (*STRICT, "-O0"))
     losses = [whole.train(*one) for one in zip(x, y, strict=True)]
     expected = whole.save()
     counts = list[int]()
     for budget in (0, 250, 2**32 - 1):
-        device = Sliced(made, tmp_path / str(budget), ("-Og",))
+        device = Sliced(made, tmp_path / str(budget), ("-O0",))
         found = [device.sliced_step(*one, budget) for one in zip(x, y, strict=True)]
         assert [loss for loss, _ in found] == losses
         assert device.save() == expected
@@ -138,7 +138,7 @@ def greedy(costs: list[int], budget: int) -> int:
 def test_nobody_disturbs_a_step(tmp_path: Path) -> None:
     made = PROJECTS["float32"]()
     (x, *_), (y, *_) = samples(made)
-    whole, device = (Sliced(made, tmp_path / name, ("-Og",)) for name in ("whole", "sliced"))
+    whole, device = (Sliced(made, tmp_path / name, ("-O0",)) for name in ("whole", "sliced"))
     loss = whole.train(x, y)
     assert device.slice(y, 0)[0] == ERR_STATE, "nothing was begun"
     device.put(x)
@@ -157,7 +157,7 @@ def test_nobody_disturbs_a_step(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_step(tmp_path: Path) -> None:
     made = PROJECTS["float32"]()
     (x, *_), (y, *_) = samples(made)
-    device = Sliced(made, tmp_path, ("-Og",))
+    device = Sliced(made, tmp_path, ("-O0",))
     before = device.save()
     device.put(np.full_like(x, np.nan))
     assert device.begin() == OK
@@ -173,7 +173,7 @@ def test_a_loss_that_is_no_number_ends_the_step(tmp_path: Path) -> None:
 
 def test_the_header_says_what_a_step_takes(tmp_path: Path) -> None:
     made = PROJECTS["float32"]()
-    device = Sliced(made, tmp_path, ("-Og",))
+    device = Sliced(made, tmp_path, ("-O0",))
     longest, step = (int(device.macro(name)[:-1]) for name in ("SLICE_LONGEST", "STEP_CYCLES"))
     assert 100 < longest < step < 100 * longest
 

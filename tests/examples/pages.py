@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from types import ModuleType
+from typing import Any
 
 from testing.places import ROOT, SHARED
+
+TABLE = "<!-- output: python scripts/figures.py -->\n"
+"""What is above README's table."""
 
 
 def _load(name: str) -> ModuleType:
@@ -21,19 +25,27 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-transcripts = _load("transcripts")
+sys.path.insert(0, str(ROOT / "scripts"))  # what they import from each other
+transcripts, figures = _load("transcripts"), _load("figures")
 
 
-def check_page(path: str, only: str = "", without: str = "") -> None:
+def check_page(path: str, only: str = "", without: tuple[str, ...] = ()) -> None:
     """Every block of the page is what its command prints now; blocks that need ../shared only where that exists.
 
-    only / without: a text that blocks must have, or must not have, to be run.
+    only / without: a text that blocks must have, and those that they must not have, to be run.
     """
 
     def wanted(block: str) -> bool:
-        possible = (SHARED / "models").is_dir() or not any(text in block for text in ("figures.py", "../shared"))
-        return possible and only in block and (not without or without not in block)
+        possible = (SHARED / "models").is_dir() or "../shared" not in block
+        return possible and only in block and not any(text in block for text in without)
 
     with transcripts.sandbox() as folder:
         page = transcripts.refresh(path, folder, wanted)
     assert page.differences() == [], f"{path} is out of date; `make docs` writes it anew"
+
+
+def check_row(name: str, flags: tuple[str, ...], report: dict[str, Any], outcome: str = "") -> None:
+    """README's table has the line that scripts/figures.py makes of a report."""
+    rows = (ROOT / "README.md").read_text(encoding="utf-8").partition(TABLE)[2].partition("<!-- /output -->")[0]
+    line = figures.line(name, flags, report, outcome)
+    assert transcripts.stable(line) in map(transcripts.stable, rows.splitlines()), f"{line}: `make docs` writes it anew"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
-from tests.examples.pages import check_page, transcripts
+from tests.examples.pages import check_page, check_row, figures, transcripts
 
 DIGITS = ROOT / "examples" / "digits"
 
@@ -61,7 +62,9 @@ def test_the_firmware_learns_in_qemu_what_the_host_learns() -> None:
         out = folder / "examples" / "digits" / "out"
         board, host = ((out / machine / "trained.bin").read_bytes() for machine in ("qemu", "host"))
         assert (out / "qemu" / "firmware.elf").read_bytes()[:4] == b"\x7fELF"
+        report = json.loads((out / "generated" / "report.json").read_text())
     text = page.new.partition(RUN)[2].partition("```")[0]
+    check_row("digits", figures.DIGITS["fp32"], report, figures.accuracies(text))
     accuracies = _accuracies(text)
     losses = [float(number) for number in re.findall(r"epoch .* loss ([0-9.]+)", text)]
     assert len(accuracies) == len(losses) + 1 == 13
@@ -85,7 +88,9 @@ def test_the_int8_firmware_learns_in_qemu_what_the_host_learns() -> None:
         page = transcripts.refresh(README, folder, lambda block: RUN_INT8 in block)
         out = folder / "examples" / "digits" / "out"
         board, host = ((out / machine / "trained.bin").read_bytes() for machine in ("qemu", "host"))
+        report = json.loads((out / "generated" / "report.json").read_text())
     text = page.new.partition(RUN_INT8)[2].partition("```")[0]
+    check_row("digits", figures.DIGITS["int8"], report, figures.accuracies(text))
     accuracies = _accuracies(text)
     assert len(accuracies) == 13
     assert accuracies[-1] - accuracies[0] >= 20

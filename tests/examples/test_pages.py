@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
-from tests.examples.pages import check_page, transcripts
+from tests.examples.pages import TABLE, check_page, check_row, figures, transcripts
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.export import export
 from tinytrain_compile.cli.finetune import finetune
@@ -42,7 +42,23 @@ int flash_write(void *ctx, const void *data, size_t size) { (void)data; written 
 @pytest.mark.qemu
 @needs_qemu
 def test_the_readme_shows_what_the_commands_print() -> None:
-    check_page("README.md", without=DEMO)
+    check_page("README.md", without=(DEMO, TABLE))
+
+
+@pytest.mark.qemu
+@needs_qemu
+def test_the_table_of_the_readme() -> None:
+    """Its first row; the others are compared where tests run these networks anyway (check_row)."""
+    model = ROOT / "examples" / "linear" / "linear.onnx"
+    report = figures.compile_once(model, figures.LINEAR, "qemu")[1]
+    check_row("linear", figures.LINEAR, report, figures.linear_outcome(figures.LINEAR))
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").partition(TABLE)[2].partition("<!-- /output -->")[0]
+    assert [re.findall(r"[\w-]+", line)[0] for line in shown.splitlines()[2:]] == [
+        "linear",
+        "digits",
+        "digits",
+        *figures.LARGE,
+    ]
 
 
 def test_the_readme_shows_the_demo_as_the_example_does() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from tvm import ir, tirx
@@ -55,8 +55,7 @@ EXACT_TYPE = (ir.TensorLoad, tirx.Cast, tirx.IntImm)
 ATOM, UNARY, TERNARY = 15, 14, 2
 
 
-@dataclass(frozen=True)
-class Expr:
+class Expr(NamedTuple):
     """C text, its precedence, the loop variables it reads, and whether it reads memory."""
 
     text: str

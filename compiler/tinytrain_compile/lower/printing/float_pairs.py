@@ -135,7 +135,7 @@ class PairPrinter(Printer):
         return [f"const {PAIR_TYPE} {half.pair.name} = tt_load_pair(&{self._text(place)});"]
 
     def _half(self, factor: ir.Expr) -> _Half | None:
-        if not isinstance(factor, ir.TensorLoad) or self._root(factor.source) in self._scalars:
+        if type(factor) is not ir.TensorLoad or self._root(factor.source) in self._scalars:
             return None
         return self._halves.get(self._text(factor))
 

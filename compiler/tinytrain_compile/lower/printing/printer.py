@@ -38,13 +38,15 @@ from tinytrain_compile.lower.printing.conditions import tests_of
 from tinytrain_compile.lower.printing.scratch import Scratch
 from tinytrain_compile.lower.printing.tile_rows import in_one_call
 from tinytrain_compile.lower.tir_walk import (
-    TWO_OPERANDS,
+    ByNode,
     Tir,
+    accessed,
     addressed,
     buffers_of,
     children,
     declared,
     elements,
+    has_two_operands,
     helper_name,
     is_call,
     is_helper,
@@ -88,10 +90,9 @@ class Printer:
         self._fuse = fuse
         self._unroll_moves = unroll_moves
         self._loops = loops or LoopNames()
-        self._aliases: dict[Buffer, Buffer] = {}
-        self._names: dict[ir.Var, str] = {}
+        self._aliases, self._names = ByNode[Buffer](), ByNode[str]()
         self._used: set[str] = {"scratch", "TT_FMA"}
-        self._scalars: dict[Buffer, bool] = {}
+        self._scalars = ByNode[bool]()
         self._parameters = list(parameters)
         self._fixed = {p.buffer for p in parameters if p.fixed}
         for p in parameters:
@@ -132,19 +133,19 @@ class Printer:
 
     def _survey(self, node: Tir) -> None:
         """Find aliases, allocations, written buffers and buffers with computed indices."""
-        if isinstance(node, tirx.DeclBuffer):
+        if type(node) is tirx.DeclBuffer:
             self._aliases[node.buffer] = declared(node)
-        elif isinstance(node, tirx.AllocBuffer):
+        elif type(node) is tirx.AllocBuffer:
             self._allocated.append(node.buffer)
         elif is_helper(node):
             self._survey_helper(node)
             return
-        elif isinstance(node, tirx.BufferStore | ir.TensorLoad):
-            buffer = self._root(node.buffer if isinstance(node, tirx.BufferStore) else node.source)
-            if isinstance(node, tirx.BufferStore):
+        elif (access := accessed(node)) is not None:
+            buffer, indices = self._root(access[0]), access[1]
+            if type(node) is tirx.BufferStore:
                 self._written.add(buffer)
             self._used_buffers.add(buffer)
-            if len(node.indices) != 1 or not isinstance(node.indices[0], tirx.IntImm):
+            if len(indices) != 1 or type(indices[0]) is not tirx.IntImm:
                 self._dynamic.add(buffer)
         for child in children(node):
             self._survey(child)
@@ -293,9 +294,8 @@ class Printer:
         return self._elements.get(buffer, set())
 
     def _collect_elements(self, node: Tir) -> None:
-        if isinstance(node, tirx.BufferStore | ir.TensorLoad) and isinstance(node.indices[0], tirx.IntImm):
-            root = self._root(node.buffer if isinstance(node, tirx.BufferStore) else node.source)
-            self._elements.setdefault(root, set()).add(int(node.indices[0]))
+        if (access := accessed(node)) is not None and type(index := access[1][0]) is tirx.IntImm:
+            self._elements.setdefault(self._root(access[0]), set()).add(int(index))
         for child in self._inside(node):
             self._collect_elements(child)
 
@@ -308,15 +308,15 @@ class Printer:
         return f"{self._name(root)}[{self._expr(index).text}]"
 
     def _expr(self, node: ir.Expr) -> Expr:
-        if isinstance(node, tirx.IntImm):
+        if type(node) is tirx.IntImm:
             return self._integer(node)
-        if isinstance(node, tirx.FloatImm):
+        if type(node) is tirx.FloatImm:
             text = float_literal(float(node.value))
             return Expr(text, UNARY if text.startswith("-") else ATOM)
-        if isinstance(node, ir.Var):
+        if type(node) is ir.Var:
             name = self._name(node)
             return Expr(name, ATOM, frozenset([name]))
-        if isinstance(node, ir.TensorLoad):
+        if type(node) is ir.TensorLoad:
             index = self._expr(node.indices[0])
             loads = self._root(node.source) not in self._fixed
             return Expr(self._element(node.source, node.indices[0]), ATOM, index.variables, loads)
@@ -326,9 +326,9 @@ class Printer:
         fused = self._fused(node)
         if fused is not None:
             return fused
-        if isinstance(node, tirx.Max | tirx.Min):
-            return self._largest(node.a, node.b, ">" if isinstance(node, tirx.Max) else "<")
-        if isinstance(node, TWO_OPERANDS):
+        if type(node) is tirx.Max or type(node) is tirx.Min:
+            return self._largest(node.a, node.b, ">" if type(node) is tirx.Max else "<")
+        if has_two_operands(node):
             return self._infix(BINARY[kind_of(node)], node.a, node.b)
         if isinstance(node, tirx.Not):
             inner = self._expr(node.a)
@@ -363,11 +363,11 @@ class Printer:
 
     def _fused(self, node: ir.Expr) -> Expr | None:
         """a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
-        if not isinstance(node, tirx.Add) or not self._fuse:
+        if type(node) is not tirx.Add or not self._fuse:
             return None
-        if isinstance(node.b, tirx.Mul):
+        if type(node.b) is tirx.Mul:
             return self._sum(node.a, node.b, node)
-        return self._sum(node.b, node.a, node) if isinstance(node.a, tirx.Mul) else None
+        return self._sum(node.b, node.a, node) if type(node.a) is tirx.Mul else None
 
     def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
         if self._fuse and isinstance(term, tirx.Mul) and dtype_of(whole) == "float32":
