@@ -62,7 +62,9 @@ def test_last_six_layers_in_qemu(name: str, tmp_path: Path) -> None:
         check_row(model(name).stem, figures.LARGE[model(name).stem], report)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(name, marks=pytest.mark.slow) if SCHEMES[name] == IN_README else name for name in SCHEMES]
+)
 def test_published_schemes_train(scheme: str, tmp_path: Path) -> None:
     file = SHARED / "schemes" / f"{scheme}.toml"
     run(

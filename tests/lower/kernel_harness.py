@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from testing.ops.case import Case
 from tinytrain_compile.files.resources import data_dir
@@ -108,6 +110,13 @@ def build(
     library = ctypes.CDLL(str(folder / "kernels.so"))
     rows = zip(cases, nodes, kernels, numbers, turns, strict=True)
     return [Built(case, node, kernel, library, row, count) for case, node, kernel, row, count in rows]
+
+
+def in_groups(ops: Iterable[str], size: int = 6) -> list[Any]:
+    """Parameters of a test that takes several ops: what all kernels include is compiled once for a group."""
+    named = list(ops)
+    groups = [named[first : first + size] for first in range(0, len(named), size)]
+    return [pytest.param(group, id=f"{group[0]}..{group[-1]}") for group in groups]
 
 
 class Memory:

@@ -15,7 +15,7 @@ import pytest
 from testing.ops.cases import Case, cases_of
 from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from testing.ops.random_structure import RANDOM, random_cases
-from tests.lower.kernel_harness import Built, build, inplace_pairs, run
+from tests.lower.kernel_harness import Built, build, in_groups, inplace_pairs, run
 from tinytrain_compile.lower.kernels import InstructionSet, KernelContext, base
 from tinytrain_compile.lower.kernels.float32 import conv, pool
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
@@ -119,16 +119,16 @@ def _check(cases: list[Case], folder: Path, fpu: bool, flags: Sequence[str]) -> 
                 assert same_bits(one, got), f"{case} {pair}\n{got}\n{wanted}\n{one.kernel.source}"
 
 
-@pytest.mark.parametrize("op", COMPUTED)
-def test_kernel_equals_the_exact_reference(op: str, tmp_path: Path) -> None:
-    cases = all_cases(op)
-    assert len(cases) >= CASES
-    _check(cases, tmp_path, True, FUSED)
+@pytest.mark.parametrize("ops", in_groups(COMPUTED))
+def test_kernel_equals_the_exact_reference(ops: Sequence[str], tmp_path: Path) -> None:
+    cases = {op: all_cases(op) for op in ops}
+    assert min(map(len, cases.values())) >= CASES
+    _check([case for some in cases.values() for case in some], tmp_path, True, FUSED)
 
 
-@pytest.mark.parametrize("op", TILED)
-def test_kernel_for_a_core_without_fpu_equals_it_too(op: str, tmp_path: Path) -> None:
-    _check(all_cases(op), tmp_path, False, ())
+@pytest.mark.parametrize("ops", in_groups(TILED))
+def test_kernel_for_a_core_without_fpu_equals_it_too(ops: Sequence[str], tmp_path: Path) -> None:
+    _check([case for op in ops for case in all_cases(op)], tmp_path, False, ())
 
 
 @pytest.mark.parametrize("op", sorted(set(COMPUTED) - set(TILED)))
@@ -190,12 +190,12 @@ ROUNDED = tuple(name for name, pair in PAIRS.items() if pair.update in INTEGER_U
 
 @pytest.mark.parametrize("op", COMPUTED)
 def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
-    cases = all_cases(op)
+    cases = all_cases(op)[:CASES]
     fuses = [bool(re.search("TT_FMA|tt_fma_", _source(case, True, fuse=True))) for case in cases]
     assert any(fuses) == (op in FUSING)
     if not any(fuses):
         return  # nothing fused is nothing else than what the tests above have run
-    built = list(zip(build(cases[:CASES], tmp_path, True, True, FUSED), fuses, strict=False))
+    built = list(zip(build(cases, tmp_path, True, True, FUSED), fuses, strict=True))
     assert all(_equal(one) for one, fused in built if not fused)
     assert op in ROUNDED or not all(_equal(one) for one, fused in built if fused)
 

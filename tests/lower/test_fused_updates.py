@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,21 +43,20 @@ def _update(case: Case, gradient: np.ndarray) -> Case:
     return make(pair.update.name, (*before, gradient.astype(np.float64), *after), attrs.update)
 
 
-def _one_by_one(cases: list[Case], folder: Path, form: Mapping[str, Any]) -> list[tuple[np.ndarray, ...]]:
+def _parts(case: Case) -> list[Case]:
+    """The gradient, the update by a gradient of zeros, and where a pair has them the squares of its rows."""
+    gradient = _gradient(case)
+    zeros = np.zeros(gradient.node().outputs[0].shape)
+    squares = [make("RowSquares", (zeros,))] if PAIRS[case.op].squares else []
+    return [gradient, _update(case, zeros), *squares]
+
+
+def _one_by_one(case: Case, parts: Sequence[Built]) -> tuple[np.ndarray, ...]:
     """What all kernels give; float32 -> float64 -> float32 keeps every gradient as it is."""
-    built = build([_gradient(case) for case in cases], _new(folder / "gradients"), **form)
-    gradients = [run(item)[0].astype(np.float64) for item in built]
-    updates = [_update(case, gradient) for case, gradient in zip(cases, gradients, strict=True)]
-    found = [run(item) for item in build(updates, _new(folder / "updates"), **form)]
-    if not PAIRS[cases[0].op].squares:
-        return found
-    squares = build([make("RowSquares", (gradient,)) for gradient in gradients], _new(folder / "squares"), **form)
-    return [(*results, *run(item)) for results, item in zip(found, squares, strict=True)]
-
-
-def _new(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
+    gradient, update, *squares = parts
+    found = run(gradient)[0].astype(np.float64)
+    results = run(replace(update, case=_update(case, found)))
+    return (*results, *(out for item in squares for out in run(replace(item, case=make("RowSquares", (found,))))))
 
 
 FORMS_OF = [
@@ -68,9 +68,12 @@ FORMS_OF = [
 @pytest.mark.parametrize(("op", "form"), dict.fromkeys(FORMS_OF))
 def test_fused_bytes_are_those_of_both_kernels(op: str, form: str, tmp_path: Path) -> None:
     cases = cases_of(op) if op in ("ConvGradWeightSgdUpdate", "ConvGradWeightAdamUpdate") else cases_of(op)[:4]
-    fused = [run(item) for item in build(cases, _new(tmp_path / "fused"), **FORMS[form])]
-    for case, got, wanted in zip(cases, fused, _one_by_one(cases, tmp_path, FORMS[form]), strict=True):
-        assert [a.tobytes() for a in got] == [b.tobytes() for b in wanted], str(case)
+    several = [[case, *_parts(case)] for case in cases]
+    kernels = iter(build([part for parts in several for part in parts], tmp_path, **FORMS[form]))
+    for case, parts in zip(cases, several, strict=True):
+        fused, *others = (next(kernels) for _ in parts)
+        wanted = _one_by_one(case, others)
+        assert [a.tobytes() for a in run(fused)] == [b.tobytes() for b in wanted], str(case)
 
 
 @pytest.mark.parametrize("op", PAIRS)

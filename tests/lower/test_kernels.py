@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from testing.ops.cases import Case, cases_of
 from testing.ops.random_structure import RANDOM, random_cases
-from tests.lower.kernel_harness import build, compare, inplace_pairs, run
+from tests.lower.kernel_harness import build, compare, in_groups, inplace_pairs, run
 from tinytrain_compile.lower.kernels import KERNELS, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.lower.streams.functions import TABLE
@@ -25,14 +26,14 @@ def _check(cases: list[Case], folder: Path, fpu: bool) -> None:
             compare(built, run(built, pair))
 
 
-@pytest.mark.parametrize("op", COMPUTED)
-def test_kernel_equals_reference(op: str, tmp_path: Path) -> None:
-    _check(cases_of(op), tmp_path, fpu=True)
+@pytest.mark.parametrize("ops", in_groups(COMPUTED))
+def test_kernel_equals_reference(ops: Sequence[str], tmp_path: Path) -> None:
+    _check([case for op in ops for case in cases_of(op)], tmp_path, fpu=True)
 
 
-@pytest.mark.parametrize("op", COMPUTED)
-def test_kernel_for_a_core_without_fpu(op: str, tmp_path: Path) -> None:
-    _check(cases_of(op)[:3], tmp_path, fpu=False)
+@pytest.mark.parametrize("ops", in_groups(COMPUTED, 12))
+def test_kernel_for_a_core_without_fpu(ops: Sequence[str], tmp_path: Path) -> None:
+    _check([case for op in ops for case in cases_of(op)[:3]], tmp_path, fpu=False)
 
 
 @pytest.mark.parametrize("op", sorted(RANDOM))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from testing.ops import case_quantised as quantised
 from testing.ops.cases import Case, cases_of
 from testing.ops.random_structure import RANDOM, random_cases
-from tests.lower.kernel_harness import build, compare, run
+from tests.lower.kernel_harness import build, compare, in_groups, run
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.lower import share_kernels
 from tinytrain_compile.ops import OPS
@@ -67,9 +67,9 @@ def test_kernels_for_speed_stay_as_they_are() -> None:
     assert shared(*kernels).kernels == kernels
 
 
-@pytest.mark.parametrize("op", COMPUTED)
-def test_small_kernel_equals_reference(op: str, tmp_path: Path) -> None:
-    for built in build(cases_of(op)[:8], tmp_path, fpu=True, small=True):
+@pytest.mark.parametrize("ops", in_groups(COMPUTED))
+def test_small_kernel_equals_reference(ops: Sequence[str], tmp_path: Path) -> None:
+    for built in build([case for op in ops for case in cases_of(op)[:8]], tmp_path, fpu=True, small=True):
         compare(built, run(built))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from tinytrain_compile.verify import (
     static_figures,
     verify,
 )
+from tinytrain_compile.verify.firmware import HOST_FLAGS
 
+BUILD = import_module("tinytrain_compile.verify.build")
 BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 M7 = load_target("cortex-m7")
 needs_qemu = pytest.mark.skipif(bool(find_tools().missing_for_qemu()), reason=find_tools().missing_for_qemu())
@@ -359,7 +362,9 @@ def test_a_compiler_error_is_quoted() -> None:
 @needs_qemu
 @pytest.mark.qemu
 @pytest.mark.parametrize(("size", "message"), [(64, "not of the planned size, 64 bytes"), (80, "planned size")])
-def test_the_linker_holds_the_arena_to_the_plan(size: int, message: str) -> None:
+def test_the_linker_holds_the_arena_to_the_plan(size: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the flags that a user has: without any optimising GCC warns of an arena that is too small before it is linked."""
+    monkeypatch.setattr(BUILD, "HOST_FLAGS", HOST_FLAGS)
     with pytest.raises(CompileError, match=message) as caught:
         verify(tiny_model.bundle(arena_bytes=size), M7, DATA, None, "qemu", steps=1)
     assert caught.value.code == "E0602"
