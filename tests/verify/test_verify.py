@@ -363,7 +363,7 @@ def test_a_compiler_error_is_quoted() -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize(("size", "message"), [(64, "not of the planned size, 64 bytes"), (80, "planned size")])
 def test_the_linker_holds_the_arena_to_the_plan(size: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the flags that a user has: without any optimising GCC warns of an arena that is too small before it is linked."""
+    """By the flags that a user has: unoptimised, GCC warns of too small an arena before anything is linked."""
     monkeypatch.setattr(BUILD, "HOST_FLAGS", HOST_FLAGS)
     with pytest.raises(CompileError, match=message) as caught:
         verify(tiny_model.bundle(arena_bytes=size), M7, DATA, None, "qemu", steps=1)
