@@ -73,8 +73,9 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
 
 DOCS = (
     *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "export", "options"),
-    "on-your-board",
+    *("on-your-board", "activations", "inference-only"),
 )
+"""Every page with commands but those below, and those that tests of their examples run."""
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])

@@ -7,15 +7,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tvm import tirx
 
 from testing.ops import case_quantised as quantised
 from testing.ops.cases import Case, cases_of, make
 from tinytrain_compile.lower import LowerOptions, lower_nodes
+from tinytrain_compile.lower.tir_walk import ByNode
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs
+
+
+def test_variables_are_told_by_which_they_are() -> None:
+    """TVM gives a new Python object for each reading of a node; two variables may have one name and type."""
+    first, second = (tirx.Var("i", "int32") for _ in range(2))
+    total, known = first + second, ByNode[str]()
+    known[first] = "first"
+    assert second not in known and hash(first) != hash(second)
+    known[second] = "second"
+    assert total.a is not first and [known[total.a], known[total.b]] == ["first", "second"]
+    known[total.a] = "again"
+    assert known[first] == "again"
 
 
 def images(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
