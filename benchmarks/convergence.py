@@ -12,9 +12,8 @@ usage: convergence.py [--seeds 8] [--epochs 12] [--batches 8,1] [--optimizer sgd
 
 --clip NORM trains all variants with gradients of that norm at most (--clip-norm of the command).
 
---short, for CI: two seeds (of controls one), pre-trained for 12 epochs and not 30, two epochs, batch 8 at the rate that
-the whole run chose, with bars that tell broken arithmetic from sound one, and not one point from another (a single seed
-differs by 3 to 5 points).
+--short, for CI: two seeds (of controls one), two epochs, batch 8 at the rate that the whole run chose, with bars that
+tell broken arithmetic from sound one, and not one point from another (a single seed differs by 3 to 5 points).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +155,10 @@ def finetune(train: TrainGraph, rate: float, part: Split, test: Split, epochs: i
     return accuracy(trainer, test_x, test.y)
 
 
-def prepare_seed(seed: int, epochs: int = 30) -> tuple[dict[str, Any], Split, Split, Any]:
-    """(weights pre-trained for `epochs`, training part, test part, calibration images in graph layout) of a seed."""
+def prepare_seed(seed: int) -> tuple[dict[str, Any], Split, Split, Any]:
+    """(pre-trained weights, training part, test part, calibration images in graph layout) of a seed."""
     upright, part, test = load_digits(seed)
-    weights = pretrain(seed, upright, epochs)
+    weights = pretrain(seed, upright)
     images = np.concatenate([domain_a(upright.x, seed * 977 + 99), part.x[:64]])
     return weights, part, test, nhwc(images)
 
@@ -271,7 +269,7 @@ def main() -> int:
     everything: dict[str, Any] = {}
     verdicts: list[bool] = []
     with ProcessPoolExecutor(2, initializer=choose, initargs=(dict(CHOSEN),), max_tasks_per_child=1) as pool:
-        data = list(pool.map(partial(prepare_seed, epochs=12 if options.short else 30), range(options.seeds)))
+        data = list(pool.map(prepare_seed, range(options.seeds)))
         zero_shot = [accuracy(Trainer(build(d[0], "fp32", 1, None, 0)), nhwc(d[2].x), d[2].y) for d in data[:1]]
         print(
             f"pre-trained {options.seeds} nets in {time.time() - start:.0f} s; zero-shot {zero_shot[0]:.1f} %",

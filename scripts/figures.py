@@ -45,7 +45,7 @@ def line(name: str, flags: tuple[str, ...], report: dict[str, Any], outcome: str
     return f"| {name} `{asked}` | {trained} | {memory['arena_bytes']:,} B | {size} | {macs} | {outcome} |"
 
 
-def digits_outcome(quant: str = "fp32") -> str:
+def digits_outcome(quant: str) -> str:
     """Accuracy before and after training on the device's samples."""
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, str(EXAMPLES / "digits" / "run.py"), "--host", "--quant", quant, "--work", work]

@@ -69,19 +69,18 @@ def test_the_users_file_is_named(own: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("name", "of", "said"),
     [
-        (("y", lambda y: np.eye(10)[y]), r"one-hot, of shape \(samples, 10\); give .* \(samples,\)"),
-        (("y", lambda y: np.stack([y] * 5, 1)), r"y has shape \(samples, 5\); this loss takes \(samples,\)"),
-        (("x", lambda x: x.reshape(60, -1)), r"\(samples, 64\); expected .* \(samples, 1, 8, 8\)"),
+        ("y", lambda y: np.eye(10)[y], r"one-hot, of shape \(samples, 10\); give .* \(samples,\)"),
+        ("y", lambda y: np.stack([y] * 5, 1), r"y has shape \(samples, 5\); this loss takes \(samples,\)"),
+        ("x", lambda x: x.reshape(60, -1), r"\(samples, 64\); expected .* \(samples, 1, 8, 8\)"),
     ],
 )
 def test_shapes_have_no_number_that_the_file_has_not(
-    change: tuple[str, Callable[[Array], Array]], said: str, tmp_path: Path
+    name: str, of: Callable[[Array], Array], said: str, tmp_path: Path
 ) -> None:
     """A file of 60 samples is split before it is looked at: no message shall speak of 48."""
     arrays = dict(zip("xy", some(60), strict=True))
-    name, of = change
     arrays[name] = of(arrays[name])
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(CompileError, match=said) as problem:

@@ -25,7 +25,7 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-sys.path.insert(0, str(ROOT / "scripts"))  # what they import from each other
+sys.path.append(str(ROOT / "scripts"))  # what they import from each other
 transcripts, figures = _load("transcripts"), _load("figures")
 
 

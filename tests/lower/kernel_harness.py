@@ -25,7 +25,7 @@ from tinytrain_compile.ops.base import Overlap, alias_of
 from tinytrain_compile.ops.int8.loss import LOSSES
 
 C_FLAGS = (
-    *("-std=c11", "-O0", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize"),
+    *("-std=c11", "-Og", "-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-vectorize"),
     *("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"),
 )
 

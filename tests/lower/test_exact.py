@@ -190,12 +190,12 @@ ROUNDED = tuple(name for name, pair in PAIRS.items() if pair.update in INTEGER_U
 
 @pytest.mark.parametrize("op", COMPUTED)
 def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
-    cases = all_cases(op)[:CASES]
+    cases = all_cases(op)
     fuses = [bool(re.search("TT_FMA|tt_fma_", _source(case, True, fuse=True))) for case in cases]
     assert any(fuses) == (op in FUSING)
     if not any(fuses):
         return  # nothing fused is nothing else than what the tests above have run
-    built = list(zip(build(cases, tmp_path, True, True, FUSED), fuses, strict=True))
+    built = list(zip(build(cases[:CASES], tmp_path, True, True, FUSED), fuses, strict=False))
     assert all(_equal(one) for one, fused in built if not fused)
     assert op in ROUNDED or not all(_equal(one) for one, fused in built if fused)
 

@@ -163,7 +163,7 @@ def _inputs(where: str, x: Array, model: ImportedModel) -> Array:
     wanted = model.input_shape[1:]
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
         # How many there are is no fault unless there are none: `finetune` splits a file before this looks at it.
-        given = labels.shape_of_samples(x.shape) if len(x.shape) and len(x) else x.shape
+        given = labels.shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
         hint = f"expected numbers of shape {labels.shape_of_samples((0, *wanted))}"
         raise CompileError("E0105", where, f"x is {x.dtype} {given}", hint)
     if not np.isfinite(x).all():

@@ -1,6 +1,6 @@
 """Looking at lowered TIR: calls of intrinsics and of helpers, operators of two operands, and what lies below a node.
 
-What looks at every node of a kernel asks for its type: `isinstance` of TVM's classes takes eight times as long.
+What looks at every node of a kernel asks for its type: `isinstance` of TVM's classes takes several times as long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 Tir = Expr | Stmt
-Kept = TypeVar("Kept")
+_Kept = TypeVar("_Kept")
 _TWO_OPERANDS = frozenset[type](
     (
         *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Max, tirx.Min),
@@ -124,7 +124,7 @@ def _fields(kind: type) -> tuple[tuple[str, ...], str]:
     return next((fields for base in kind.__mro__ if (fields := _FIELDS.get(base)) is not None), ((), ""))
 
 
-class ByNode(Generic[Kept]):
+class ByNode(Generic[_Kept]):
     """What is known of variables and buffers: a dict by which node it is.
 
     TVM makes a new Python object each time that a node is read, and compares two of them by an expression that it makes
@@ -132,15 +132,15 @@ class ByNode(Generic[Kept]):
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Tir, Kept]] = {}
+        self._kept: dict[int, tuple[Tir, _Kept]] = {}
 
     def __contains__(self, node: Tir) -> bool:
         return hash(node) in self._kept
 
-    def __getitem__(self, node: Tir) -> Kept:
+    def __getitem__(self, node: Tir) -> _Kept:
         return self._kept[hash(node)][1]
 
-    def __setitem__(self, node: Tir, value: Kept) -> None:
+    def __setitem__(self, node: Tir, value: _Kept) -> None:
         self._kept[hash(node)] = node, value
 
 
