@@ -194,8 +194,9 @@ _kind(
     EXIT_INPUT,
     "too large",
     "A tensor has more than 2^28 elements, a dimension above 2^31 or more than 16 dimensions, or what nodes make of "
-    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds. That is "
-    "a thousand times more than a microcontroller can hold. Often a shape was computed wrongly.",
+    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds, or a "
+    "Resize needs a table of more than 2^24 weights. That is a thousand times more than a microcontroller can hold. "
+    "Often a shape was computed wrongly.",
 )
 _kind(
     "E0218",

@@ -18,6 +18,7 @@ MOST_TEXT_BYTES = 64 << 20
 """Of a file of text: targets, schemes, tiles, plans."""
 MOST_DATA_BYTES = 1 << 30
 """Of anything else: models, weights, samples."""
+_PIECE_BYTES = 16 << 20
 
 
 def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False) -> BinaryIO:
@@ -40,11 +41,14 @@ def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False)
 
 def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False) -> bytes:
     """All of a file. OSError as `open_file`, and for one that turns out to be longer than `most_bytes`."""
+    pieces, size = list[bytes](), 0
     with open_file(path, most_bytes, pipe) as stream:
-        data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MB")
-    return data
+        while piece := stream.read(_PIECE_BYTES):  # read(most_bytes + 1) would ask for that much memory at once
+            pieces.append(piece)
+            size += len(piece)
+            if size > most_bytes:
+                raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MB")
+    return b"".join(pieces)
 
 
 def read_text(
