@@ -211,7 +211,10 @@ def _no_cycles(target: Target) -> str:
 
 
 def _check_budget(target: Target, missing: bool) -> None:
-    if missing or (target.qemu is None and not target.gcc_flags):
+    if target.qemu is None and not target.gcc_flags:
+        what = f"{target.name} is compiled by this machine's compiler; only code for a Cortex-M is measured"
+        raise CompileError("E0101", "--flash-budget", what, "give a Cortex-M as --target, or leave the option out")
+    if missing:
         what = f"the code of {target.name} cannot be measured here (no cross compiler)"
         raise CompileError("E0101", "--flash-budget", what, "install gcc-arm-none-eabi, or leave the option out")
 
