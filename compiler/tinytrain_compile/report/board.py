@@ -17,10 +17,10 @@ def board_rows(summary: Summary, width: int) -> Iterator[Row]:
     if board is None:
         return
     pieces, remarks = board_pieces(summary, board)
-    yield row("board", pieces, width, most=3)
-    yield sentence("", remarks[0], width, rank=8)
+    yield row("board", pieces, width)
+    yield sentence("", remarks[0], width)
     for remark in remarks[1:]:
-        yield sentence("", remark, width, most=3)
+        yield sentence("", remark, width)
 
 
 def board_pieces(summary: Summary, board: Board) -> tuple[list[str], list[str]]:
