@@ -18,19 +18,11 @@ from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.planning import planner
-from tinytrain_compile.driver import fallbacks, update_rounds
+from tinytrain_compile.driver import fallbacks, update_best
 from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.update_best import DEPTHS, FREE, HALVINGS, SCOUT_ROUNDS, best_choice
 from tinytrain_compile.driver.update_model import build_update_model, largest_load
-from tinytrain_compile.driver.update_rounds import (
-    DEPTHS,
-    FREE,
-    FULL_TRIES,
-    HALVINGS,
-    QUICK_ROUNDS,
-    SCOUT_ROUNDS,
-    SUFFIX_TRIES,
-    best_choice,
-)
+from tinytrain_compile.driver.update_rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
@@ -281,7 +273,7 @@ def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Planner, "sketch", sketch)
     monkeypatch.setattr(Planner, "fitting", fitting)
-    monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1 << 60)
+    monkeypatch.setattr(update_best, "LEAST_PROOF", 1 << 60)
     asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
     assert best_choice(asked, PRIOR, asked.layer_count) is None
     scouts, rounds = len(DEPTHS) * (1 + SCOUT_ROUNDS), QUICK_ROUNDS * (1 + len(FREE))
@@ -302,11 +294,11 @@ def test_the_proof_ends(name: str, value: int, tmp_path: Path, monkeypatch: pyte
 
     count, choice = plans()
     assert choice.proven and count > 20
-    monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1)
-    monkeypatch.setattr(update_rounds, name, value)
+    monkeypatch.setattr(update_best, "LEAST_PROOF", 1)
+    monkeypatch.setattr(update_best, name, value)
     if name == "PROOF_TURNS":
         assert plans() == (count, choice), "of few schemes FEW_TIMES as many"
-    monkeypatch.setattr(update_rounds, "FEW_TIMES", 1)
+    monkeypatch.setattr(update_best, "FEW_TIMES", 1)
     some, other = plans()
     assert 2 < some < count and some <= 10 + FULL_TRIES + SUFFIX_TRIES
     assert not other.proven and other.gain <= choice.gain <= other.best_gain

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.update_rounds import SCHEME, best_choice
+from tinytrain_compile.driver.update_best import best_choice
+from tinytrain_compile.driver.update_rounds import SCHEME
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
