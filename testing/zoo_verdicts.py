@@ -43,12 +43,18 @@ def judge(network: Network, outcome: Outcome) -> tuple[str, str]:
         return "refused", NOT_ASKED.get(network.name, f"{code}: {what}")
     if not network.trains:
         return "imports", "the framework gives no losses"
-    loss = loss_error(outcome.losses, network.known["losses"])
-    weights = weight_errors(network, outcome)
-    furthest = max(weights.values(), default=0.0)
-    text = f"losses {loss:.1e}" + (f", weights {furthest:.1e}" if weights else "")
-    if loss <= RELATIVE and furthest <= ABSOLUTE:
-        return "equal", text
+    texts = list[str]()
+    for golden in network.goldens:
+        loss = loss_error(outcome.losses, golden.losses)
+        weights = weight_errors(network, outcome, golden)
+        furthest = max(weights.values(), default=0.0)
+        apart = [name for name, error in weights.items() if not error <= ABSOLUTE]
+        text = f"losses {loss:.1e}" + (f", weights {furthest:.1e}" if weights else "")
+        text += f" ({golden.how})" if golden.how else ""
+        if loss <= RELATIVE and not apart:
+            return "equal", text
+        texts.append(text + (f": {', '.join(apart)}" if apart and network.zoo3 else ""))
+    text = "; ".join(texts)
     if network.name in CHANGED:
         return "changed", f"{text}: {CHANGED[network.name]}"
     return "DIFFERENT", text

@@ -4,7 +4,8 @@
 2. An output of a Constant node is none, unless the file has no floating-point initializer at all.
 3. An initializer that no gradient reaches is none: settings of nodes, statistics of a BatchNormalization.
 4. Numbers with a known purpose are none (`frontend/known_constants.py`).
-5. Every other floating-point initializer is one, whatever node reads it.
+5. One that only the nodes of the model's own loss read is none: a factor of a term, weights of classes.
+6. Every other floating-point initializer is one, whatever node reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tinytrain_compile.ir.types import Array
 _PASSING = (*VIEWS, *PARTS, "Expand")
 """Operators whose first input is still the same numbers behind them."""
 
-_SETTINGS: Mapping[str, tuple[int, ...]] = {
+SETTINGS: Mapping[str, tuple[int, ...]] = {
     "BatchNormalization": (3, 4),
     "Clip": (1, 2),
     "Dropout": (1, 2),
@@ -55,6 +56,23 @@ class Trainables:
         return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if known[3:] else "")
 
 
+def by_rules(model: OnnxModel, links: Links) -> Trainables:
+    """Decide as if the user had not named any initializer."""
+    return choose_trainables(model, links, FrontendOptions())
+
+
+def with_numbers_of_the_loss(found: Trainables, model: OnnxModel, links: Links) -> Trainables:
+    """Add the initializers that only the model's own loss reads. links: of the model with its loss."""
+    read = [name for name, array in model.constants.items() if array.dtype.kind == "f" and links.is_used(name)]
+    why = "a number of the loss itself"
+    rest = {
+        name: ParameterChoice(name, False, why, model.constants[name].size)
+        for name in read
+        if name not in found.choices and model.constants[name].size
+    }
+    return Trainables({**found.choices, **rest})
+
+
 def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
     """Decide about every initializer that the outputs depend on. E0101 for globs that match nothing, or both."""
     floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size}
@@ -68,7 +86,7 @@ def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) 
 
 
 def _choice(case: Case, asked: str | None) -> ParameterChoice:
-    settings = all(use.index in _SETTINGS.get(use.node.op, ()) for use in case.uses)
+    settings = all(use.index in SETTINGS.get(use.node.op, ()) for use in case.uses)
     if asked is not None:
         trained = asked == "--trainable"
         if trained and settings:

@@ -20,13 +20,14 @@ LossJoin = Literal["mean", "sum", "other"]
 class WrittenLoss:
     """A loss that is nodes of the file: they are appended to the forward graph and differentiated as they stand.
 
-    nodes, constants: behind the graph, whose values they read by name. scores: the output of the graph as imported,
-    where it may have become another value. label: the value that holds the labels. value: the loss, a scalar.
+    nodes, constants: behind the graph, whose values they read by name. reads: the outputs of the graph as imported,
+    where they may have become other values; more than one if the loss reads other heads or hidden activations.
+    label: the value that holds the labels. value: the loss, a scalar.
     """
 
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
-    scores: Value
+    reads: tuple[Value, ...]
     label: Value
     value: Value
 
@@ -210,10 +211,10 @@ def _no_sources() -> Mapping[str, ParameterSource]:
 
 @dataclass(frozen=True, eq=False)
 class ImportedModel:
-    """A forward graph with one data input and one output, and the way from ONNX arrays to it.
+    """A forward graph with one data input, and the way from ONNX arrays to it. Its first output is the model's.
 
     contract: 1 is a forward model (the user names the loss), 2 a model that ends in its loss; 3 and 4 see FileTraining.
-    graph: with a loss of its own it ends where the loss reads it.
+    graph: with a loss of its own it ends where the loss reads it, so it may have further outputs (WrittenLoss.reads).
     input_shape / output_shape: ONNX shapes, batch included.
     input_perm / output_perm: graph array = ONNX array transposed by this permutation.
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
