@@ -587,6 +587,14 @@ _kind(
     "and of this model file, it is a fault of the compiler: please report it with both. The checkpoint itself stays "
     "valid on the device.",
 )
+_kind(
+    "E0607",
+    EXIT_VERIFY,
+    "the training step is not the derivative of the file",
+    "The change that one training step makes was compared with central differences of the loss of the model file, which "
+    "onnx.reference evaluates in float64. The tensor named would not be trained by its gradient: a loss, a gradient or "
+    "an update is wrong. Please report it with the model; --update can leave that layer out until then.",
+)
 # E09xx: internal
 _kind(
     "E0901",

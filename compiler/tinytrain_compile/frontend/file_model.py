@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -27,6 +27,7 @@ from tinytrain_compile.frontend.evaluator_quantised import (
     spelt_out,
 )
 from tinytrain_compile.frontend.file_forms import array_in_float32, node_in_float32, with_output
+from tinytrain_compile.frontend.file_wide import array_in_float64, in_float64, is_float, wide_operators
 from tinytrain_compile.frontend.training_file import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
 
@@ -65,11 +66,11 @@ class FileModel:
     inputs: name -> numpy type; constants: data of initializers; quantised: whether any node stores integers.
     """
 
-    def __init__(self, path: Path, output: str = "", weights: Path | None = None) -> None:
+    def __init__(self, path: Path, output: str = "", weights: Path | None = None, wide: bool = False) -> None:
         """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run.
 
         output: the one that counts, of several. Of a training graph it is the part up to the loss, with its weights as
-        they are at first (weights: where these are).
+        they are at first (weights: where these are). wide: compute in float64, whatever the file says.
         """
         read, _ = read_training_file(path, weights)
         proto = _for_the_evaluator(with_output(read, output), model_file(path).parent)
@@ -78,17 +79,26 @@ class FileModel:
         self._opset = max((entry.version for entry in self._opsets if not entry.domain), default=0)
         self._evaluators: dict[tuple[str, str], Any] = {}
         self.outputs = tuple(value.name for value in graph.output)
-        self.nodes = _needed(graph.node, self.outputs)
+        self._wide = wide
+        self.nodes = _needed(graph.node, self.outputs, in_float64 if wide else node_in_float32)
         self.quantised = any(node.op in QDQ_OPS or is_qlinear(node.proto) for node in self.nodes)
         self.constants: Mapping[str, Array] = {
-            t.name: array_in_float32(numpy_helper.to_array(t), f"weight {t.name}") for t in graph.initializer
+            t.name: self._array(numpy_helper.to_array(t), f"weight {t.name}") for t in graph.initializer
         }
         self._dims = {v.name: v.type.tensor_type.shape.dim for v in graph.input}
         self.inputs = {
-            value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+            value.name: self._kind(np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
             for value in graph.input
             if value.name not in self.constants
         }
+
+    def _array(self, array: Array, where: str) -> Array:
+        """Return the numbers of the file as they are computed with."""
+        return array_in_float64(array) if self._wide else array_in_float32(array, where)
+
+    def _kind(self, kind: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the numpy type of an input as it is fed."""
+        return np.dtype(np.float64) if self._wide and is_float(kind) else kind
 
     def batch_of(self, name: str) -> int:
         """Samples that an input takes; 1 if the file leaves it open."""
@@ -155,7 +165,8 @@ class FileModel:
             first = max(FIRST_SOUND.get(node.op, 0), node.opset)
             opsets = [helper.make_opsetid(o.domain, max(o.version, 0 if o.domain else first)) for o in self._opsets]
             graph = helper.make_graph([node.proto], "node", inputs, outputs)
-            self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+            own = wide_operators() if self._wide else None
+            self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets), new_ops=own)
         return self._evaluators[key]
 
 
@@ -208,9 +219,11 @@ def _without_chance(proto: onnx.NodeProto) -> onnx.NodeProto:
     return made
 
 
-def _needed(protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...]) -> tuple[FileNode, ...]:
-    """The nodes that the outputs depend on: in the file's order if that is a topological one."""
-    nodes = [_file_node(_without_chance(node_in_float32(proto))) for proto in protos]
+def _needed(
+    protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...], form: Callable[[onnx.NodeProto], onnx.NodeProto]
+) -> tuple[FileNode, ...]:
+    """The nodes that the outputs depend on: in the file's order if that is a topological one. form: of each."""
+    nodes = [_file_node(_without_chance(form(proto))) for proto in protos]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
     wanted: set[int] = set()

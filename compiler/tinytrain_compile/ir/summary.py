@@ -81,6 +81,23 @@ class FileAgreement:
 
 
 @dataclass(frozen=True)
+class DerivativeAgreement:
+    """One training step of the numpy reference against central differences of the loss of the model file.
+
+    tensors: trained tensors that were judged, all alike; unjudged: that were not. worst: largest error of a slope, in
+    tolerances; None if nothing was judged. evaluations: of the file on one sample; a part of its nodes counts by its
+    share of the multiply-accumulates. skipped: what is not covered, each with its reason. seconds: of CPU time.
+    """
+
+    tensors: int
+    unjudged: int
+    worst: float | None
+    evaluations: float
+    skipped: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
 
@@ -102,6 +119,7 @@ class VerifyReport:
     counts: InstructionCounts | None = None
     arena_measured_bytes: int | None = None
     file: FileAgreement | None = None
+    derivative: DerivativeAgreement | None = None
     function_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of every external function of the board's build."""
 

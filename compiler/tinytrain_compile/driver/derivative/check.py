@@ -1,0 +1,178 @@
+"""The comparison: one training step against central differences of the loss of the model file.
+
+Joint directions over all tensors come first: a wrong tensor shows in each. Only if one disagrees are tensors judged one
+by one, and what disagrees is judged again at other points before it is called wrong: a kink (a ReLU at 0, two equal
+numbers in a MaxPool) is met once, a fault always.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
+from tinytrain_compile.driver.derivative.optimizers import Step
+from tinytrain_compile.driver.derivative.slopes import Slopes
+from tinytrain_compile.driver.derivative.update_rule import check_initial, check_rule, gradients_of
+from tinytrain_compile.driver.imported_values import ImportedValues
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.training_options import training_options
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
+from tinytrain_compile.ir.imported import FileTensor, ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.summary import DerivativeAgreement
+from tinytrain_compile.ir.types import Array
+
+POINTS = 3
+"""Points at which a tensor that disagrees is judged before it is called wrong."""
+SHAKE = 0.05
+"""How far numbers are moved from the file's, of their root mean square: its own make ties and exact zeros."""
+MICROSCOPE = 4096.0
+"""Learning rate of a judged step of SGD: what float32 rounds off a weight vanishes beside such an update."""
+LOSS_TOLERANCE = 1e-4
+"""Largest difference of the losses, times max(1, |loss|), as in the comparison with the C."""
+DISTINCT = 2
+"""Different samples in a judged batch; the rest are copies of them, which cost no evaluation."""
+
+
+def check_derivative(
+    model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
+) -> DerivativeAgreement | None:
+    """Judge a training step; E0607 with the tensor that differs. None if nothing is to be verified.
+
+    train: what the C is compared with. samples: as for verification, in the graph's layout.
+    """
+    if options.verify == "none" or train.integer or not train.trained:
+        return None
+    start = time.process_time()
+    try:
+        trained = [model.sources[part.parameter].tensor for part in train.trained.values()]
+        file = FileFunction(options.model, options.model_output, options.weights, (*trained, *model.fresh))
+        return _Check(file, model, train, samples, options).run(start)
+    except EvaluatorLacksError as lacks:
+        return DerivativeAgreement(0, len(train.trained), None, 0.0, (str(lacks),), time.process_time() - start)
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """What the judged step takes, in the graph's layout, and the same for the file."""
+
+    x: Array
+    y: Array
+    samples: tuple[Sample, ...]
+
+
+class _Check:
+    def __init__(
+        self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
+    ) -> None:
+        self._file, self._model, self._train = file, model, train
+        self._loss = FileLoss(file, model, options.loss)
+        self._judged = JudgedStep(train, model)
+        self._how = training_options(options, model, train.batch)
+        self._values = ImportedValues(model, train, model.graph)
+        self._batch = self._chosen(samples)
+        self._worst = 0.0
+
+    def run(self, start: float) -> DerivativeAgreement:
+        """Judge at one point, and what disagrees at further ones. start: CPU time at the beginning."""
+        check_initial(self._judged, self._how, self._model)
+        suspects: tuple[Part, ...] | None = None
+        here: Slopes | None = None
+        seeds = iter(range(2 * POINTS))
+        for _ in range(POINTS):
+            found = (self._at_point(seed, suspects is None) for seed in seeds)
+            here = next((slopes for slopes in found if slopes is not None), None)
+            if here is None:
+                return self._agreed(start, ("the loss is not finite on these samples",))
+            if suspects is None:
+                self._worst = here.together()
+                if self._worst <= 1.0:
+                    return self._agreed(start)
+                suspects = self._judged.parts
+            suspects = tuple(part for part in suspects if not here.agrees(part))
+            if not suspects:
+                return self._agreed(start)
+        assert here is not None and suspects
+        raise here.differs(suspects)
+
+    def _agreed(self, start: float, unjudged: tuple[str, ...] = ()) -> DerivativeAgreement:
+        left = [f"{kept.weight}: its gradient is of a low-rank copy" for kept in self._train.low_rank]
+        if self._train.dropout is not None:
+            left.append("dropout: judged with nothing dropped")
+        tensors, worst = (0, None) if unjudged else (len(self._judged.parts), self._worst)
+        seconds = time.process_time() - start
+        return DerivativeAgreement(
+            tensors, len(self._judged.parts) - tensors, worst, self._file.work, (*unjudged, *left), seconds
+        )
+
+    def _at_point(self, number: int, first: bool) -> Slopes | None:
+        """One step from numbers near the file's, and the file's loss there; None if that is not finite."""
+        train, batch = self._train, self._batch
+        begin = self._judged.shaken(SHAKE / (1 + number) if number < 2 * POINTS - 1 else 0.0, number)
+        rate = MICROSCOPE if self._how.optimizer in ("sgd", "momentum") else 1.0
+        after, losses = self._judged.step(begin, batch.x, batch.y, rate)
+        moved = self._judged.in_file(self._judged.change(begin), self._file.constants)
+        point = self._loss.at(batch.samples, {name: self._file.constants[name] + step for name, step in moved.items()})
+        if not np.isfinite(losses).all() and not np.isfinite(point.losses).all():
+            return None
+        self._compare_losses(losses, point)
+        update = Step(rate / train.batch if train.in_place and self._divides else rate, self._how.steps_before)
+        gradients = gradients_of(self._judged, self._how, update, begin, after)
+        if first:
+            again = self._judged.step({**after, **self._judged.numbers(begin)}, batch.x, batch.y, rate)[0]
+            check_rule(self._judged, self._how, update, (begin, after, again), gradients)
+        return Slopes(self._judged, self._loss, point, batch.samples, gradients, self._how)
+
+    @property
+    def _divides(self) -> bool:
+        return self._train.terms.divisor != "one"
+
+    def _chosen(self, samples: Samples) -> _Batch:
+        """The batch that is judged: few different samples, the first of them most often."""
+        train = self._train
+        size = train.micro_batch if train.in_place else train.batch
+        found: list[tuple[int, Sample]] = []
+        for index in range(len(samples.x)):
+            sample = Sample(self._values.onnx_input(samples.x[index : index + 1]), self._label(samples.y[index]))
+            if self._loss.counts(sample):
+                found.append((index, sample))
+            if len(found) == min(DISTINCT, size):
+                break
+        rest = size // 3 if len(found) > 1 else 0
+        rest = max(rest, 1) if len(found) > 1 else 0
+        counts = (size - rest, rest)
+        order = [index for (index, _), count in zip(found, counts, strict=False) for _ in range(count)]
+        different = (Sample(s.x, s.y, count) for (_, s), count in zip(found, counts, strict=False))
+        return _Batch(samples.x[order], samples.y[order], tuple(different))
+
+    def _label(self, y: Array) -> Array:
+        model = self._model
+        if model.loss is not None:
+            return self._values.onnx_label(y)
+        real = y.dtype.kind == "f"
+        return FileTensor("", model.output_shape, model.output_perm).to_onnx(y).astype(np.float64) if real else y
+
+    def _compare_losses(self, losses: Sequence[float], point: Point) -> None:
+        """The losses of the calls against the file's. A wrong loss would look like wrong gradients later."""
+        together = self._train.micro_batch
+        each = np.repeat(point.losses, [sample.count for sample in self._batch.samples])
+        weights = np.repeat(
+            [share / sample.count for share, sample in zip(point.shares, self._batch.samples, strict=True)],
+            [sample.count for sample in self._batch.samples],
+        )
+        for call, ours in enumerate(losses):
+            part = slice(call * together, (call + 1) * together)
+            scale = 1.0 if not self._divides else 1 / weights[part].sum()
+            theirs = float(np.dot(each[part], weights[part]) * scale)
+            if not abs(ours - theirs) <= LOSS_TOLERANCE * max(1.0, abs(theirs)):
+                what = f"{theirs:.7g} by the model file, {ours:.7g} in the training step"
+                raise CompileError("E0607", f"loss of call {call + 1}", what, REPORT)
+
+
+REPORT = "please report this with the model; see --explain E0607"

@@ -1,0 +1,135 @@
+"""The numpy reference as a step that is judged: its parameters in numbers of the file, before and after an update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.driver.derivative.optimizers import KINDS, Tensors
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.ir.imported import ImportedModel, ParameterSource
+from tinytrain_compile.ir.stages import TrainGraph, channel_axis
+from tinytrain_compile.ir.types import Array
+
+_LEAST_SIZE = 1e-2
+"""Root mean square that a tensor of zeros is taken to have when its numbers are shaken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A trained tensor of the state. source: the numbers of the file that it holds; file: names that hold them."""
+
+    name: str
+    parameter: str
+    source: ParameterSource
+    file: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return its shape, as the map to the file has it."""
+        return self.source.places.shape
+
+    @property
+    def origin(self) -> str:
+        """Return the name by which the user knows it: the tensor of the file."""
+        return self.source.tensor.name
+
+    def factor(self) -> NDArray[np.float64]:
+        """Return what the file's numbers were multiplied by, so that it broadcasts; 0: they have no part in it."""
+        factor = self.source.factor
+        return factor.reshape(-1, *[1] * (len(self.shape) - 1)) if factor.size > 1 else factor.reshape(())
+
+
+class JudgedStep:
+    """One training step of the numpy reference, at numbers near the file's own."""
+
+    def __init__(self, train: TrainGraph, model: ImportedModel) -> None:
+        self.train = _without_dropout(train)
+        self._trainer = Trainer(self.train)
+        self._first = dict(self._trainer.state)
+        self.parts = tuple(_part(train, model, name) for name in train.trained)
+
+    def shaken(self, amount: float, seed: int) -> dict[str, Array]:
+        """Return the state with trained numbers moved at random: no ties, exact zeros and dead branches are left.
+
+        amount: of a tensor's root mean square.
+        """
+        rng, state = np.random.default_rng(seed), dict(self._first)
+        for part in self.parts:
+            numbers = np.asarray(state[part.name], np.float64).reshape(part.shape)
+            size = max(float(np.sqrt(np.mean(numbers**2))), _LEAST_SIZE)
+            step = np.where(part.factor() != 0, rng.standard_normal(part.shape) * amount * size, 0)
+            moved = (numbers + step).astype(np.float32)
+            state[part.name] = moved.reshape(np.shape(self._first[part.name]))
+        return state
+
+    def step(self, state: Mapping[str, Array], x: Array, y: Array, rate: float) -> tuple[dict[str, Array], list[float]]:
+        """Return the state after one update on these samples from such a state, and the loss of every call."""
+        trainer = self._trainer
+        trainer.state, trainer.sums = dict(state), trainer.zero_sums()
+        trainer.set_rate(rate)
+        losses = trainer.step(x, y)
+        return dict(trainer.state), losses
+
+    def tensors(self, part: Part, state: Mapping[str, Array], optimizer: str) -> Tensors:
+        """Return a parameter and its optimizer state in float64."""
+        names = {kind: f"{part.name}.{kind}" for kind in KINDS[optimizer]}
+        found = {kind: name for kind, name in names.items() if name in state}
+        return {
+            kind: np.asarray(state[name], np.float64).reshape(part.shape)
+            for kind, name in {"w": part.name, **found}.items()
+        }
+
+    def numbers(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the parameters alone."""
+        return {part.name: state[part.name] for part in self.parts}
+
+    def change(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """Return, by part, what such a state has added to the file's own numbers."""
+        return {
+            part.name: np.asarray(state[part.name], np.float64).reshape(part.shape)
+            - np.asarray(self._first[part.name], np.float64).reshape(part.shape)
+            for part in self.parts
+        }
+
+    def in_file(self, change: Mapping[str, Array], base: Mapping[str, Array]) -> dict[str, Array]:
+        """Return a change of parameters as the change of the file's tensors that makes it; base: these tensors."""
+        made: dict[str, Array] = {}
+        for part in self.parts:
+            if part.name not in change:
+                continue
+            factor = np.broadcast_to(part.factor(), part.shape)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                step = np.where(factor != 0, change[part.name] / factor, 0)
+            name = part.origin
+            flat = made.setdefault(name, np.zeros(base[name].size))
+            flat[part.source.places.reshape(-1)] = step.reshape(-1)
+        made = {name: flat.reshape(base[name].shape) for name, flat in made.items()}
+        for part in self.parts:
+            for copy in part.file[1:]:
+                if part.origin in made:
+                    made[copy] = made[part.origin].reshape(base[copy].shape)
+        return made
+
+
+def _part(train: TrainGraph, model: ImportedModel, name: str) -> Part:
+    trained = train.trained[name]
+    source = model.sources[trained.parameter]
+    if trained.piece is not None:
+        axis = channel_axis(trained.piece.axis, source.places.ndim)
+        source = source.cut(axis, trained.piece.channels)
+    copies = (copy for copy, of in model.copies.items() if of == source.tensor.name)
+    return Part(name, trained.parameter, source, (source.tensor.name, *copies))
+
+
+def _without_dropout(train: TrainGraph) -> TrainGraph:
+    """The step with nothing dropped, as an inference has it: the file has no masks to compare with."""
+    return train if train.dropout is None else replace(train, dropout=None)
+
+
+def norm(arrays: Iterable[Array]) -> float:
+    """Return the Euclidean norm of several arrays together."""
+    return float(np.sqrt(sum(float(np.sum(array**2)) for array in arrays)))

@@ -1,0 +1,154 @@
+"""Slopes of the file's loss at one point, and the gradients that the judged step implies there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, norm
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.training import TrainingOptions
+
+DIRECTIONS = 2
+"""Random directions for all tensors of a group together."""
+SMALL = 1e-6
+"""Step of a difference, of a tensor's root mean square: 1e-5 to 1e-7 do alike, 1e-4 meets kinks, 1e-8 rounding."""
+LEAST_SIZE = 1e-3
+"""Root mean square that a tensor of zeros is taken to have in that."""
+TOLERANCE = 1e-3
+"""Largest error of a slope, of the gradient's norm (202 networks: 95 % below 1e-5)."""
+WEAKEST = 1e-3
+"""A gradient below this share of the largest one is judged by that share: 1e-6 of the largest is its tolerance."""
+GROUP = 30.0
+"""Ratio of the signals of tensors that share a direction: weaker ones would drown in the others."""
+GROUPS = 3
+"""Groups at the most; the last one has all that are weaker."""
+
+
+class Slopes:
+    """The two sides at one point."""
+
+    def __init__(
+        self,
+        judged: JudgedStep,
+        loss: FileLoss,
+        point: Point,
+        samples: Sequence[Sample],
+        gradients: Mapping[str, Array],
+        how: TrainingOptions,
+    ) -> None:
+        """gradients: by the judged step, of each part; how: what clips them."""
+        self._judged, self._loss, self._point, self._samples = judged, loss, point, samples
+        self._gradients, self._how = gradients, how
+        self._norms = {name: norm((gradient,)) for name, gradient in gradients.items()}
+        self._least = WEAKEST * max(self._norms.values(), default=0.0)
+        self._clipped = self._is_clipped()
+        self._rng = np.random.default_rng(len(gradients))
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def together(self) -> float:
+        """Return the worst error of joint directions, in tolerances."""
+        if self._clipped and self._how.clip_per == "layer":
+            return float("inf")  # every layer has a factor of its own: tensors are judged one by one
+        worst = 0.0
+        for group in self._groups():
+            scale = 1.0
+            for number in range(DIRECTIONS + self._clipped):
+                steps = {part.name: self._step(part) for part in group}
+                ours, theirs, expected = self._both(steps)
+                if self._clipped and number == 0:  # one factor clips all of them: found here, judged by the others
+                    scale = ours / theirs if theirs else 1.0
+                    worst = max(worst, (scale - 1) / TOLERANCE)
+                    continue
+                worst = max(worst, abs(ours - scale * theirs) / (TOLERANCE * expected or 1e-300))
+        return worst
+
+    def agrees(self, part: Part) -> bool:
+        """Judge one tensor alone."""
+        scale = 1.0
+        for number in range(DIRECTIONS + self._clipped):
+            step = self._step(part)
+            ours, theirs, expected = self._both({part.name: step})
+            self._seen[part.name] = (ours, theirs)
+            if self._clipped and number == 0:
+                scale = ours / theirs if theirs else 1.0
+                if scale > 1 + TOLERANCE:
+                    return False
+                continue
+            if not abs(ours - scale * theirs) <= TOLERANCE * expected:
+                return False
+        return True
+
+    def differs(self, parts: Sequence[Part]) -> CompileError:
+        """Return E0607 for tensors that agree at no point; the one that is furthest off has the word."""
+
+        def distance(part: Part) -> float:
+            ours, theirs = self._seen[part.name]
+            return abs(ours - theirs) / max(abs(theirs), abs(ours) * 1e-3, 1e-300)
+
+        first = max(parts, key=distance)
+        ours, theirs = self._seen[first.name]
+        others = f", and {len(parts) - 1} more tensors" if len(parts) > 1 else ""
+        what = (
+            f"along a random direction the loss of the model file changes by {theirs:.6g}, by the gradient of the "
+            f"training step {ours:.6g}{others}"
+        )
+        return CompileError("E0607", f"tensor {first.origin}", what, "please report this; see --explain E0607")
+
+    def _both(self, steps: Mapping[str, Array]) -> tuple[float, float, float]:
+        """Changes of the loss along a step: by our gradients, by the file; and what of it is to be expected."""
+        ours = sum(float((self._gradients[name] * step).sum()) for name, step in steps.items())
+        known = self._point.known[0]
+        theirs = self._loss.slope(self._point, self._samples, self._judged.in_file(steps, known))
+        lengths = [float(np.abs(step).max(initial=0.0)) * self._strength(name) for name, step in steps.items()]
+        return ours, theirs, max(lengths, default=0.0)
+
+    def _strength(self, name: str) -> float:
+        """The norm of a gradient; of one that is nearly nothing, a share of the largest."""
+        return max(self._norms[name], self._least)
+
+    def _size(self, part: Part) -> float:
+        known = self._point.known[0][part.origin].reshape(-1)
+        numbers = known[part.source.places.reshape(-1)]
+        return max(float(np.sqrt(np.mean(numbers**2))), LEAST_SIZE)
+
+    def _step(self, part: Part) -> NDArray[np.float64]:
+        """A step along a random direction; a normalisation that was folded with a factor of 0 has no part in it."""
+        factor = np.broadcast_to(part.factor(), part.shape)
+        signs = self._rng.integers(0, 2, part.shape) * 2.0 - 1.0
+        return np.where(factor != 0, signs * (SMALL * self._lengths()[part.name]), 0)
+
+    def _lengths(self) -> Mapping[str, float]:
+        """How far each tensor goes, in SMALL: as far as its size lets it, and no further than others need."""
+        if not hasattr(self, "_known_lengths"):
+            self._known_lengths = {part.name: self._size(part) for part in self._judged.parts}
+            for group in self._groups():
+                signals = [self._known_lengths[part.name] * self._strength(part.name) for part in group]
+                weakest = min(signals)
+                for part, signal in zip(group, signals, strict=True):
+                    self._known_lengths[part.name] *= weakest / signal if signal else 1.0
+        return self._known_lengths
+
+    def _groups(self) -> list[list[Part]]:
+        """Parts by the strength of their signal, strongest first."""
+        signals = {part.name: self._size(part) * self._strength(part.name) for part in self._judged.parts}
+        ordered = sorted(self._judged.parts, key=lambda part: -signals[part.name])
+        groups: list[list[Part]] = []
+        for part in ordered:
+            last = signals[groups[-1][0].name] if groups else 0.0
+            if not groups or (signals[part.name] * GROUP < last and len(groups) < GROUPS):
+                groups.append([part])
+            else:
+                groups[-1].append(part)
+        return groups
+
+    def _is_clipped(self) -> bool:
+        """Whether a norm was clipped: then one factor is in all gradients."""
+        most = self._how.clip_norm
+        if most is None or not self._how.sums:
+            return False
+        return norm(self._gradients.values()) >= most * (1 - TOLERANCE) or self._how.clip_per == "layer"
