@@ -591,9 +591,10 @@ _kind(
     "E0607",
     EXIT_VERIFY,
     "the training step is not the derivative of the file",
-    "The change that one training step makes was compared with central differences of the loss of the model file, which "
-    "onnx.reference evaluates in float64. The tensor named would not be trained by its gradient: a loss, a gradient or "
-    "an update is wrong. Please report it with the model; --update can leave that layer out until then.",
+    "The change that one training step makes was compared with central differences of the loss of the model file, "
+    "which onnx.reference evaluates in float64. The tensor named would not be trained by its gradient: a loss, a "
+    "gradient or an update of this compiler is wrong (or, rarely, onnx.reference computes an operator wrongly). "
+    "Please report it with the model. Until then, leave that layer out with --update, or write it in another way.",
 )
 # E09xx: internal
 _kind(

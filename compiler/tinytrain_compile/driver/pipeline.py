@@ -15,6 +15,7 @@ from tinytrain_compile.driver.code import Generated, generate
 from tinytrain_compile.driver.combinations import check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.delta import check_delta, delta_files
+from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.features import check_features
 from tinytrain_compile.driver.file_check import check_file
@@ -141,12 +142,15 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     agreed = check_file(model, floats if options.quant == "int8" else model.graph, step, samples, options)
     progress("running the model on your data", 0.15)
     candidate, summary = _on_data(candidate, summary, model, floats, options)
+    progress("comparing a training step with the derivative of the file", 0.18)
+    derived = check_derivative(model, candidate.train, samples, options)
     samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
         tiling = _tiles(candidate, options, target, samples, tiles, progress)
         made = _generate(candidate, options, target, progress, tiling, smaller)
         summary = replace(made.summarised(summary), tiles=tiling.used)
         summary = verified(summary, made.bundle, samples, options, target, progress, agreed, loaded, smaller)
+    summary = replace(summary, verify=replace(summary.verify, derivative=derived))
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     tiling.save(options)

@@ -58,7 +58,7 @@ class FileFunction:
         return self._file.batch_of(name)
 
     def values(self, feeds: Mapping[str, Array], changed: Mapping[str, Array]) -> dict[str, Array]:
-        """Return every tensor of one evaluation. changed: of `constants`, tensors that have other numbers than the file gives them."""
+        """Return every tensor of one evaluation. changed: those of `constants` that have other numbers than there."""
         values = {**self.constants, **feeds, **changed}
         self._run(self._nodes, values)
         self.work += 1.0

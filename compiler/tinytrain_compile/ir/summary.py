@@ -85,13 +85,15 @@ class DerivativeAgreement:
     """One training step of the numpy reference against central differences of the loss of the model file.
 
     tensors: trained tensors that were judged, all alike; unjudged: that were not. worst: largest error of a slope, in
-    tolerances; None if nothing was judged. evaluations: of the file on one sample; a part of its nodes counts by its
-    share of the multiply-accumulates. skipped: what is not covered, each with its reason. seconds: of CPU time.
+    tolerances; None if nothing was judged. closeness: the tolerance, for people. evaluations: of the file on one
+    sample; a part of its nodes counts by its share of the multiply-accumulates. skipped: what is not covered, each
+    with its reason. seconds: of CPU time.
     """
 
     tensors: int
     unjudged: int
     worst: float | None
+    closeness: str
     evaluations: float
     skipped: tuple[str, ...] = ()
     seconds: float = 0.0

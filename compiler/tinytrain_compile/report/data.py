@@ -16,6 +16,7 @@ from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_json
 from tinytrain_compile.report.choice import choice_json, update_choice_json
 from tinytrain_compile.report.code import code_json, tiles_json
+from tinytrain_compile.report.derivative import derivative_json
 from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.kernels import cycles_json, kernel_work
@@ -349,6 +350,7 @@ def _verify(summary: Summary) -> dict[str, Any]:
         "saturations": None if report.saturations is None else asdict(report.saturations),
         "max_error": None if report.max_error is None else _number(report.max_error),
         "file": None if report.file is None else _file(report.file),
+        "derivative": derivative_json(summary),
     }
 
 

@@ -19,6 +19,7 @@ from tinytrain_compile.report.choice import reason_text
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.compared import compared
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
+from tinytrain_compile.report.derivative import derivative_text
 from tinytrain_compile.report.further import further_texts
 from tinytrain_compile.report.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.pareto import curve_of
@@ -174,6 +175,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Steps", plural(len(plan.order), "step")),
         *((label, text_of(text)) for label, text in further_texts(summary)),
         ("Verification", text_of("; ".join(verify_pieces(summary)))),
+        *([("Derivative", text_of(derivative_text(summary)))] if derivative_text(summary) else []),
     ]
 
 

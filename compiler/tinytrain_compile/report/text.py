@@ -17,6 +17,7 @@ from tinytrain_compile.report.board import board_rows
 from tinytrain_compile.report.choice import attempt_lines, choice_rows, update_choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
+from tinytrain_compile.report.derivative import derivative_rows
 from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.further import data_pieces, float_pieces, remat_pieces, stream_pieces
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, row, sentence, wrapped
@@ -71,6 +72,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         row("recompute", remat_pieces(summary), width),
         *choice_rows(summary, width),
         *_verify_rows(summary, width),
+        *derivative_rows(summary, width),
     ]
     return block(rows)
 

@@ -8,7 +8,7 @@ numbers in a MaxPool) is met once, a fault always.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step
-from tinytrain_compile.driver.derivative.slopes import Slopes
+from tinytrain_compile.driver.derivative.slopes import TOLERANCE, Slopes
 from tinytrain_compile.driver.derivative.update_rule import check_initial, check_rule, gradients_of
 from tinytrain_compile.driver.imported_values import ImportedValues
 from tinytrain_compile.driver.options import CompileOptions
@@ -36,6 +36,7 @@ MICROSCOPE = 4096.0
 """Learning rate of a judged step of SGD: what float32 rounds off a weight vanishes beside such an update."""
 LOSS_TOLERANCE = 1e-4
 """Largest difference of the losses, times max(1, |loss|), as in the comparison with the C."""
+CLOSENESS = f"within {TOLERANCE:.1%}"
 DISTINCT = 2
 """Different samples in a judged batch; the rest are copies of them, which cost no evaluation."""
 
@@ -47,7 +48,7 @@ def check_derivative(
 
     train: what the C is compared with. samples: as for verification, in the graph's layout.
     """
-    if options.verify == "none" or train.integer or not train.trained:
+    if options.verify == "none" or train.integer or train.reads_state_of is not None:
         return None
     start = time.process_time()
     try:
@@ -55,7 +56,7 @@ def check_derivative(
         file = FileFunction(options.model, options.model_output, options.weights, (*trained, *model.fresh))
         return _Check(file, model, train, samples, options).run(start)
     except EvaluatorLacksError as lacks:
-        return DerivativeAgreement(0, len(train.trained), None, 0.0, (str(lacks),), time.process_time() - start)
+        return DerivativeAgreement(0, len(train.trained), None, "", 0.0, (str(lacks),), time.process_time() - start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class _Check:
         tensors, worst = (0, None) if unjudged else (len(self._judged.parts), self._worst)
         seconds = time.process_time() - start
         return DerivativeAgreement(
-            tensors, len(self._judged.parts) - tensors, worst, self._file.work, (*unjudged, *left), seconds
+            tensors, len(self._judged.parts) - tensors, worst, CLOSENESS, self._file.work, (*unjudged, *left), seconds
         )
 
     def _at_point(self, number: int, first: bool) -> Slopes | None:

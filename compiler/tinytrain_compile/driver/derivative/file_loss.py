@@ -143,7 +143,10 @@ class FileLoss:
 
 
 def _written(kind: str, end: FileNode | None, probabilities: bool) -> Callable[[Array, Array], float]:
-    """The loss of an output and a label, as torch.nn documents MSELoss, BCELoss, BCEWithLogitsLoss, CrossEntropyLoss."""
+    """Return the loss of an output and a label.
+
+    As torch.nn documents MSELoss, BCELoss, BCEWithLogitsLoss and CrossEntropyLoss.
+    """
     if kind == "mse":
         return lambda out, y: float(np.mean((out - y.reshape(out.shape)) ** 2))
     if kind == "bce":

@@ -83,7 +83,8 @@ def _compare(
         error, change = norm((numbers - new[kind],)), norm((numbers - old[kind],))
         if not error <= TOLERANCE * change + rounding:
             name = "parameter" if kind == "w" else kind
-            what = f"its {name} is not what {how.optimizer} makes of the gradient ({error / (change or 1):.2g} of the change)"
+            share = f"{error / (change or 1):.2g} of the change"
+            what = f"its {name} is not what {how.optimizer} makes of the gradient (off by {share})"
             raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
 
 
