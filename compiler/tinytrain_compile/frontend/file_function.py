@@ -127,8 +127,8 @@ class FileFunction:
         """Return scale and zero point in shapes that broadcast, and the numpy type of the integers."""
         shape = values[node.inputs[0]].shape
         scale = values[node.inputs[1]].astype(np.float64)
-        has_zero = len(node.inputs) > 2 and node.inputs[2]
-        zero = values[node.inputs[2]] if has_zero else np.zeros((), np.uint8)
+        rest = node.inputs[2:]
+        zero = values[rest[0]] if rest and rest[0] else np.zeros((), np.uint8)
         axis = next((a.i for a in node.proto.attribute if a.name == "axis"), 1)
         if scale.size > 1:
             along = [1] * len(shape)
@@ -165,7 +165,7 @@ def _cost(node: FileNode, values: Mapping[str, Array]) -> float:
     results = sum(values[name].size for name in node.outputs if name in values)
     if node.op not in _HEAVY:
         return float(results)
-    weight = values[node.inputs[1]] if len(node.inputs) > 1 else values[node.inputs[0]]
+    weight = [values[name] for name in node.inputs if name][:2][-1]
     if node.op in ("Conv", "ConvTranspose"):
         return float(results * math.prod(weight.shape[1:]))
     return float(results * (weight.shape[0] if weight.ndim < 2 else max(weight.shape[-2:])))

@@ -95,7 +95,8 @@ class _Check:
                 self._worst = here.together()
                 if self._worst <= 1.0:
                     return self._agreed(start)
-                suspects = self._judged.parts
+                self._worst = 1.0  # from here on tensors are judged one by one, by the tolerance alone
+                suspects = self._judged.exact
             suspects = tuple(part for part in suspects if not here.agrees(part))
             if not suspects:
                 return self._agreed(start)
@@ -103,14 +104,12 @@ class _Check:
         raise here.differs(suspects)
 
     def _agreed(self, start: float, unjudged: tuple[str, ...] = ()) -> DerivativeAgreement:
-        left = [f"{kept.weight}: its gradient is of a low-rank copy" for kept in self._train.low_rank]
+        left = [f"not judged: {part.origin}, whose gradient is of a low-rank copy" for part in self._judged.approximate]
         if self._train.dropout is not None:
             left.append("dropout: judged with nothing dropped")
-        tensors, worst = (0, None) if unjudged else (len(self._judged.parts), self._worst)
-        seconds = time.process_time() - start
-        return DerivativeAgreement(
-            tensors, len(self._judged.parts) - tensors, worst, CLOSENESS, self._file.work, (*unjudged, *left), seconds
-        )
+        tensors, worst = (0, None) if unjudged else (len(self._judged.exact), self._worst)
+        rest, seconds = len(self._judged.parts) - tensors, time.process_time() - start
+        return DerivativeAgreement(tensors, rest, worst, CLOSENESS, self._file.work, (*unjudged, *left), seconds)
 
     def _at_point(self, number: int, first: bool) -> Slopes | None:
         """One step from numbers near the file's, and the file's loss there; None if that is not finite."""

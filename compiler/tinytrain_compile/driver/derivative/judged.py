@@ -51,6 +51,11 @@ class JudgedStep:
         self._trainer = Trainer(self.train)
         self._first = dict(self._trainer.state)
         self.parts = tuple(_part(train, model, name) for name in train.trained)
+        copied = {kept.layer for kept in train.low_rank}
+        origins = {value.name: value.origin for value in train.graph.state}
+        self.approximate = tuple(p for p in self.parts if origins[p.name] in copied and len(p.shape) > 1)
+        """Weights whose gradient is of a low-rank copy of their layer's input."""
+        self.exact = tuple(part for part in self.parts if part not in self.approximate)
 
     def shaken(self, amount: float, seed: int) -> dict[str, Array]:
         """Return the state with trained numbers moved at random: no ties, exact zeros and dead branches are left.

@@ -125,7 +125,7 @@ class Slopes:
     def _lengths(self) -> Mapping[str, float]:
         """How far each tensor goes, in SMALL: as far as its size lets it, and no further than others need."""
         if not hasattr(self, "_known_lengths"):
-            self._known_lengths = {part.name: self._size(part) for part in self._judged.parts}
+            self._known_lengths = {part.name: self._size(part) for part in self._judged.exact}
             for group in self._groups():
                 signals = [self._known_lengths[part.name] * self._strength(part.name) for part in group]
                 weakest = min(signals)
@@ -135,8 +135,8 @@ class Slopes:
 
     def _groups(self) -> list[list[Part]]:
         """Parts by the strength of their signal, strongest first."""
-        signals = {part.name: self._size(part) * self._strength(part.name) for part in self._judged.parts}
-        ordered = sorted(self._judged.parts, key=lambda part: -signals[part.name])
+        signals = {part.name: self._size(part) * self._strength(part.name) for part in self._judged.exact}
+        ordered = sorted(self._judged.exact, key=lambda part: -signals[part.name])
         groups: list[list[Part]] = []
         for part in ordered:
             last = signals[groups[-1][0].name] if groups else 0.0
