@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,14 @@ from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel, ParameterSource
 from tinytrain_compile.ir.stages import TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.base import alias_of
 
+_RMSPROP: Mapping[int, tuple[str, ...]] = {
+    1: ("squares",),
+    2: ("squares", "velocity"),
+    3: ("squares", "mean", "velocity"),
+}
+"""State of rmsprop by how much there is of it: with a momentum, and centred, it has more."""
 _LEAST_SIZE = 1e-2
 """Root mean square that a tensor of zeros is taken to have when its numbers are shaken."""
 
@@ -51,6 +58,7 @@ class JudgedStep:
         self._trainer = Trainer(self.train)
         self._first = dict(self._trainer.state)
         self.parts = tuple(_part(train, model, name) for name in train.trained)
+        self._kept = dict(_optimizer_state(train))
         copied = {kept.layer for kept in train.low_rank}
         origins = {value.name: value.origin for value in train.graph.state}
         self.approximate = tuple(p for p in self.parts if origins[p.name] in copied and len(p.shape) > 1)
@@ -81,11 +89,11 @@ class JudgedStep:
 
     def tensors(self, part: Part, state: Mapping[str, Array], optimizer: str) -> Tensors:
         """Return a parameter and its optimizer state in float64."""
-        names = {kind: f"{part.name}.{kind}" for kind in KINDS[optimizer]}
-        found = {kind: name for kind, name in names.items() if name in state}
+        kept = self._kept.get(part.name, ())
+        kinds = KINDS[optimizer] if optimizer != "rmsprop" else _RMSPROP[len(kept)]
         return {
             kind: np.asarray(state[name], np.float64).reshape(part.shape)
-            for kind, name in {"w": part.name, **found}.items()
+            for kind, name in zip(("w", *kinds), (part.name, *kept), strict=True)
         }
 
     def numbers(self, state: Mapping[str, Array]) -> dict[str, Array]:
@@ -118,6 +126,14 @@ class JudgedStep:
                 if part.origin in made:
                     made[copy] = made[part.origin].reshape(base[copy].shape)
         return made
+
+
+def _optimizer_state(train: TrainGraph) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each trained tensor with the names of the state that its update overwrites beside it."""
+    for node in train.graph.nodes:
+        overwritten = [node.inputs[source].name for _, source in alias_of(node)]
+        if overwritten and overwritten[0] in train.trained:
+            yield overwritten[0], tuple(overwritten[1:])
 
 
 def _part(train: TrainGraph, model: ImportedModel, name: str) -> Part:
