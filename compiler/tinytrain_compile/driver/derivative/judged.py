@@ -130,10 +130,11 @@ class JudgedStep:
 
 def _optimizer_state(train: TrainGraph) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each trained tensor with the names of the state that its update overwrites beside it."""
+    state = {value.name for value in train.graph.state}
     for node in train.graph.nodes:
         overwritten = [node.inputs[source].name for _, source in alias_of(node)]
         if overwritten and overwritten[0] in train.trained:
-            yield overwritten[0], tuple(overwritten[1:])
+            yield overwritten[0], tuple(name for name in overwritten[1:] if name in state)
 
 
 def _part(train: TrainGraph, model: ImportedModel, name: str) -> Part:

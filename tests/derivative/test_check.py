@@ -1,0 +1,149 @@
+"""The derivative check refuses a step that is not the derivative of the file, and names the tensor."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testing.places import ROOT
+from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.derivative import check_derivative
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.summary import DerivativeAgreement
+from tinytrain_compile.ir.types import Array, Attrs
+from tinytrain_compile.ops.base import OPS
+from tinytrain_compile.target import load_target
+
+DIGITS = ROOT / "examples" / "digits"
+MOST = 40
+"""Evaluations of the file that a check may take in float32 if nothing disagrees."""
+
+STEPS: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "weight decay": {"weight_decay": 0.1},
+    "momentum": {"optimizer": "momentum", "weight_decay": 0.1},
+    "nesterov": {"optimizer": "momentum", "nesterov": True},
+    "dampening": {"optimizer": "momentum", "dampening": 0.3},
+    "adam": {"optimizer": "adam", "weight_decay": 0.1},
+    "adam, raw epsilon": {"optimizer": "adam", "epsilon_place": "raw", "epsilon": 1e-3},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
+    "adagrad": {"optimizer": "adagrad"},
+    "rmsprop": {"optimizer": "rmsprop"},
+    "rmsprop, centred, momentum": {"optimizer": "rmsprop", "centered": True, "momentum": 0.9},
+    "batch": {"batch": 5},
+    "micro-batch": {"batch": 4, "micro_batch": 2},
+    "inplace": {"batch": 4, "accumulate": "inplace"},
+    "clipped sums": {"batch": 4, "clip_norm": 0.05},
+    "clipped later": {"clip_norm": 0.05, "optimizer": "adam"},
+    "slices": {"update": str(DIGITS / "scheme.toml")},
+    "dropout": {"dropout": "on"},
+}
+
+
+def step_of(**more: Any) -> tuple[TrainGraph, Callable[[TrainGraph], DerivativeAgreement | None]]:
+    """The training step of digits, and the check of it or of another."""
+    options = CompileOptions(
+        **{
+            "model": DIGITS / "digits.onnx",
+            "update": "all",
+            "verify": "host",
+            "data": DIGITS / "data.npz",
+            "given": frozenset(more),
+            **more,
+        }
+    )
+    model = pipeline.imported(options)
+    planner = Planner(model, options, load_target("cortex-m7"), pipeline.load_externals(options))
+    train = planner.training(options.update)
+    samples = load_samples(DIGITS / "data.npz", model, train)
+    return train, lambda judged: check_derivative(model, judged, samples, options)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_right_step_agrees(name: str):
+    train, check = step_of(**STEPS[name])
+    found = check(train)
+    assert found is not None and found.tensors == len(train.trained) and found.unjudged == 0
+    assert found.worst is not None and found.worst < 0.1 and found.evaluations <= MOST
+
+
+def _with(monkeypatch: pytest.MonkeyPatch, op: str, change: Callable[[Sequence[Array]], Sequence[Array]]) -> None:
+    """Plant a fault in what an operator computes."""
+    right = OPS[op].reference
+
+    def wrong(arrays: tuple[Array, ...], attrs: Attrs) -> tuple[Array, ...]:
+        return tuple(change(right(arrays, attrs)))
+
+    monkeypatch.setitem(OPS, op, replace(OPS[op], reference=wrong))
+
+
+FAULTS: dict[str, tuple[str, Callable[[Sequence[Array]], Sequence[Array]], str]] = {
+    "a gradient 1 % too large": ("ConvGradInput", lambda r: [1.01 * r[0]], "conv"),
+    "a mask lost": ("ClipGrad", lambda r: [r[0] + 1e-2], "conv"),
+    "the gradient of the loss": ("NegativeLogLikelihoodGrad", lambda r: [2 * r[0]], ""),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wrong_gradient_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch):
+    op, change, tensor = FAULTS[name]
+    train, check = step_of()
+    assert any(node.op == op for node in train.graph.nodes), "the step must exercise the fault"
+    _with(monkeypatch, op, change)
+    with pytest.raises(CompileError, match=rf"E0607.*tensor {tensor}.*of the model file"):
+        check(train)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "op", "out"),
+    [
+        ("momentum", "MomentumUpdate", 1),
+        ("adam", "AdamUpdate", 2),
+        ("adagrad", "AdagradUpdate", 0),
+        ("rmsprop", "RmsPropUpdate", 1),
+    ],
+)
+def test_a_wrong_update_is_refused(optimizer: str, op: str, out: int, monkeypatch: pytest.MonkeyPatch):
+    train, check = step_of(optimizer=optimizer)
+    assert any(node.op == op for node in train.graph.nodes)
+    _with(monkeypatch, op, lambda r: [1.01 * array + 1e-4 if index == out else array for index, array in enumerate(r)])
+    with pytest.raises(CompileError, match=r"E0607.*tensor "):
+        check(train)
+
+
+def test_a_loss_that_is_not_the_file_s_is_refused_first(monkeypatch: pytest.MonkeyPatch):
+    train, check = step_of()
+    _with(monkeypatch, "NegativeLogLikelihood", lambda r: [r[0] + np.float32(0.01)])
+    with pytest.raises(CompileError, match=r"E0607.*loss of call 1.* by the model file"):
+        check(train)
+
+
+def test_velocity_that_begins_with_something_is_refused():
+    train, check = step_of(optimizer="momentum")
+    name = next(value.name for value in train.graph.state if value.name.endswith(".velocity"))
+    constants = {**train.graph.constants, name: np.full_like(train.graph.constants[name], 0.01)}
+    with pytest.raises(CompileError, match=r"E0607.*its velocity begins with numbers other than 0"):
+        check(replace(train, graph=replace(train.graph, constants=constants)))
+
+
+def test_a_report_says_what_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    options = CompileOptions(
+        model=DIGITS / "digits.onnx",
+        update="all",
+        verify="host",
+        out=tmp_path / "out",
+        target="cortex-m7",
+        given=frozenset({"update"}),
+    )
+    made = pipeline.compile_model(options).summary
+    assert made is not None and made.verify.derivative is not None
+    assert made.verify.derivative.tensors == len(made.train.trained)
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "training step == derivative of the file: 8 of 8 tensors within 0.1%" in text
