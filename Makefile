@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-derivative bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three
 
 bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
 	$(BIN)/python -m benchmarks.remat
+
+bench-derivative: $(STAMP) ## The derivative check: planted faults, no false alarm in the zoos, its cost (ARGS='faults', 'zoo', 'cost')
+	$(BIN)/python -m benchmarks.derivative $(ARGS)
 
 bench-activations: $(STAMP) ## Low-rank activations by plan alone: bytes kept, multiply-accumulates, arenas (ARGS='--sizes 128')
 	$(BIN)/python -m benchmarks.activations $(ARGS)
