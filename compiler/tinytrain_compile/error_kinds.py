@@ -378,7 +378,15 @@ _kind(
 )
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
-_kind("E0602", EXIT_VERIFY, "the firmware did not run", "A build or the emulator failed, or there is no C compiler.")
+_kind(
+    "E0602",
+    EXIT_VERIFY,
+    "the firmware did not run",
+    "A build or the emulator failed, or there is no C compiler. A program is ended that takes longer than its work "
+    "explains: a run after 60 s and one more for every 2 million cycles that the target's model expects (four with "
+    "--count), a compiler after 120 s and one more for every 4 KB of C. A tool that ends without an error and without "
+    "its file is named, too: the installation is damaged, or a wrapper of the same name comes before it on PATH.",
+)
 _kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN or infinite: lower --lr, or look at the data.")
 _kind(
     "E0604",
