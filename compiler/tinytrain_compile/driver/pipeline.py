@@ -134,7 +134,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
             _samples(model, candidate.train.training_step, options)
-        return Result(summary)
+        return Result(_noted(summary, model, candidate, options))
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
@@ -179,9 +179,15 @@ def _on_data(
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
     step = one.training_step
-    notes = (*summary.notes, *data_notes(model, step, options))
     agreement = compare(step, model, floats, options)
-    return candidate, replace(summary, train=candidate.train, agreement=agreement, notes=notes)
+    summary = replace(summary, train=candidate.train, agreement=agreement)
+    return candidate, _noted(summary, model, candidate, options)
+
+
+def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
+    """With what looks like a mistake in --data and --calib."""
+    notes = data_notes(model, candidate.of_one.training_step, options)
+    return replace(summary, notes=(*summary.notes, *notes))
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
