@@ -2,9 +2,9 @@
 
 Three tasks with tiny networks, see rate_tasks.py. For each seed (of the change of domain, the samples and the search)
 `finetune` recommends a rate from 240 samples. Nine rates a factor of 2.15 apart are then trained for as many epochs,
-with the same options, on the same samples. Three trainings each choose the best of the nine. Three others compare it
-with the recommended rate, since the largest of nine noisy means is above the truth. Accuracies are of test samples
-that chose nothing.
+with the same options, on the same samples. The best of the nine has the best mean over all seeds. Then other trainings,
+three a seed, compare it with the recommended rate, since the largest of nine noisy means is above the truth. Accuracies
+are of test samples that chose nothing.
 
 usage: python -m benchmarks.rates [--fresh] [--tasks NAME,..] [--seeds N] [--first SEED] [--keep FILE] [--steps-of FILE]
 
@@ -21,7 +21,7 @@ import re
 import shelve
 import sys
 import tempfile
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,22 +42,23 @@ from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.ir.learning import Curve, Finding, curve_of
 
 GRID = tuple(0.001 * 10.0 ** (step / 3) for step in range(9))
-EPOCHS, TRAININGS = 24, 3
-"""Of a search, at most; trainings of each rate that choose the best of the grid, and as many that compare it."""
+EPOCHS, TRAININGS = 12, 3
+"""Of a search, at most; trainings of a seed that compare its rate with the best of the grid."""
 BAR_POINTS, BAR_ERROR, BAR_STEPS = 1.0, 0.75, 1.25
 Known = MutableMapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Of one seed: accuracies in % before training, at the recommended rate and at the best of the grid."""
+    """Of one seed: accuracies in % before training, at each rate of the grid by one training, at the recommended rate
+    by others, and at any rate by these others."""
 
     before: float
-    rate: float
-    mine: float
-    grid_rate: float
-    grid: float
+    found: Finding
     steps: int
+    grid: tuple[float, ...]
+    mine: float
+    at: Callable[[float], float]
 
 
 class Desk:
@@ -86,11 +87,14 @@ class Desk:
             options_from(self.model, asked), Effort(EPOCHS, jobs=1), self.folder / "f.toml", lambda _what, _share: None
         )
         steps, epochs, chosen = self.steps, found.taken.epochs, self._build_of(found)
-        means = [self._mean(chosen, rate, epochs, 50) for rate in GRID]
-        best = GRID[int(np.argmax(means))]
-        mine, grid = (self._mean(chosen, rate, epochs, 60) for rate in (found.rate, best))
-        before = 100 * (found.taken.curve[0].accuracy or 0.0)
-        return Row(before, found.rate, mine, best, grid, steps)
+        builds = [*self.builds]
+        grid = tuple(self._mean(builds, chosen, rate, epochs, range(50, 51)) for rate in GRID)
+        others = range(60, 60 + TRAININGS)
+
+        def at(rate: float) -> float:
+            return self._mean(builds, chosen, rate, epochs, others)
+
+        return Row(100 * (found.taken.curve[0].accuracy or 0.0), found, steps, grid, at(found.rate), at)
 
     def learn(
         self, builds: Sequence[Build], runs: Sequence[LearningRun], _jobs: int, done: Callable[[int, Curve], None]
@@ -113,10 +117,10 @@ class Desk:
         clips = [0.0, 1.0]
         return clips.index(found.chosen.clip)
 
-    def _mean(self, build: int, rate: float, epochs: int, seed: int) -> float:
+    def _mean(self, builds: Sequence[Build], build: int, rate: float, epochs: int, seeds: Iterable[int]) -> float:
         """Accuracy in % of trainings on all samples; 0 for those that ended in NaN."""
-        runs = [LearningRun(build, rate, seed + one, epochs, final=True, schedule="cosine") for one in range(TRAININGS)]
-        curves = self.learn([*self.builds], runs, 1, lambda _index, _curve: None)
+        runs = [LearningRun(build, rate, seed, epochs, final=True, schedule="cosine") for seed in seeds]
+        curves = self.learn(builds, runs, 1, lambda _index, _curve: None)
         return float(np.mean([100 * (one.scores[-1].accuracy or 0.0) * (not one.failed) for one in curves]))
 
     def _project(self, options: CompileOptions, progress: Any) -> Project | Result:
@@ -138,28 +142,21 @@ def measure(name: str, task: RateTask, seeds: Sequence[int], known: Known) -> tu
         desk = Desk(task, Path(folder), known)
         try:
             rows = [desk.row(seed) for seed in seeds]
+            best = GRID[int(np.argmax(np.mean([row.grid for row in rows], axis=0)))]
+            grid, mine = np.array([row.at(best) for row in rows]), np.array([row.mine for row in rows])
         finally:
             desk.close()
-    below = np.array([row.grid - row.mine for row in rows])
+    below = grid - mine
     error, steps = float(below.std(ddof=1) / len(below) ** 0.5), sum(row.steps for row in rows)
-
-    def mean(of: Callable[[Row], float]) -> float:
-        return float(np.mean([of(row) for row in rows]))
-
-    rates = [float(np.exp(np.mean(np.log([rate(row) for row in rows])))) for rate in (_mine, _grid)]
-    figures = f"{mean(lambda row: row.before):.1f} | {rates[0]:.3g} | {mean(lambda row: row.mine):.1f} "
-    figures += f"| {rates[1]:.3g} | {mean(lambda row: row.grid):.1f} | {below.mean():+.2f} +- {error:.2f} "
-    each = " ".join(f"{one:+.1f}" for one in below)
-    print(f"{name}: {each}; rates {' '.join(f'{row.rate:.3g}/{row.grid_rate:.3g}' for row in rows)}", file=sys.stderr)
-    return f"| {name} | {figures}| {steps:,} |", float(below.mean()), error, steps
-
-
-def _mine(row: Row) -> float:
-    return row.rate
-
-
-def _grid(row: Row) -> float:
-    return row.grid_rate
+    rate = float(np.exp(np.mean([np.log(row.found.rate) for row in rows])))
+    each = " ".join(
+        f"{row.found.rate:.3g}{'c' * bool(row.found.chosen.clip)}:{one:+.1f}"
+        for row, one in zip(rows, below, strict=True)
+    )
+    print(f"{name}: {each}", file=sys.stderr)
+    before = np.mean([row.before for row in rows])
+    figures = f"{before:.1f} | {rate:.3g} | {mine.mean():.1f} | {best:.3g} | {grid.mean():.1f} "
+    return f"| {name} | {figures}| {below.mean():+.2f} +- {error:.2f} | {steps:,} |", float(below.mean()), error, steps
 
 
 def steps_in(table: Path) -> dict[str, int]:

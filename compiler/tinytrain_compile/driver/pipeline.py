@@ -12,7 +12,7 @@ from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.channel_choice import check_choice
 from tinytrain_compile.driver.code import Generated, generate
-from tinytrain_compile.driver.combinations import check_machine, check_model
+from tinytrain_compile.driver.combinations import check_loss, check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.delta import check_delta, delta_files
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
@@ -117,6 +117,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
+    check_loss(options, model)
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)

@@ -7,7 +7,7 @@ largest or the smallest of them. Work is counted in epochs of a training, never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -31,10 +31,11 @@ SURVIVORS = 3
 """Rates of the second round."""
 FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 3, 2
 """Of the epochs, a run of the first and of the second round trains one in so many; on one seed and on so many."""
-LAST_SEEDS = 2
+LAST_SEEDS = 1
 """Seeds on which the last round looks for the best rate, before it and its neighbours are trained on all."""
 Place = tuple[int, float]
 """A variant and a rate."""
+NOTHING: Mapping[Place, Tried] = {}
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,9 @@ class RateSearch:
         second = self._going_on(self._survivors(first), STEP, *effort.second)
         place = self._best(second)
         shorter = second[place]
-        last, three = self._last_round(place)
-        best = max(three, key=lambda one: three[one].best.worth)
-        chosen, rate, end = three[best], top_of(tuple(three.values())), _end_of(best, last)
+        last, sure = self._last_round(place)
+        best = max(sure, key=lambda one: sure[one].best.worth)
+        chosen, rate, end = sure[best], top_of(_around(list(sure.values()), sure[best])), _end_of(best, last)
         if chosen.settles and shorter.best.worth > chosen.best.worth:  # longer trainings make it worse
             chosen, rate, end = shorter, shorter.rate, 0
         rounds = (tuple(first.values()), tuple(second.values()), tuple(last.values()))
@@ -201,15 +202,15 @@ class RateSearch:
         return dict(sorted(found.items()))
 
     def _last_round(self, place: Place) -> tuple[dict[Place, Tried], dict[Place, Tried]]:
-        """Rates around a place, on some of the seeds; then on all of them the best and its neighbours, which are
-        returned apart, too."""
+        """Rates around a place, on some of the seeds; then the best and its neighbours on all of them. Returns all
+        rates, and those that were trained on all seeds."""
         effort, around = self._effort, [(place[0], place[1] * step) for step in NEXT_TO]
-        last = self._going_on(around, NEXT_STEP, min(LAST_SEEDS, effort.seeds), effort.epochs)
-        each = list(last)
-        first = min(max(max(range(len(each)), key=lambda one: last[each[one]].best.worth) - 1, 0), len(each) - 3)
-        nearest = each[first : first + 3]
-        three = dict(zip(nearest, self._trainings.tried(nearest, effort.seeds, effort.epochs), strict=True))
-        return {**last, **three}, three
+        seen = self._going_on(around, NEXT_STEP, min(LAST_SEEDS, effort.seeds), effort.epochs)
+        each = list(seen)
+        best = max(range(len(each)), key=lambda one: seen[each[one]].best.worth)
+        first = min(max(best - 1, 0), len(each) - 3)
+        last = self._going_on(each[first : first + 3], NEXT_STEP, effort.seeds, effort.epochs, seen)
+        return dict(sorted({**seen, **last}.items())), last
 
     def _survivors(self, first: dict[Place, Tried]) -> list[Place]:
         """The best of the first round; one without clipping is among them, to compare clipping with."""
@@ -219,11 +220,18 @@ class RateSearch:
             best[-1] = plain[0]
         return sorted(best)
 
-    def _going_on(self, each: Sequence[Place], step: float, seeds: int, epochs: int) -> dict[Place, Tried]:
-        """These, and further rates while the best is the largest or the smallest of its variant and work is left."""
+    def _going_on(
+        self, each: Sequence[Place], step: float, seeds: int, epochs: int, seen: Mapping[Place, Tried] = NOTHING
+    ) -> dict[Place, Tried]:
+        """These, and further rates while the best is the largest or the smallest of its variant and work is left.
+
+        seen: what was trained as long before, on some of the seeds."""
         found = dict(zip(each, self._trainings.tried(each, seeds, epochs), strict=True))
-        while (more := _beyond(found, step)) is not None and self._left >= seeds * epochs:
-            self._left -= seeds * epochs
+        while (more := _beyond(found, step, seen)) is not None:
+            cost = epochs * (seeds - (seen[more].seeds if more in seen else 0))
+            if cost > self._left:
+                break
+            self._left -= cost
             (found[more],) = self._trainings.tried([more], seeds, epochs)
         return dict(sorted(found.items()))
 
@@ -235,13 +243,24 @@ class RateSearch:
         return best if tried[best].best.better_than(tried[plain].best, judges) else plain
 
 
-def _beyond(found: dict[Place, Tried], step: float) -> Place | None:
-    """The next rate beyond the best of all, if that is an end of its variant; larger ones first."""
+def _beyond(found: Mapping[Place, Tried], step: float, seen: Mapping[Place, Tried] = NOTHING) -> Place | None:
+    """The next rate beyond the best of all, if that is an end of its variant; larger ones first. It is one of those
+    that were seen, if there is one."""
     variant, best = max(found, key=lambda one: found[one].best.worth)
     own = [rate for other, rate in found if other == variant]
-    if best == max(own):
-        return variant, best * step
-    return (variant, best / step) if best == min(own) else None
+    if best not in (max(own), min(own)):
+        return None
+    upwards = best == max(own)
+    near = [rate for other, rate in seen if other == variant and (rate > best if upwards else rate < best)]
+    if near:
+        return variant, min(near) if upwards else max(near)
+    return variant, best * step if upwards else best / step
+
+
+def _around(tried: Sequence[Tried], best: Tried) -> Sequence[Tried]:
+    """Three neighbours by rate, the best in the middle unless it is at an end."""
+    first = min(max(tried.index(best) - 1, 0), len(tried) - 3)
+    return tried[first : first + 3]
 
 
 def _end_of(best: Place, last: dict[Place, Tried]) -> int:

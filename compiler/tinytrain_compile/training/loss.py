@@ -82,9 +82,6 @@ def _scores_of(builder: GraphBuilder, output: Value) -> Value:
 def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]:
     """The loss that the end of the model speaks for, and a note that says so."""
     shape = model.output_shape
-    if shape == model.input_shape and end.op not in ("Softmax", "LogSoftmax"):
-        what = f"the output has the shape of the input, {shape}: it may repeat it, or tell classes apart"
-        raise CompileError("E0304", "--loss", what, "choose --loss mse (autoencoder), bce or cross-entropy (classes)")
     if end.op == "Sigmoid":
         return "bce", ("loss: bce, the default behind a Sigmoid: labels are 0 or 1, one for each output",)
     if len(shape) == 2 and shape[1] > 1:
