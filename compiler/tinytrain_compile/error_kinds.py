@@ -449,6 +449,18 @@ _kind(
     "the line: one that is not of this form, that says again what an earlier one has said, or a part or channel that "
     "the layer does not have.",
 )
+_kind(
+    "E0309",
+    EXIT_INPUT,
+    "nothing was learned",
+    "finetune tried all its rates. None of them made the samples that it holds back, or the test samples, better known "
+    "than before training. So there is nothing to recommend, and no file is written. The table below the message shows "
+    "every rate. Look at the samples first: inputs must have the units and the scale of the training (raw counts and "
+    "bytes often have not), labels must belong to their inputs, and there must be several classes, counted from 0. If "
+    "every rate ends in NaN or infinity, inputs or --lr are too large: the search covers 1/32 to 32 times --lr, and "
+    "some rates beyond. If accuracy was high before training, the network knows these samples already. If none of this "
+    "explains it, train more layers (--update all) or longer (--epochs).",
+)
 # E04xx: memory
 _kind(
     "E0401",

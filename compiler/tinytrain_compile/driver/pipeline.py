@@ -12,7 +12,7 @@ from tinytrain_compile.driver.boards import check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.channel_choice import check_choice
 from tinytrain_compile.driver.code import Generated, generate
-from tinytrain_compile.driver.combinations import check_machine, check_model
+from tinytrain_compile.driver.combinations import check_loss, check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.delta import check_delta, delta_files
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
@@ -117,6 +117,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
+    check_loss(options, model)
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
@@ -134,7 +135,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
             _samples(model, candidate.train.training_step, options)
-        return Result(summary)
+        return Result(_noted(summary, model, candidate, options))
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
@@ -179,9 +180,15 @@ def _on_data(
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
     step = one.training_step
-    notes = (*summary.notes, *data_notes(model, step, options))
     agreement = compare(step, model, floats, options)
-    return candidate, replace(summary, train=candidate.train, agreement=agreement, notes=notes)
+    summary = replace(summary, train=candidate.train, agreement=agreement)
+    return candidate, _noted(summary, model, candidate, options)
+
+
+def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
+    """With what looks like a mistake in --data and --calib."""
+    notes = data_notes(model, candidate.of_one.training_step, options)
+    return replace(summary, notes=(*summary.notes, *notes))
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
