@@ -95,10 +95,13 @@ def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
 
 
 def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
-    """Whether the bound proves that nothing fits into the limit, or only that nothing was found."""
+    """Say whether the bound proves that these steps do not fit into the limit, or only that nothing was found.
+
+    Other steps (second runs, layers row by row, copies instead of views) may need less: no bound here knows of them.
+    """
     if plan.lower_bound_bytes > limit_bytes:
         if plan.order_proven:
-            return "proven, no order and no placement can fit"
+            return "proven, no order and no placement of these steps can fit"
         return "no placement of this order can fit; a better order is not excluded"
     if plan.placement_proven:
         return "proven, no placement of this order can fit; a better order is not excluded"
@@ -112,10 +115,10 @@ def bound_text(plan: MemoryPlan) -> str:
 
 
 def proof(plan: MemoryPlan) -> str:
-    """What is known about the distance to the smallest possible arena."""
+    """Say what is known about the distance to the smallest arena of the plan's steps (see `fit_verdict`)."""
     order = "order proven minimal" if plan.order_proven else "order not proven"
     if plan.gap_bytes == 0:
-        return "OPTIMAL" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
+        return "OPTIMAL for these steps" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
     placed = "placement proven minimal for this order" if plan.placement_proven else "placement not proven"
     return f"{placed}, {order}"
 
