@@ -23,6 +23,7 @@ from tinytrain_compile.report.further import further_texts
 from tinytrain_compile.report.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.pareto import curve_of
 from tinytrain_compile.report.picture import Picture, build_picture, label_of, name_of, text_of
+from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.text import (
     bound_text,
     fit_verdict,
@@ -149,6 +150,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ),
         ("Target", f"{name_of(summary.target)}: {text_of(summary.target_summary)}"),
         *([("Board", _board_text(summary, summary.board))] if summary.board else []),
+        *([("RAM of the part", " ".join([ram[0], ", ".join(ram[1:])]))] if (ram := ram_pieces(summary)) else []),
         ("Number format", summary.quant),
         ("Loss", loss_text(summary)),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
