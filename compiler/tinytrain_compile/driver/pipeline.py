@@ -317,6 +317,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         features_asked=options.features == "on",
         replay=replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes),
         runtime_buffers=buffers,
+        own_samples=options.data is not None,
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
         ram=part_ram(target.board, candidate.plan, buffers),
     )

@@ -163,8 +163,12 @@ def verify_pieces(summary: Summary) -> list[str]:
     pieces = [piece.strip() for piece in message.split("   ") if piece.strip()]
     pieces = pieces if word in pieces else [*pieces, word]
     losses = summary.verify.losses
-    if len(losses) > 1:
-        pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    if len(losses) > 1 and summary.own_samples:
+        most = f", at most {max(losses):.3g}" if max(losses) > 2 * max(losses[0], losses[-1]) else ""
+        said = f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps{most}"
+        pieces.insert(pieces.index(word), said)
+    elif losses:
+        pieces.insert(pieces.index(word), f"{plural(len(losses), 'step')} on random samples")
     counted = summary.verify.saturations
     if counted is not None:
         before = f"{grouped(counted.before)} before"
