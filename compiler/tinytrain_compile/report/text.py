@@ -21,6 +21,7 @@ from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.further import data_pieces, float_pieces, remat_pieces, stream_pieces
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, row, sentence, wrapped
 from tinytrain_compile.report.low_rank import low_rank_pieces
+from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
@@ -52,6 +53,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         *_model_rows(summary, width),
         sentence("target", _target(summary), width),
         *board_rows(summary, width),
+        row("RAM", ram_pieces(summary), width),
         *_update_rows(summary, width),
         *update_choice_rows(summary, width),
         *_arena_rows(summary, analysis, width),
@@ -164,8 +166,12 @@ def verify_pieces(summary: Summary) -> list[str]:
     pieces = [piece.strip() for piece in message.split("   ") if piece.strip()]
     pieces = pieces if word in pieces else [*pieces, word]
     losses = summary.verify.losses
-    if len(losses) > 1:
-        pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    if len(losses) > 1 and summary.own_samples:
+        most = f", at most {max(losses):.3g}" if max(losses) > 2 * max(losses[0], losses[-1]) else ""
+        said = f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps{most}"
+        pieces.insert(pieces.index(word), said)
+    elif losses:
+        pieces.insert(pieces.index(word), f"{plural(len(losses), 'step')} on random samples")
     counted = summary.verify.saturations
     if counted is not None:
         before = f"{grouped(counted.before)} before"
@@ -329,11 +335,14 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    if not any(way.sets_arena for way in ways):
-        needed = summary.plan.arena_bytes
+    needed, board = summary.plan.arena_bytes, summary.board
+    there = board is None or needed <= board.memories[0].model_bytes
+    if there and not any(way.sets_arena for way in ways):
         ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
     options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
     prices = [bytes_text(way.arena_bytes) for way in ways]
+    if not ways:
+        return ["  a larger board has room for it: --list-targets"]
     wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
     fitting, rest = list[str](), list[str]()
     for option, price, way in zip(options, prices, ways, strict=True):
