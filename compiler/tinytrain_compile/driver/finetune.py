@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.driver.boards import with_board
 from tinytrain_compile.driver.channel_choice import refuse_choice
 from tinytrain_compile.driver.data_notes import DataNote, notes_of
 from tinytrain_compile.driver.delta import refuse_shifted
@@ -27,7 +26,7 @@ from tinytrain_compile.driver.nothing_learned import check_learned
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
 from tinytrain_compile.driver.rate_search import Effort, RateSearch, Searched, Trainings, Variant
-from tinytrain_compile.driver.replay_size import final_trainings, kept_of, most_kept, record_bytes, reservoir_sizes
+from tinytrain_compile.driver.replay_size import Room, final_trainings, kept_of, reservoir_sizes, room_for
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.files.own_data import OwnData, own_data, read_own_data
@@ -36,7 +35,6 @@ from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.report import finding_html, finding_toml
-from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
 
@@ -82,16 +80,18 @@ def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progr
 
 def _found(trainings: Trainings, notes: tuple[str, ...], options: CompileOptions, data: OwnData) -> Finding:
     """Search, train what is recommended, and say what the device needs for it."""
-    target = with_board(options, load_target(options.target))[1]
-    most = most_kept(target, trainings.variants[0].project.summary, options.runtime)
-    sizes = reservoir_sizes(trainings.effort.replay, 0 if data.old is None else len(data.old.x), most)
-    trainings.finals = 1 + len(sizes)
+    old, asked = 0 if data.old is None else len(data.old.x), trainings.effort.replay
+    trainings.finals = 1 + len(reservoir_sizes(asked, old, None))
     found = RateSearch(trainings).run()
-    learned = final_trainings(trainings, found.place, max(1, found.chosen.best_epoch), sizes)
-    rate = found.place[1]
-    notes = (*notes, *_edge_note(found))
-    finding = Finding(found.rounds, found.chosen, rate, learned, kept_of(learned), len(trainings.made), notes=notes)
-    return _with_facts(finding, trainings.variants[found.place[0]].project, data, most)
+    project = trainings.variants[found.place[0]].project
+    room = room_for(options, project.summary)
+    learned = final_trainings(
+        trainings, found.place, max(1, found.chosen.best_epoch), reservoir_sizes(asked, old, room.most)
+    )
+    notes = (*notes, *_edge_note(found), *room.notes(min(asked, old // 2)))
+    made, rate = len(trainings.made), found.place[1]
+    finding = Finding(found.rounds, found.chosen, rate, learned, kept_of(learned), made, notes=notes)
+    return _with_facts(finding, project, data, room)
 
 
 def _edge_note(found: Searched) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ def _digest(projects: Sequence[Project], data: OwnData) -> str:
     return hashed.hexdigest()
 
 
-def _with_facts(finding: Finding, project: Project, data: OwnData, most_kept: int | None) -> Finding:
+def _with_facts(finding: Finding, project: Project, data: OwnData, room: Room) -> Finding:
     """With what the device needs for it, by the target's figures, and what is trained."""
     summary = project.summary
     train, choice = summary.train, summary.choice
@@ -222,6 +222,6 @@ def _with_facts(finding: Finding, project: Project, data: OwnData, most_kept: in
         calls=train.batch // train.micro_batch,
         update=summary.update_label,
         scheme="" if chosen is None else chosen.scheme,
-        record_bytes=record_bytes(summary),
-        most_kept=most_kept,
+        record_bytes=room.record_bytes,
+        most_kept=room.most,
     )

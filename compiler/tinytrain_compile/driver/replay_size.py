@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from tinytrain_compile.driver.boards import with_board
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.ram_use import most_samples
 from tinytrain_compile.driver.rate_search import Place, Trainings
 from tinytrain_compile.emit import replay_room
 from tinytrain_compile.ir.learning import Learned, Score
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.target import Target
+from tinytrain_compile.target import load_target
 
 FEWEST_KEPT = 20
 """Old samples that are tried first: in learning tasks these brought back 57 of the 65 points that 100 brought back."""
@@ -18,19 +22,31 @@ FORGOTTEN, REPLAY_GAIN, FORGOTTEN_LOSS = 0.02, 0.01, 1.1
 where labels are values, how many times larger the loss on them may become."""
 
 
-def record_bytes(summary: Summary) -> int:
-    """RAM that a reservoir takes for each sample."""
+@dataclass(frozen=True)
+class Room:
+    """What old samples take: bytes of each, and how many the target's RAM holds beside the model (None: not known)."""
+
+    target: str
+    record_bytes: int
+    most: int | None
+
+    def notes(self, wanted: int) -> tuple[str, ...]:
+        """What to say if so many old samples are wanted and have no room."""
+        if self.most is None or self.most >= wanted:
+            return ()
+        many = f"at most {self.most} old samples" if self.most else "no old samples"
+        needed = f"{min(FEWEST_KEPT, wanted)} need {min(FEWEST_KEPT, wanted) * self.record_bytes:,} B"
+        return (f"{self.target} has room for {many} beside the model ({needed}): a smaller --arena leaves more",)
+
+
+def room_for(options: CompileOptions, summary: Summary) -> Room:
+    """Room for old samples beside a compilation and the other parts of --runtime."""
+    target = with_board(options, load_target(options.target))[1]
     feature_bytes = 0 if summary.features is None else summary.features.size_bytes
-    room = replay_room(summary.train, RuntimeParts(("replay",), 1), feature_bytes)
-    assert room is not None, "it was asked for"
-    return room.record_bytes
-
-
-def most_kept(target: Target, summary: Summary, _parts: RuntimeParts) -> int | None:
-    """How many samples a board's first memory holds beside the arena; None for a core, whose RAM nobody knows."""
-    if target.board is None:
-        return None
-    return max(0, target.memories[0].size_bytes - summary.plan.arena_bytes) // record_bytes(summary)
+    one = replay_room(summary.train, RuntimeParts(("replay",), 1), feature_bytes)
+    assert one is not None, "it was asked for"
+    most = most_samples(target, summary.plan, summary.train, options.runtime, feature_bytes)
+    return Room(target.name, one.record_bytes, most)
 
 
 def reservoir_sizes(asked: int, old: int, most: int | None) -> tuple[int, ...]:
