@@ -13,15 +13,11 @@ import numpy as np
 import onnx
 import pytest
 
-from testing.places import SHARED
-from tests.e2e.marks import needs_shared
 from tests.frontend.models import parse, write
 from tests.frontend.test_written_losses import Oracle
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.frontend import load_model
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.options import TrainingOptions
@@ -35,6 +31,9 @@ MAIN = f"{HIDDEN} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) "
 CE = "l = SoftmaxCrossEntropyLoss (y, t) "
 AUX = "a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) k = Constant <value_float = 0.3> () "
 SQUARES = "e = Sub (y, t) ee = Mul (e, e) l = ReduceMean <keepdims = 0> (ee) "
+HALVED = "c2 = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (r1, k2) "
+TWICE = "s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () "
+NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
 TWO = "two = Constant <value_float = 2.0> () "
 
 
@@ -58,7 +57,9 @@ class Fork:
 FORKS = {
     "an auxiliary head": Fork(INDICES, f"{MAIN} {CE} {AUX} ka = Mul (la, k) loss = Add (l, ka)", "y"),
     "the auxiliary head first in the file": Fork(
-        INDICES, f"{HIDDEN} {AUX} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) {CE} ka = Mul (la, k) loss = Add (ka, l)", "y"
+        INDICES,
+        f"{HIDDEN} {AUX} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) {CE} ka = Mul (la, k) loss = Add (ka, l)",
+        "y",
     ),
     "heads at three depths": Fork(
         INDICES,
@@ -97,8 +98,8 @@ FORKS = {
     ),
     "two heads that agree": Fork(
         INDICES,
-        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) p = Softmax <axis = 1> (y) q = Softmax <axis = 1> (a) d = Sub (p, q) "
-        "dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (l, m)",
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) p = Softmax <axis = 1> (y) q = Softmax <axis = 1> (a) "
+        "d = Sub (p, q) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (l, m)",
         "y",
     ),
     "branches that contrast": Fork(
@@ -133,7 +134,8 @@ FORKS = {
     ),
     "a weight of a term as an initializer": Fork(
         INDICES,
-        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ka = Mul (la, k) loss = Add (l, ka)",
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ka = Mul (la, k) "
+        "loss = Add (l, ka)",
         "y",
         beside=", float[N, 4] y",
         numbers={"k": 0.3},
@@ -148,7 +150,8 @@ FORKS = {
     "learned weights of tasks": Fork(
         INDICES,
         f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ns = Neg (s) es = Exp (ns) "
-        "nr = Neg (r) er = Exp (nr) ls = Mul (es, l) lr = Mul (er, la) p = Add (ls, s) q = Add (lr, r) loss = Add (p, q)",
+        "nr = Neg (r) er = Exp (nr) ls = Mul (es, l) lr = Mul (er, la) p = Add (ls, s) q = Add (lr, r) "
+        "loss = Add (p, q)",
         "y",
         {**DENSE, "s": (1,), "r": (1,)},
     ),
@@ -166,11 +169,9 @@ FORKS = {
     ),
     "resolutions": Fork(
         "int64[N, 4, 4] t",
-        "c1 = Conv <pads = [1, 1, 1, 1]> (x, k1, b1) r1 = Relu (c1) c2 = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (r1, k2) "
-        "r2 = Relu (c2) s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () "
-        "d2 = Conv (r2, k3) up = Resize <mode = \"nearest\", coordinate_transformation_mode = \"asymmetric\", "
-        "nearest_mode = \"floor\"> (d2, , s) u2 = Resize <mode = \"nearest\", coordinate_transformation_mode = \"asymmetric\", "
-        "nearest_mode = \"floor\"> (r2, , s) j = Concat <axis = 1> (r1, u2) y = Conv (j, k4) "
+        f"c1 = Conv <pads = [1, 1, 1, 1]> (x, k1, b1) r1 = Relu (c1) {HALVED} r2 = Relu (c2) d2 = Conv (r2, k3) "
+        f"{TWICE} up = Resize <{NEAREST}> (d2, , s) u2 = Resize <{NEAREST}> (r2, , s) "
+        "j = Concat <axis = 1> (r1, u2) y = Conv (j, k4) "
         "l = SoftmaxCrossEntropyLoss (y, t) lb = SoftmaxCrossEntropyLoss (up, t) loss = Add (l, lb)",
         "y",
         {"k1": (4, 2, 3, 3), "b1": (4,), "k2": (5, 4, 3, 3), "k3": (3, 5, 1, 1), "k4": (3, 9, 1, 1)},

@@ -169,7 +169,9 @@ class _Fork:
 
         A number that it reads as it is may be a buffer as well, like the weights of classes: these stay what they are.
         """
-        known = {root for n in self._nodes if n.name in forward for name in n.inputs for root in self._roots.get(name, ())}
+        known = {
+            root for n in self._nodes if n.name in forward for name in n.inputs for root in self._roots.get(name, ())
+        }
         found = dict[str, None]()
         for node in self._nodes:
             if node.name in forward or self._of_weights(node):
