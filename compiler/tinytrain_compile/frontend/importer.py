@@ -316,7 +316,9 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
-        tensors=surviving(ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))),
+        tensors=surviving(
+            ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))
+        ),
         replaced=ctx.model.replaced,
         choices=tuple(ctx.trainables.choices.values()),
         floats=frozenset(ctx.floats),
