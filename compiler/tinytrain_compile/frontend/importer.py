@@ -29,7 +29,9 @@ from tinytrain_compile.frontend.annotate import annotated
 from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
+from tinytrain_compile.frontend.dropped_terms import dropped_terms
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.exporter_remarks import notes_on
 from tinytrain_compile.frontend.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import class_order, describe_loss
@@ -119,11 +121,11 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
 
 
 def _parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
-    """What is trained as one because the file holds it once, and tables that rules leave out."""
+    """What is trained as one because the file holds it once, and what the exporter has computed from parameters."""
+    choices = ctx.trainables.choices
     tied = [one for one in found if ctx.trainables.trained(one.name)]
     notes = [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
-    left_out = ctx.trainables.left_out()
-    return [*notes, f"no parameters by rule: {left_out} (--verbose, --trainable)"] if left_out else notes
+    return [*notes, *notes_on(ctx.trainables.remarks, choices), *dropped_terms(ctx.model)]
 
 
 def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]:
@@ -316,7 +318,9 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
-        tensors=surviving(ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))),
+        tensors=surviving(
+            ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))
+        ),
         replaced=ctx.model.replaced,
         choices=tuple(ctx.trainables.choices.values()),
         floats=frozenset(ctx.floats),

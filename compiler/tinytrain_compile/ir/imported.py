@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,16 +81,12 @@ class FileTensor:
 
 @dataclass(frozen=True)
 class ParameterChoice:
-    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is.
-
-    known: it is none because of what its numbers are for.
-    """
+    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is."""
 
     name: str
     trained: bool
     why: str
     elements: int
-    known: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +197,15 @@ def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
 
-def _no_copies() -> Mapping[str, str]:
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """An initializer that follows from another one. source: that one; of: makes its numbers of the source's."""
+
+    source: str
+    of: Callable[[Array], Array]
+
+
+def _no_copies() -> Mapping[str, Copy]:
     return {}
 
 
@@ -225,7 +229,7 @@ class ImportedModel:
     training: how the file itself is trained, if it says so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
     sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
-    copies: initializers that are read from another one of the same numbers, which may be trained.
+    copies: initializers that the graph makes of another one, which may be trained.
     """
 
     graph: Graph
@@ -246,4 +250,4 @@ class ImportedModel:
     whole: WholeNumbers | None = None
     sources: Mapping[str, ParameterSource] = field(default_factory=_no_sources)
     fresh: tuple[FileNumbers, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=_no_copies)
+    copies: Mapping[str, Copy] = field(default_factory=_no_copies)
