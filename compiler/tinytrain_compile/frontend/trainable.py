@@ -109,7 +109,7 @@ def _choice(case: Case, asked: str | None, remark: Remark | None) -> ParameterCh
     if settings:
         return ParameterChoice(case.name, False, f"a setting of {_readers(case)}", case.array.size)
     kind = "" if remark is None else remark.kind
-    known = purpose(case, recorded=kind in ("parameter", "computed"))
+    known = purpose(case, kind in ("parameter", "computed"))
     if not known and remark is not None and kind in ("buffer", "number", "computed"):
         known = remark.why
     told = f"; {remark.why}" if remark is not None and kind in ("made of parameters", "may be a buffer") else ""
