@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -239,6 +240,32 @@ def test_counted_instructions(mlp: str, tmp_path: Path) -> None:
 def test_progress_only_on_a_terminal(mlp: str, tmp_path: Path) -> None:
     outcome = run_process(mlp, "-o", tmp_path / "out", "--verify", "none").check_success()
     assert "\x1b" not in outcome.out
+
+
+def test_no_text_is_taken_for_markup(mlp: str, tmp_path: Path) -> None:
+    """`last:100: all` was printed as "last" and an emoji; names of files and tensors are printed as they are, too."""
+    odd = Path(mlp).rename(tmp_path / "[bold]:100:.onnx")
+    for color in ("always", "never"):
+        said = run(odd, "--update", "last:100", "--dry-run", "-v", "--color", color).check_success().out
+        assert "update     last:100: 3 of 3 layers" in said and "model      [bold]:100:.onnx" in said
+
+
+def test_progress_shows_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tinytrain_compile.cli.terminal import Terminal
+
+    err = TerminalStream()
+    monkeypatch.setattr("sys.stderr", err)
+    terminal = Terminal("never", False)
+    terminal.progress("[b]:100:[/b] for arena", 0.5)
+    terminal.clear()
+    assert "[b]:100:[/b] for arena" in err.getvalue()
+
+
+class TerminalStream(io.StringIO):
+    """A stderr that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_color_can_be_forced_and_forbidden(mlp: str) -> None:

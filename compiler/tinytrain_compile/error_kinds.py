@@ -24,9 +24,33 @@ def _kind(code: str, exit_code: int, title: str, explanation: str) -> None:
 
 
 # E01xx: usage and files
-_kind("E0101", EXIT_INPUT, "bad option value", "An option's value is not of the form that --help shows.")
-_kind("E0102", EXIT_INPUT, "unknown target", "Use a name from --list-targets or the path of a target TOML file.")
-_kind("E0103", EXIT_INPUT, "bad target file", "A target file is TOML with known keys only; the message names the key.")
+_kind(
+    "E0101",
+    EXIT_INPUT,
+    "bad option value",
+    "The command line, or a --config file, gives an option that is unknown, has a value of another form than --help "
+    "shows, cannot be combined with another option that is given, or has nothing to do with this model, target or "
+    "machine. The message names the option, says why, and what to change. Nothing was compiled. An option is "
+    "refused rather than ignored, so that a report never describes a build that you did not ask for; "
+    "docs/options.md lists which combinations are possible.",
+)
+_kind(
+    "E0102",
+    EXIT_INPUT,
+    "unknown target",
+    "--target is neither the name of a core or board that the compiler knows nor the path of a file. --list-targets "
+    "prints all names, boards below cores. For a part that is not listed, name the core that it has (cortex-m4, "
+    "...), or write a board file of your own and give its path: docs/on-your-board.md has the form.",
+)
+_kind(
+    "E0103",
+    EXIT_INPUT,
+    "bad target file",
+    "A target file is TOML, and every key in it has to be one that the compiler reads: a key that is misspelt would "
+    "otherwise be ignored, and the plan be made for another part. The message names the key and what is wrong with "
+    "it. The files in targets/ and targets/boards are complete examples; docs/on-your-board.md explains the keys of "
+    "a board.",
+)
 _kind(
     "E0104",
     EXIT_INPUT,
@@ -35,15 +59,35 @@ _kind(
     "since, of a name that it is about to write. manifest.json in the folder lists the files that are its own. --force "
     "overwrites the others of these names; files of any other name always stay. The folder is as it was.",
 )
-_kind("E0105", EXIT_INPUT, "bad data file", "--data is an .npz with arrays `x` (ONNX layout, samples first) and `y`.")
+_kind(
+    "E0105",
+    EXIT_INPUT,
+    "bad data file",
+    "A file or array with samples, labels, weights or a checkpoint does not have the content that this model needs. "
+    "--data and --calib are .npz files with arrays `x` (in the model's ONNX layout, samples first) and, where there "
+    "are labels, `y`; docs/first-hour.md shows how to write one. A checkpoint or delta must be of a build of the "
+    "same model (the same weights trained, the same optimizer). The message says which array or file it is and what "
+    "does not agree: the shape, the type, the number of samples, or values that are not finite.",
+)
 _kind(
     "E0106",
     EXIT_INPUT,
     "lock does not match",
-    "--lock takes the plan.json of an earlier output and uses its order and addresses. They are checked against the "
-    "model and the options of this run; the message says what does not agree.",
+    "--lock takes the plan.json of an earlier output and uses its order and addresses again, so that a build stays "
+    "as it was when the planner changes. They are checked against the model and the options of this run as if they "
+    "came from a stranger; the message says what does not agree. Usually another layer is trained, the batch is "
+    "another one, or the model was exported again under other names. Give the options that the lock was made with "
+    "(report.json beside it has them), or plan anew without --lock.",
 )
-_kind("E0107", EXIT_INPUT, "no such memory", "--memory and --arena (of a board) take no more than the target has.")
+_kind(
+    "E0107",
+    EXIT_INPUT,
+    "no such memory",
+    "--memory names a memory that the target lacks or that a step may not write, or --memory, --arena or --plans "
+    "ask for more of one than the target has. Of a board the compiler first keeps back the stack and the reserve "
+    "(--reserve), so a memory offers less than its size in the manual. The message lists what there is. Give less, "
+    "or take a target file of your own (docs/on-your-board.md).",
+)
 _kind(
     "E0108",
     EXIT_INPUT,
@@ -72,14 +116,24 @@ _kind(
     "What the command says on standard output could not be written: a full disk, a closed file. An output folder is "
     "complete when it is spoken of there.",
 )
-_kind("E0112", EXIT_INPUT, "no place in the file", "The file has no number that could say what a device has learned.")
+_kind(
+    "E0112",
+    EXIT_INPUT,
+    "no place in the file",
+    "export, and state_dict of the twin, write what a device has learned into the numbers of your model file. Here "
+    "the file has no number that could stand for one of them: it is beyond what an int8 weight of the file can "
+    "hold, or the normalisation that was folded into the weight multiplies its channel by 0, or one weight of the "
+    "file was learned as several that have become different. The message names the weight and what helps. The "
+    "checkpoint itself has everything and stays valid (m_save, m_load).",
+)
 # E02xx: the model file
 _kind(
     "E0201",
     EXIT_INPUT,
     "cannot read the model",
-    "The model file is missing, is a folder, or may not be read. Nothing was parsed. Check the path and its "
-    "permissions.",
+    "The model file is missing, is a folder, or may not be read. Nothing was parsed and nothing was written. Check "
+    "the path (it is relative to the folder that the command runs in) and the permissions. A model file that is "
+    "named like a command (export, finetune) is reached by ./ in front of its name.",
 )
 _kind(
     "E0202",
@@ -101,36 +155,44 @@ _kind(
     "E0204",
     EXIT_INPUT,
     "negative dimension",
-    "A dimension of an input, a weight or an intermediate result is negative: a shape was computed wrongly at export, "
-    "or the file was edited.",
+    "A dimension of an input, a weight or an intermediate result is negative or has no size. Usually a shape was "
+    "computed wrongly at export (a kernel that is larger than its input, a Reshape by numbers of another model), or "
+    "the file was edited. The message names the value. Run the model in the framework it comes from with the same "
+    "input shape, then export it again.",
 )
 _kind(
     "E0205",
     EXIT_INPUT,
     "a weight is NaN",
-    "A weight holds NaN, which training would spread to every other weight within a step. Load the last good "
-    "checkpoint and export again.",
+    "A weight of the file holds NaN, which training would spread to every other weight within a step. The training "
+    "that made the file has diverged, or the file was damaged. Load the last good checkpoint in your framework and "
+    "export again; a lower learning rate or clipped gradients there keep it from happening again.",
 )
 _kind(
     "E0206",
     EXIT_INPUT,
     "names clash",
     "Two inputs, weights, nodes or results of the model have the same name. Names must be unique because update "
-    "schemes, reports and errors refer to them.",
+    "schemes, reports and errors refer to them, and because ONNX demands it of values. Exporters do not do this; "
+    "tools that merge graphs or edit names by hand do. Rename one of the two, for instance with "
+    "onnx.compose.add_prefix before merging.",
 )
 _kind(
     "E0207",
     EXIT_INPUT,
     "the graph has a cycle",
-    "Some nodes need each other's results, so that no order of execution exists. Recurrent networks must be "
-    "exported unrolled, with one node per time step.",
+    "Some nodes need each other's results, so that no order of execution exists. ONNX does not allow this; it "
+    "happens where graphs are edited by hand. A network with feedback must be exported unrolled, one node per time "
+    "step, or with ONNX's own LSTM, GRU or RNN, which the compiler unrolls (docs/recurrent.md).",
 )
 _kind(
     "E0208",
     EXIT_INPUT,
     "opset too old",
-    "Opset 13 and later of the default domain is read as it stands, 7 to 12 through onnx's version converter. What "
-    "that cannot convert has to be exported again, with a newer opset.",
+    "Opset 13 and later of the default domain is read as it stands, 7 to 12 through onnx's version converter. The "
+    "file is older, or has a node that the converter cannot convert. Export the model again with a newer opset (in "
+    "PyTorch opset_version=17), or convert it in the tool it comes from. An opset is the version of the operators' "
+    "meanings, so a wrong number in the file cannot simply be raised.",
 )
 _kind(
     "E0209",
@@ -166,8 +228,9 @@ _kind(
     "E0213",
     EXIT_INPUT,
     "not an ONNX file",
-    "The file does not hold an ONNX protobuf. Files of other frameworks (.pt, .h5, .tflite), ONNX text and "
-    "git-lfs pointers must be converted or fetched first.",
+    "The file does not hold an ONNX protobuf. Files of other frameworks (.pt, .h5, .tflite) must be exported to "
+    "ONNX first (torch.onnx.export, tf2onnx), ONNX text must be parsed, and a git-lfs pointer (a text file of three "
+    "lines) must be fetched with git lfs pull.",
 )
 _kind(
     "E0214",
@@ -187,7 +250,9 @@ _kind(
     "E0216",
     EXIT_INPUT,
     "weight data does not match its shape",
-    "A weight's data is shorter or longer than its dimensions say. The file was edited or damaged.",
+    "A weight's data is shorter or longer than its dimensions and its type say. The file was edited by a program "
+    "that changed one and not the other, or it was damaged while it was copied. Compare its checksum with the "
+    "original, or export the model again.",
 )
 _kind(
     "E0217",
@@ -201,48 +266,60 @@ _kind(
     "E0218",
     EXIT_INPUT,
     "the model must have one output",
-    "Training needs one output to put the loss on. --model-output NAME says which; what only the "
-    "others need is left out.",
+    "Training needs one output to put the loss on, and the file has several or none. --model-output NAME says which "
+    "it is; what only the other outputs need is then left out of the C. An output of hidden values beside the "
+    "result is common in exports for debugging: export without it, or name the result.",
 )
 _kind(
     "E0219",
     EXIT_INPUT,
     "no data input",
-    "Every input of the model is a constant or a label: there is nothing that a sample could be fed to.",
+    "Every input of the model is a constant or a label: there is nothing that a sample could be fed to. Usually an "
+    "exporter has folded the example input into the graph as a constant. Export with the data as an input of the "
+    "graph (in PyTorch an argument of forward, not an attribute of the module).",
 )
 _kind(
     "E0220",
     EXIT_INPUT,
     "external data missing or too short",
-    "The model keeps weights in a file beside it, and that file is missing or ends before the weight does. Copy "
-    "all files of the model together.",
+    "The model keeps weights in a file beside it (external data), and that file is missing or ends before the "
+    "weight does. Copy all files of the model together, under the names that they were written with; the message "
+    "names the file. To have one file, load the model where both are and save it again with "
+    "onnx.save(onnx.load(path), other_path).",
 )
 _kind(
     "E0221",
     EXIT_INPUT,
     "input type",
-    "The data input must be float32, or int32 or int64 where its numbers are only looked up in tables (embeddings), or "
-    "integers of any type that are only moved before a Cast to float32 reads them (pixels of a byte).",
+    "The data input must be float32. Integers are possible in two cases: int32 or int64 where the numbers are only "
+    "looked up in tables (embeddings), and integers of any type that are only moved before a Cast to float32 reads "
+    "them (pixels of a byte). Where the model computes with them otherwise, put a Cast to float32 behind the input, "
+    "or export with a float32 input.",
 )
 _kind(
     "E0222",
     EXIT_INPUT,
     "no such label input",
-    "--label names an input that the model does not have, or that is not what its loss reads as labels.",
+    "--label names an input that the model does not have, or that is not what its loss reads as labels. --label is "
+    "for models that end in their own loss, and only where the file does not tell which input holds the labels. The "
+    "message lists the inputs. Without a loss in the file leave --label out and choose the loss with --loss.",
 )
 _kind(
     "E0223",
     EXIT_INPUT,
     "a feature of ONNX that is not read",
-    "Models with sparse weights or model-local functions are not read. Export plain inference graphs; functions can be "
-    "inlined with onnx.inliner.",
+    "Models with sparse weights, model-local functions or tensors in segments are not read. Export a plain "
+    "inference graph: functions can be inlined with onnx.inliner, sparse weights stored dense. The message names "
+    "what was found.",
 )
 _kind(
     "E0224",
     EXIT_INPUT,
     "--input-shape does not fit",
     "--input-shape names an input that the model does not have, or contradicts its rank or one of its fixed "
-    "dimensions.",
+    "dimensions. It only fills in what the file leaves open (symbolic dimensions); a dimension that the file fixes "
+    "stays. Leave the option out for inputs whose shape is complete, or export the model for the shape that you "
+    "want.",
 )
 _kind(
     "E0225",
@@ -262,22 +339,27 @@ _kind(
     "E0227",
     EXIT_INPUT,
     "a value has no name",
-    "An input, an output or a weight of the model has an empty name, so nothing can refer to it. Export the model "
-    "again.",
+    "An input, an output or a weight of the model has an empty name, so that nothing can refer to it: no node, no "
+    "report, no update scheme. ONNX uses the empty name for an optional input that is left out. The file was edited "
+    "by hand or written by a faulty tool; export the model again.",
 )
 _kind(
     "E0228",
     EXIT_INPUT,
     "wrong number of inputs or outputs",
-    "A node has more or fewer inputs or outputs than the ONNX standard gives its operator, or leaves a required one "
-    "empty. The message names the node and the numbers.",
+    "A node has more or fewer inputs or outputs than its operator takes in the opset that the file declares, or "
+    "leaves one out that it must have (an empty name). The message names the node and the numbers. Usually the "
+    "declared opset is not the one that the node was written for: PyTorch and onnx tools agree on it, files that "
+    "were edited by hand may not. Export the model again, and check it with `python -m onnx.checker`.",
 )
 _kind(
     "E0229",
     EXIT_INPUT,
     "bad attribute",
-    "An attribute of a node is missing, unknown to its operator, given twice, or of the wrong type. The message names "
-    "the node and the attribute.",
+    "An attribute of a node is missing, unknown to its operator in this opset, given twice, or of the wrong type. "
+    "The compiler reads no node by half, since an attribute that it skipped could change the result. The message "
+    "names the node and the attribute. Often the opset that the file declares is not the one that it was written "
+    "for: export it again, or correct the opset.",
 )
 _kind(
     "E0230",
@@ -296,21 +378,59 @@ _kind(
     "options.",
 )
 # E03xx: training set-up
-_kind("E0301", EXIT_INPUT, "no such layer", "An --update pattern matches no parametrised node; see the nearest names.")
-_kind("E0302", EXIT_INPUT, "bad update scheme", "The scheme file's format is described in docs/update-schemes.md.")
-_kind("E0303", EXIT_INPUT, "nothing to train", "No parameter is selected, or none leads to the loss.")
+_kind(
+    "E0301",
+    EXIT_INPUT,
+    "no such layer",
+    "A pattern of --update, or a layer of a scheme file, matches no node of the model that has parameters. Patterns "
+    "are node names or globs with *, behind commas; quotes keep the shell from reading them. The message names the "
+    "nearest names, and -v with --update all lists every layer. Names are those of the ONNX nodes, not of your "
+    "framework's modules.",
+)
+_kind(
+    "E0302",
+    EXIT_INPUT,
+    "bad update scheme",
+    "A scheme file says layer by layer which bias and which channels are trained, in the form that "
+    "docs/update-schemes.md describes. The message names the line or the key: a layer that the model lacks, more "
+    "channels than the layer has, an axis that it cannot be cut along, or a scheme that leaves an option nothing to "
+    "do. --update auto writes a scheme of this form into the output folder, to begin with.",
+)
+_kind(
+    "E0303",
+    EXIT_INPUT,
+    "nothing to train",
+    "No parameter is selected by --update, or none of the selected ones leads to the loss: a step would change "
+    "nothing. Layers in a branch that the loss does not read cannot learn, nor can weights that the exporter has "
+    "folded into constants. Choose --update head or all to see what can be trained; --trainable makes a parameter "
+    "of a constant.",
+)
 _kind(
     "E0304",
     EXIT_INPUT,
     "loss and output do not match",
-    "cross-entropy wants (batch, classes); mse and bce any shape. All want an output of float32.",
+    "The loss cannot be put on this output. cross-entropy wants scores of shape (batch, classes); mse and bce take "
+    "any shape, with targets of the same one. All want an output of float32: leave an ArgMax, a Cast or a threshold "
+    "at the end of the model out of the export. A model that ends in its own loss has a scalar output and a second "
+    "input for the labels; --model-output names another output to train on.",
 )
-_kind("E0305", EXIT_INPUT, "bad labels", "Labels must match the loss: class indices, or values of the output's shape.")
+_kind(
+    "E0305",
+    EXIT_INPUT,
+    "bad labels",
+    "Labels must match the loss, and be read by it alone: for cross-entropy one class index from 0 to classes - 1 "
+    "per sample (or per pixel); for mse and bce values of the output's shape. The message names the array and the "
+    "first value that does not fit. Classes that count from 1, and one-hot rows where an index is wanted, are the "
+    "usual causes.",
+)
 _kind(
     "E0306",
     EXIT_INPUT,
     "no calibration data",
-    "--quant int8 needs the range of every activation: a QDQ model has them, --calib FILE.npz measures them on x.",
+    "--quant int8 stores every activation as int8, and for that it needs the range of each one. A model with "
+    "QuantizeLinear and DequantizeLinear nodes (QDQ) brings them along; for a float model --calib FILE.npz measures "
+    "them on inputs `x`. Take some hundred samples as the device will see them; with labels `y` the exponents of "
+    "the errors in training are measured too (docs/int8.md).",
 )
 _kind(
     "E0307",
@@ -329,7 +449,16 @@ _kind(
     "the layer does not have.",
 )
 # E04xx: memory
-_kind("E0401", EXIT_DOES_NOT_FIT, "does not fit", "The arena is too small; the block shows why and what would fit.")
+_kind(
+    "E0401",
+    EXIT_DOES_NOT_FIT,
+    "does not fit",
+    "The arena that training needs is larger than --arena, or than what the board has for it. Nothing was written. "
+    "The block below the error shows by how much, whether a lower bound proves that nothing can fit, what lies in "
+    "the arena at the peak, what was tried, and the options that would make it fit, each with the bytes that the "
+    "planner found for it. A figure is that of the plan which these options lead to: whoever follows it gets these "
+    "bytes. docs/fitting.md explains the ways and what each costs.",
+)
 _kind(
     "E0402",
     EXIT_DOES_NOT_FIT,
@@ -341,44 +470,96 @@ _kind(
     "E0403",
     EXIT_DOES_NOT_FIT,
     "does not fit into flash",
-    "Code and constant tables need more than --flash-budget, or the board's flash. Most of it are the model's weights; "
-    "the code is smallest with --code size (--flash-budget chooses it where needed), and with fewer trained layers.",
+    "Code and constant tables need more than --flash-budget, or more than the board's flash has for models. Most of "
+    "it are usually the model's weights, which int8 (--quant int8) makes four times smaller. The code is smallest "
+    "with --code size, which --flash-budget chooses for as many kernels as needed, and with fewer trained layers. "
+    "On a board the reserve of the flash is kept for your application: a board file of your own may keep less "
+    "(docs/on-your-board.md).",
 )
 _kind(
     "E0404",
     EXIT_DOES_NOT_FIT,
     "does not fit the stack",
-    "The deepest call of the built code needs more than the target keeps for the stack. A board file of your own may "
-    "keep more (docs/on-your-board.md), which is taken from the arena where both are in one memory.",
+    "The deepest call needs more stack than the board's file gives (stack_bytes): it would write into what lies "
+    "below it. The bound is of the built code, without interrupts and your own functions; the message names the "
+    "calls. Take a board file of your own with more of it (docs/on-your-board.md), which is then no room for the "
+    "arena where both are in one memory. Kernels of your own (--kernels) may be the deep ones.",
+)
+_kind(
+    "E0405",
+    EXIT_DOES_NOT_FIT,
+    "does not fit the board's RAM",
+    "The arena, the buffers of --runtime (kept samples, the best state, the store, messages), the stack and the "
+    "reserve together need more RAM than the board has, or no single memory of it has room for one of them. A "
+    "firmware of this build would not link. Nothing was written. The block below the error lists what takes how "
+    "much, and the options that would make it fit, each with its bytes: fewer kept samples, a state that is kept in "
+    "flash, a smaller arena, a smaller reserve, another board. See docs/on-your-board.md.",
 )
 # E05xx: unsupported
 _kind(
     "E0501",
     EXIT_UNSUPPORTED,
     "unsupported operators",
-    "The model uses operators, or attributes of operators, that the compiler does not know. All of them are "
-    "listed, with node, reason and the nearest form that is supported; --list-ops prints what is. Frozen layers need "
-    "the forward operator too, so freezing does not help here.",
+    "The model uses operators, or attributes of operators, that the compiler does not know. All of them are listed, "
+    "each with its node, the reason and the nearest form that is supported; --list-ops prints what is. Frozen "
+    "layers need the forward operator too, so freezing does not help here. Often another way to write the layer, or "
+    "an export for another opset, gives operators that are known.",
 )
-_kind("E0502", EXIT_UNSUPPORTED, "no gradient", "An operator between a trained layer and the loss has no gradient.")
+_kind(
+    "E0502",
+    EXIT_UNSUPPORTED,
+    "no gradient",
+    "An operator between a trained layer and the loss has no gradient, so that the layer cannot learn through it: a "
+    "rounding, a comparison, an ArgMax, or a form of an operator whose gradient is not implemented. Everything "
+    "behind the operator can still be trained. Freeze the layers in front of it (--update with the names of layers "
+    "behind it, or head), or write that part of the model with operators that have a gradient (docs/ops.md lists "
+    "them).",
+)
 _kind(
     "E0503",
     EXIT_UNSUPPORTED,
     "operators of a foreign domain",
-    "Nodes of domains other than the standard one (com.microsoft, custom operators) have no meaning known here. "
-    "They often come from a graph optimiser: use the model as it was before that.",
+    "Nodes of domains other than the standard one (for instance com.microsoft, or custom operators) have no meaning "
+    "that the compiler knows. They often come from a graph optimiser, which fuses standard operators into its own: "
+    "use the model as it was before that. Of a custom operator, write out what it computes with standard ones.",
 )
 _kind(
     "E0504",
     EXIT_UNSUPPORTED,
     "one weight would be several parameters",
-    "A weight is used in ways that are not one arrangement of its elements each, as a whole and quantised in two ways. "
-    "It would become several parameters that drift apart. Use it in one way, or export one weight for each use.",
+    "A weight of the file is used in several ways that are not one arrangement of its elements each, for instance "
+    "as a whole and quantised in two ways. It would become several parameters, each with a part of the gradient, "
+    "and they would drift apart. Use the weight in one way, export one weight for each use, or freeze it.",
 )
 # E06xx: verification
-_kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
-_kind("E0602", EXIT_VERIFY, "the firmware did not run", "A build or the emulator failed, or there is no C compiler.")
-_kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN or infinite: lower --lr, or look at the data.")
+_kind(
+    "E0601",
+    EXIT_VERIFY,
+    "verification failed",
+    "The generated C and the numpy reference, or the C on this machine and in QEMU, do not give the same numbers on "
+    "the same steps. This is a fault of the compiler (or of the C compiler that was used), not of your model. "
+    "Nothing was written. Please report it with the model and the whole command. Another --update, --code size or "
+    "--quant fp32 often avoids the kernel that is to blame; --verify none writes the project anyway, which is then "
+    "unchecked.",
+)
+_kind(
+    "E0602",
+    EXIT_VERIFY,
+    "the firmware did not run",
+    "Verification compiles the project and runs it on this machine and, for a core that QEMU has, in QEMU. Here a "
+    "build failed, the emulator did not start, ended early or ran too long, or there is no C compiler. The message "
+    "has the first line of what the tool said. Check that gcc, arm-none-eabi-gcc and qemu-system-arm run by "
+    "themselves and that the disk has room (TMPDIR). --verify host leaves QEMU out, --verify none all of it.",
+)
+_kind(
+    "E0603",
+    EXIT_VERIFY,
+    "NaN loss",
+    "The loss, or a weight, became NaN or infinite in a step. Usually the learning rate is too large for these "
+    "samples: lower --lr by a factor of ten, or add --clip-norm 1. Look at the data as well: inputs far from what "
+    "the model was trained on (raw sensor counts where it expects numbers around 1), or labels of another scale, do "
+    "the same. finetune searches for a rate that works.",
+)
 _kind(
     "E0604",
     EXIT_VERIFY,
@@ -391,10 +572,26 @@ _kind(
     "E0605",
     EXIT_VERIFY,
     "the file and the imported graph differ",
-    "onnx.reference, run on the model file, and the numpy reference of what was read from it give different numbers. "
-    "The tensor named is the first that differs: a node at or before it was misread, or (rarely) onnx.reference is. "
-    "Please report it with the model; until then write that node in another way, as by exporting for another opset.",
+    "onnx.reference, run on the model file, and the numpy reference of what was read from it give different "
+    "numbers. The tensor named is the first of the file that differs: this compiler has misread a node at or before "
+    "it (or, rarely, onnx.reference computes it wrongly). Please report it with the model. Until then, write that "
+    "node in another way, for instance by exporting for another opset.",
 )
-_kind("E0606", EXIT_VERIFY, "bad export", "The file that would be written is not what was learned; please report this.")
+_kind(
+    "E0606",
+    EXIT_VERIFY,
+    "bad export",
+    "export has written what a device has learned into a copy of the model, ran that copy with onnx.reference, and "
+    "the result is not what the device's C computes. The copy was discarded. If the checkpoint is of this project "
+    "and of this model file, it is a fault of the compiler: please report it with both. The checkpoint itself stays "
+    "valid on the device.",
+)
 # E09xx: internal
-_kind("E0901", EXIT_INTERNAL, "internal error", "A bug in the compiler; please report it with the model.")
+_kind(
+    "E0901",
+    EXIT_INTERNAL,
+    "internal error",
+    "The compiler has ended in an error that it does not know: a bug, whatever the input is. Nothing was written. "
+    "Please report it with the model and the whole command; -v prints where in the compiler it happened. Leaving "
+    "out options one by one often shows which part is to blame, and so a way around it.",
+)

@@ -10,7 +10,6 @@ from rich.cells import cell_len
 from testing.places import ROOT
 from tests.e2e.command import run
 from tinytrain_compile.report.layout import WIDTH
-from tinytrain_compile.report.text import MAX_LINES
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 INT8 = ("--quant", "int8", "--calib", DIGITS.with_name("calib.npz"))
@@ -23,8 +22,8 @@ def test_the_report_fits(options: tuple[str | Path, ...]) -> None:
     lines = done.out.splitlines()
     assert [line for line in lines if cell_len(line) > WIDTH] == []
     block = lines[: next(at for at, line in enumerate(lines) if line.startswith("layer "))]
-    assert 10 < len(block) <= MAX_LINES
-    assert not any("..." in line and "conv3, ..." not in line for line in block), "nothing is cut in a small model"
+    assert len(block) > 10
+    assert not any("..." in line for line in block), "nothing is cut in a small model"
 
 
 @pytest.mark.parametrize("options", FORMATS.values(), ids=FORMATS)

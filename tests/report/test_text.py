@@ -12,12 +12,14 @@ from rich.cells import cell_len
 from testing import models
 from tests.quantize import nets
 from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
+from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried, StepCost, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, VerifyReport
-from tinytrain_compile.report import does_not_fit_text, styled, success_text
+from tinytrain_compile.ir.summary import Agreement, LayerUpdate, Suggestion, VerifyReport
+from tinytrain_compile.report import does_not_fit_text, report_html, styled, success_text
 from tinytrain_compile.report.data import loss_name
-from tinytrain_compile.report.text import MAX_LINES, fit_verdict, layer_counts, proof
+from tinytrain_compile.report.text import fit_verdict, layer_counts, proof
 from tinytrain_compile.report.words import macs_text, printable, shorten
+from tinytrain_compile.target import load_target
 
 
 def test_success_block_of_a_verified_model() -> None:
@@ -133,10 +135,11 @@ def test_the_arena_that_the_plan_needs_is_always_a_way_out() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
-def test_the_worst_case_keeps_to_lines_and_width(width: int) -> None:
+def test_the_worst_case_keeps_to_its_width_and_loses_no_row(width: int) -> None:
+    """Every word of every note is there, however long the report is; the list of layers says what it leaves out."""
     name = "block/" * 40 + "conv"
     summary = deep_summary(30, name)
-    notes = tuple(f"note {i}: " + "a long remark on a decision " * 8 for i in range(9))
+    notes = tuple(f"note {i}: " + "a long remark on a decision " * 8 + f"end-{i}" for i in range(9))
     graph = replace(summary.train.graph, notes=notes)
     frozen = LayerUpdate("frozen", False, False, None, None, 0, 7)
     summary = replace(
@@ -149,15 +152,35 @@ def test_the_worst_case_keeps_to_lines_and_width(width: int) -> None:
         verify=VerifyReport("qemu", 3, "fail", "first difference " * 30),
     )
     lines = success_text(summary, width)
-    assert len(lines) <= MAX_LINES
     assert all(cell_len(line) <= max(width, 60) for line in [*lines, *does_not_fit_text(summary, width)])
+    said = " ".join(" ".join(lines).split())
+    assert all(note in said for note in notes) and said.count("first difference") == 30
+    assert "and 28 more in report.json" in said or "and 27 more in report.json" in said, said
     keys = [line[:11].strip() for line in lines if line[:11].strip()]
     assert [key for key in keys if key != "note"] == [
         *("model", "loss", "target", "update", "ARENA", "at peak", "stack", "flash", "peak at", "work", "verify")
     ]
     passed = "file == reference == host == QEMU mps2-an385   file max |err| 6.0e-08   host bit-exact   QEMU bit-exact"
     summary = replace(summary, verify=VerifyReport("qemu", 3, "pass", passed, (0.82, 0.7, 0.6)))
-    assert sum(line.endswith("PASS") for line in success_text(summary, width)) == 1, "whatever else gives way"
+    assert sum(line.endswith("PASS") for line in success_text(summary, width)) == 1
+
+
+def test_no_row_gives_way_in_a_long_report() -> None:
+    """Gain, tries, notes, accuracy and where a board's code ran were dropped above 24 lines, without a word."""
+    rules = tuple(RuleTried(f"rule {i}", 10, 100, 1.0, 0.5, 0.1, True) for i in range(8))
+    update = UpdateChoice("gains", 1.0, 1.0, why=("a larger arena buys nothing",), tried=rules)
+    attempts = (Attempt("asked", "as asked", 500), Attempt("recompute", "second runs", 368))
+    choice = PlanChoice(StepCost(0, 0, 0, 0, 0), attempts=attempts, update=update)
+    notes = tuple(f"note number {i}: {'61 dead channels ' * 6}" for i in range(6))
+    board = load_target("nrf52840-dk").board
+    data = Agreement(100, 0.91, 0.92, 0.99)
+    summary = two_layers_summary(verify=VERIFIED, choice=choice, notes=notes, board=board, agreement=data)
+    for said in (" ".join(" ".join(success_text(summary)).split()), report_html(summary)):
+        assert said.count("61 dead channels") == 36
+        for text in ("PROVEN BEST", "second runs -&gt; 368 B", "accuracy 91.0 %", "never on the board itself"):
+            assert text in said or text.replace("&gt;", ">") in said, text
+        assert "rule 7: 10 trained, loss 1.000, 50.0% right" in said
+    assert len(success_text(summary)) > 24
 
 
 def test_sliced_layers_are_named_with_their_part() -> None:

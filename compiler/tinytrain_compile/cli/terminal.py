@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,7 +24,7 @@ from tinytrain_compile.report import (
     step_lines,
     success_text,
 )
-from tinytrain_compile.report.layout import wrapped
+from tinytrain_compile.report.layout import LONG_LISTS, wrapped
 from tinytrain_compile.report.words import plural, printable
 
 if TYPE_CHECKING:
@@ -32,12 +32,16 @@ if TYPE_CHECKING:
     from tinytrain_compile.driver.export import Exported
 
 
+_AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+"""For everything that prints: names and options may look like markup ("last:100: ...") and are printed unchanged."""
+
+
 class Terminal:
     """Writes progress to stderr (only if it is a terminal) and results to stdout."""
 
     def __init__(self, color: str, verbose: bool) -> None:
         force = {"always": True, "never": False}.get(color)
-        self._out = Console(force_terminal=force, no_color=color == "never", highlight=False, soft_wrap=True)
+        self._out = Console(force_terminal=force, no_color=color == "never", soft_wrap=True, **_AS_IT_IS)
         self._verbose = verbose
         self._progress: Progress | None = None
         self._task = None
@@ -47,12 +51,16 @@ class Terminal:
         if not sys.stderr.isatty():
             return
         if self._progress is None:
-            columns = (BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())
-            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            columns = (BarColumn(24), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._progress = Progress(*columns, console=Console(stderr=True, **_AS_IT_IS), transient=True)
             self._progress.start()
             self._task = self._progress.add_task(what, total=1.0)
         assert self._task is not None
         self._progress.update(self._task, description=what, completed=share)
+
+    def _say(self, line: str) -> None:
+        """Print a line as it is."""
+        self._out.print(line)
 
     def clear(self) -> None:
         """Take the progress line away."""
@@ -62,30 +70,32 @@ class Terminal:
     def success(self, result: Result, options: CompileOptions) -> None:
         """Print the report block and where the files are."""
         assert result.summary is not None
+        short = False
         if "text" in options.report:
             points = () if result.summary.choice is None else result.summary.choice.pareto
             for line in (*success_text(result.summary), *pareto_lines(points), *kernel_lines(result.summary)):
-                self._out.print(line, markup=False)
+                self._say(line)
+                short = short or f" more in {LONG_LISTS}" in line
         if self._verbose:
             for layer in result.summary.layers:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 for line in wrapped("layer      ", f"{printable(layer.name)}: {facts}"):
-                    self._out.print(line, markup=False)
+                    self._say(line)
             for choice in result.summary.choices:
                 kind = "parameter" if choice.trained else "constant"
                 said = f"{printable(choice.name)}: {plural(choice.elements, 'number')}, {printable(choice.why)}"
                 for line in wrapped(f"{kind:<11}", said):
-                    self._out.print(line, markup=False)
+                    self._say(line)
             for line in (*low_rank_lines(result.summary), *reason_lines(result.summary)):
-                self._out.print(line, markup=False)
+                self._say(line)
             self._file(result.summary)
             for line in step_lines(result.summary):
-                self._out.print(line, markup=False, soft_wrap=True)
+                self._say(line)
         if options.dry_run:
-            self._out.print("wrote      nothing (--dry-run)", markup=False)
+            self._say("wrote      nothing (--dry-run)" + (f", so no {LONG_LISTS} either" if short else ""))
         else:
             count, digest = len(result.files), result.digest[:16]
-            self._out.print(f"wrote      {options.out}/ ({count} files)  sha256 {digest}", markup=False)
+            self._say(f"wrote      {options.out}/ ({count} files)  sha256 {digest}")
 
     def gains(self, gains: Sequence[Gain], out: Path) -> None:
         """What each part was worth, most first, and where the table is; groups of channels with -v alone."""
@@ -95,32 +105,30 @@ class Terminal:
             right = "" if gain.accuracy is None else f"   accuracy {gain.accuracy:.1%}"
             some = f", {gain.axis} channels {gain.channels[0]} to {gain.channels[-1]}" if gain.channels else ""
             where = f"{printable(gain.layer)} {gain.part}{some}"
-            self._out.print(f"{gain.gain:8.4f}  {where}   {gain.elements:,} parameters{right}", markup=False)
-        self._out.print(f"wrote      {out}", markup=False)
+            self._say(f"{gain.gain:8.4f}  {where}   {gain.elements:,} parameters{right}")
+        self._say(f"wrote      {out}")
 
     def finding(self, finding: Finding, written: Sequence[Path]) -> None:
         """What training on own samples gave, and where the files are."""
         for line in finding_lines(finding):
-            self._out.print(line, markup=False)
-        self._out.print(f"{'wrote':<10} {', '.join(map(str, written))}", markup=False)
+            self._say(line)
+        self._say(f"{'wrote':<10} {', '.join(map(str, written))}")
 
     def exported(self, done: Exported, out: Path) -> None:
         """What was learned, how the file was judged, and where it is."""
         changed = {name: count for name, count in done.tensors.items() if count}
-        self._out.print(
-            f"learned    {sum(changed.values()):,} numbers of {plural(len(changed), 'tensor')}", markup=False
-        )
+        self._say(f"learned    {sum(changed.values()):,} numbers of {plural(len(changed), 'tensor')}")
         if self._verbose:
             for name, count in changed.items():
-                self._out.print(f"           {printable(name)}: {count:,}", markup=False)
+                self._say(f"           {printable(name)}: {count:,}")
         for note in done.notes:
             for line in wrapped("note       ", printable(note)):
-                self._out.print(line, markup=False)
+                self._say(line)
         found = done.agreement
         judged = "not compared" if found.outputs is None else f"largest difference of an output {found.outputs:.2g}"
         judged += "" if found.steps is None else f", of a stored tensor {plural(round(found.steps), 'step')}"
-        self._out.print(f"checked    onnx.reference on the file, the device's C: {judged}", markup=False)
-        self._out.print(f"wrote      {out}{' and its .data' if done.file.data else ''}", markup=False)
+        self._say(f"checked    onnx.reference on the file, the device's C: {judged}")
+        self._say(f"wrote      {out}{' and its .data' if done.file.data else ''}")
 
     def _file(self, summary: Summary) -> None:
         """What the comparison with the model file covered, and what it cost."""
@@ -130,4 +138,4 @@ class Terminal:
             for line in wrapped(
                 "file       ", f"compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
             ):
-                self._out.print(line, markup=False)
+                self._say(line)

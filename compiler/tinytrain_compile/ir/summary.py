@@ -9,6 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
+from tinytrain_compile.ir.ram import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
@@ -204,6 +205,9 @@ class Summary:
     plan_samples: tuple[int, ...] = ()  # that a call takes in each of them, and in the largest
     features_asked: bool = False
     parts: tuple[StepPart, ...] = ()
+    ram: PartRam | None = None  # of the part that is flashed
+    runtime_buffers: tuple[RuntimeBuffer, ...] = ()
+    least_const_bytes: int = 0  # of flash, known from the plan alone
 
     @property
     def all_notes(self) -> tuple[str, ...]:

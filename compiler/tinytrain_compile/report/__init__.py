@@ -12,6 +12,7 @@ from tinytrain_compile.report.layout import styled
 from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml
 from tinytrain_compile.report.low_rank import low_rank_lines
 from tinytrain_compile.report.pareto import PARETO_CSV, pareto_csv, pareto_lines
+from tinytrain_compile.report.ram import ram_text
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 from tinytrain_compile.report.steps import step_lines
 from tinytrain_compile.report.text import does_not_fit_text, success_text
@@ -34,6 +35,7 @@ __all__ = [
     "pareto_csv",
     "pareto_lines",
     "plan_json",
+    "ram_text",
     "reason_lines",
     "report_html",
     "report_json",

@@ -85,14 +85,22 @@ def update_choice_rows(summary: Summary, width: int) -> Iterator[Row]:
     found = None if summary.choice is None else summary.choice.update
     if found is None:
         return
+    yield row("gain", gain_pieces(summary), width, " ")
+    for index, text in enumerate(rule_texts(summary)):
+        yield row("" if index else "rules", [text], width)
+    for text in found.why:
+        yield row("", printable(text).split(" "), width, " ")
+
+
+def gain_pieces(summary: Summary) -> list[str]:
+    """What --update auto gains, how sure that is, and what was planned for it; nothing without a choice."""
+    found = None if summary.choice is None else summary.choice.update
+    if found is None:
+        return []
     sure = "PROVEN BEST" if found.proven else f"no scheme that fits has more than {found.best_gain:.1f}"
     quick = sum(one.effort == "quick" for one in found.rounds)
     plans = f"{quick} quick and {len(found.rounds) - quick} full plans"
-    yield row("gain", [f"{found.gain:.1f} ({printable(found.gains)});", f"{sure};", plans], width, " ", most=3, rank=1)
-    for one in found.tried:
-        yield row("rules" if one is found.tried[0] else "", [_tried(one)], width, rank=1)
-    for text in found.why:
-        yield row("", printable(text).split(" "), width, " ", most=3, rank=2)
+    return [f"{found.gain:.1f} ({printable(found.gains)});", f"{sure};", plans]
 
 
 def reason_lines(summary: Summary) -> list[str]:
@@ -114,6 +122,12 @@ def reason_text(one: LayerReason) -> str:
     return f"{more}; the model sees no limit against it: plans did, or what stands in its place gains more"
 
 
+def rule_texts(summary: Summary) -> list[str]:
+    """Each rule that was compared on samples, and how well it did."""
+    found = None if summary.choice is None else summary.choice.update
+    return [] if found is None else [_tried(one) for one in found.tried]
+
+
 def _tried(one: RuleTried) -> str:
     """A rule and how well its scheme did on held-back samples, in one line; short: it was not tried for longer."""
     what = [] if one.rate is None else [f"{one.parameters:,} trained"]
@@ -129,17 +143,23 @@ def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
         return
     if choice.objective is not None or choice.limit_ps is not None or summary.plan.further:
         yield _cost_row(choice, width)
-    if len(choice.attempts) > 1:
-        tried = [_attempt(attempt) for attempt in choice.attempts]
-        pieces = [f"{one};" for one in tried[:-1]]
-        yield row("tried", [*pieces, tried[-1]], width, " ", most=3, rank=1)
+    yield row("tried", tried_pieces(summary), width, " ")
+
+
+def tried_pieces(summary: Summary) -> list[str]:
+    """What was tried to make the plan fit, if it was more than one way."""
+    choice = summary.choice
+    if choice is None or len(choice.attempts) <= 1:
+        return []
+    tried = [_attempt(attempt) for attempt in choice.attempts]
+    return [*(f"{one};" for one in tried[:-1]), tried[-1]]
 
 
 def _cost_row(choice: PlanChoice, width: int) -> Row:
     cost, goal = choice.cost, GOALS[choice.objective] if choice.objective else LEAST
     limit = "" if choice.limit_ps is None else f" of {milliseconds(choice.limit_ps)}"
     pieces = [f"{milliseconds(cost.ps)}{limit} ({_parts(choice)})", f"{cost.pj / 1e9:.3g} mJ a step", goal]
-    return row("modelled", pieces, width, most=2, rank=2)
+    return row("modelled", pieces, width)
 
 
 def _parts(choice: PlanChoice) -> str:

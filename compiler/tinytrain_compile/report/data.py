@@ -22,6 +22,7 @@ from tinytrain_compile.report.kernels import cycles_json, kernel_work
 from tinytrain_compile.report.locks import for_a_lock
 from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
+from tinytrain_compile.report.ram import ram_json
 from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json, slices_json
 from tinytrain_compile.report.words import grouped
 
@@ -212,6 +213,7 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
         "arena_measured_bytes": summary.verify.arena_measured_bytes,
         "replay_bytes": replay_bytes(summary),
+        "ram": ram_json(summary),
         "regions": _regions(summary),
         "peak_bytes": analysis.breakdown(plan.peak_step),
         "peak_live": [

@@ -19,9 +19,11 @@ from tinytrain_compile.report.choice import reason_text
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.compared import compared
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
+from tinytrain_compile.report.further import further_texts
 from tinytrain_compile.report.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.pareto import curve_of
-from tinytrain_compile.report.picture import Picture, build_picture, label_of, name_of
+from tinytrain_compile.report.picture import Picture, build_picture, label_of, name_of, text_of
+from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.text import (
     bound_text,
     fit_verdict,
@@ -146,8 +148,9 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
             "Model",
             f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(totals['total_parameters'])} parameters",
         ),
-        ("Target", f"{name_of(summary.target)}: {name_of(summary.target_summary, 200)}"),
+        ("Target", f"{name_of(summary.target)}: {text_of(summary.target_summary)}"),
         *([("Board", _board_text(summary, summary.board))] if summary.board else []),
+        *([("RAM of the part", " ".join([ram[0], ", ".join(ram[1:])]))] if (ram := ram_pieces(summary)) else []),
         ("Number format", summary.quant),
         ("Loss", loss_text(summary)),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
@@ -167,17 +170,18 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Stack, high-water", bytes_text(verify.stack_measured_bytes)),
         ("Flash, code", bytes_text(code)),
         ("Flash, constants", bytes_text(const)),
-        *([("Flash, choice", name_of(", ".join(code_pieces(summary)), 400))] if code_pieces(summary) else []),
+        *([("Flash, choice", text_of(", ".join(code_pieces(summary))))] if code_pieces(summary) else []),
         ("Work, forward", f"{grouped(forward)} MAC"),
         ("Work, backward", f"{grouped(backward)} MAC"),
         ("Steps", plural(len(plan.order), "step")),
-        ("Verification", name_of("; ".join(verify_pieces(summary)), 400)),
+        *((label, text_of(text)) for label, text in further_texts(summary)),
+        ("Verification", text_of("; ".join(verify_pieces(summary)))),
     ]
 
 
 def _board_text(summary: Summary, board: Board) -> str:
     pieces, remarks = board_pieces(summary, board)
-    return name_of("; ".join([", ".join(pieces), *remarks]), 400)
+    return text_of("; ".join([", ".join(pieces), *remarks]))
 
 
 def _breakdown(analysis: Analysis) -> list[tuple[str, str, int, int]]:

@@ -15,35 +15,61 @@ KEY_WIDTH = 11
 MIN_WIDTH = 60
 WIDTH = 80
 """Columns of every block and table, whatever the terminal has: logs and documents look the same."""
+LONG_LISTS = "report.json"
+"""The file that has every list whole."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a block. Rows of low rank give way first when the block is too long."""
+    """One entry of a block; without lines it is not shown."""
 
     key: str
     lines: tuple[str, ...]
-    rank: int
 
 
-def row(key: str, pieces: Iterable[str], width: int, joint: str = "   ", most: int = 3, rank: int = 9) -> Row:
-    """Pack pieces into at most `most` lines; pieces are never torn, but shortened where one is wider than a line."""
+def row(key: str, pieces: Iterable[str], width: int, joint: str = "   ") -> Row:
+    """Pack pieces into lines: all of them. A piece wider than a line is wrapped between its words."""
     room = max(width, MIN_WIDTH) - KEY_WIDTH
     lines: list[str] = []
     for piece in pieces:
-        piece = shorten(piece, room)
         if lines and cell_len(lines[-1] + joint + piece) <= room:
             lines[-1] += joint + piece
-        else:
+        elif cell_len(piece) <= room:
             lines.append(piece)
-    if len(lines) > most:
-        lines = [*lines[: most - 1], shorten(lines[most - 1], room - 4) + " ..."]
-    return Row(key, tuple(lines), rank)
+        else:
+            lines += _words(piece, room)
+    return Row(key, tuple(lines))
 
 
-def sentence(key: str, text: str, width: int, most: int = 2, rank: int = 9) -> Row:
+def listing(key: str, names: Sequence[str], width: int, most: int = 3, head: str = "") -> Row:
+    """Names behind commas in about `most` lines; of a longer list, how many are left out and the file that has them."""
+    start = [head] if head else []
+    whole = row(key, [*start, *(f"{name}," for name in names[:-1]), *names[-1:]], width, " ")
+    if len(whole.lines) <= most:
+        return whole
+    for shown in range(len(names) - 1, -1, -1):
+        more = f"and {len(names) - shown:,} more in {LONG_LISTS}"
+        cut = row(key, [*start, *(f"{name}," for name in names[:shown]), more], width, " ")
+        if len(cut.lines) <= most or not shown:
+            return cut
+    return whole
+
+
+def sentence(key: str, text: str, width: int) -> Row:
     """Running text, wrapped between words."""
-    return row(key, text.split(), width, " ", most, rank)
+    return row(key, text.split(), width, " ")
+
+
+def _words(text: str, room: int) -> list[str]:
+    """Lines of running text; only a word that is wider than a line is shortened."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        word = shorten(word, room)
+        if lines and cell_len(f"{lines[-1]} {word}") <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None) -> list[str]:
@@ -53,19 +79,12 @@ def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None
     return wrap(start + text, room, subsequent_indent=below, break_on_hyphens=False)  # names have hyphens
 
 
-def block(rows: Sequence[Row], most: int, width: int = WIDTH) -> list[str]:
-    """At most `most` lines: of the least important row the last line goes first."""
-    kept = [(entry.key, list(entry.lines), entry.rank) for entry in rows if entry.lines]
-    while sum(len(lines) for _, lines, _ in kept) > most:
-        victim = min(reversed(kept), key=lambda entry: (entry[2], -len(entry[1])))
-        victim[1].pop()
-        if victim[1]:
-            victim[1][-1] = shorten(victim[1][-1].removesuffix(" ..."), max(width, MIN_WIDTH) - KEY_WIDTH - 4) + " ..."
-        kept = [entry for entry in kept if entry[1]]
+def block(rows: Iterable[Row]) -> list[str]:
+    """All rows, the key of each in front of its first line. Nothing gives way to length."""
     return [
-        (pad(key if index == 0 else "", KEY_WIDTH) + line).rstrip()
-        for key, lines, _ in kept
-        for index, line in enumerate(lines)
+        (pad(entry.key if index == 0 else "", KEY_WIDTH) + line).rstrip()
+        for entry in rows
+        for index, line in enumerate(entry.lines)
     ]
 
 

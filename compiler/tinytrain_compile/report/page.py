@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import jinja2
 
-from tinytrain_compile.report.picture import about_text, name_of
+from tinytrain_compile.report.picture import about_text, name_of, text_of
 from tinytrain_compile.report.text import layer_text
 from tinytrain_compile.report.words import bytes_text, grouped, macs_text
 
@@ -25,7 +25,14 @@ def page_template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        n=grouped, size=bytes_text, macs=macs_text, name=name_of, layer=layer_text, about=about_text, short=name_of
+        n=grouped,
+        size=bytes_text,
+        macs=macs_text,
+        name=name_of,
+        layer=layer_text,
+        about=about_text,
+        short=name_of,
+        whole=text_of,
     )
     return environment.get_template(name)
 

@@ -22,7 +22,7 @@ LIMIT_SHOWN = 1.5
 TICK_ROOM = 0.03
 """Height of the text at an axis, as a share of the picture's."""
 
-NAME_CELLS, SHORT_LABEL = 90, 18
+NAME_CELLS, TEXT_CELLS, SHORT_LABEL = 90, 2000, 18
 VALUES_SHOWN = 5
 
 
@@ -140,6 +140,11 @@ def about_text(size_bytes: int) -> str:
 def name_of(text: str, cells: int = NAME_CELLS) -> str:
     """A name of any length and content, fit to be shown."""
     return shorten(printable(text), cells, "…")
+
+
+def text_of(text: str) -> str:
+    """Running text, whole, but for what a name of absurd length in it would do to a page; report.json has even that."""
+    return name_of(text, TEXT_CELLS)
 
 
 def label_of(text: str, cells: int) -> str:

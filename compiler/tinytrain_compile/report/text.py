@@ -12,16 +12,16 @@ from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import operand
-from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_rows
 from tinytrain_compile.report.choice import attempt_lines, choice_rows, update_choice_rows
 from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.external import external_pieces
-from tinytrain_compile.report.formats import float_regions
-from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, row, sentence, wrapped
+from tinytrain_compile.report.further import data_pieces, float_pieces, remat_pieces, stream_pieces
+from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, row, sentence, wrapped
 from tinytrain_compile.report.low_rank import low_rank_pieces
+from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
@@ -35,9 +35,6 @@ from tinytrain_compile.report.words import (
     shorten,
 )
 
-MAX_LINES = 24
-"""Of the 25 that a user is shown: the driver's line on what it wrote follows."""
-
 LARGEST_SHOWN = 6
 
 LAYER_KINDS = {
@@ -50,33 +47,34 @@ LAYER_KINDS = {
 
 
 def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
-    """The success block, at most MAX_LINES plain lines; figures that nobody measured are said to be so."""
+    """The success block, all of its rows as plain lines; figures that nobody measured are said to be so."""
     analysis = analyse(summary.train, summary.plan)
     rows = [
         *_model_rows(summary, width),
         sentence("target", _target(summary), width),
         *board_rows(summary, width),
+        row("RAM", ram_pieces(summary), width),
         *_update_rows(summary, width),
         *update_choice_rows(summary, width),
         *_arena_rows(summary, analysis, width),
-        row("features", feature_pieces(summary), width, most=2),
-        row("runtime", runtime_pieces(summary), width, most=2),
-        row("slices", slice_pieces(summary), width, most=2),
-        row("stack", _stack(summary), width, most=1),
+        row("features", feature_pieces(summary), width),
+        row("runtime", runtime_pieces(summary), width),
+        row("slices", slice_pieces(summary), width),
+        row("stack", _stack(summary), width),
         row("flash", [*_flash(summary), *code_pieces(summary)], width),
-        row("tiles", tile_pieces(summary), width, most=2, rank=8),
-        row("external", external_pieces(summary), width, most=2, rank=8),
-        row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width, most=2),
-        row("work", _work(summary), width, most=2),
-        row("low rank", low_rank_pieces(summary), width, most=3),
+        row("tiles", tile_pieces(summary), width),
+        row("external", external_pieces(summary), width),
+        row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width),
+        row("work", _work(summary), width),
+        row("low rank", low_rank_pieces(summary), width),
         *_float_rows(summary, width),
-        *_data_rows(summary, width),
-        *_stream_rows(summary, width),
-        *_remat_rows(summary, width),
+        row("data", data_pieces(summary), width),
+        row("row by row", stream_pieces(summary), width),
+        row("recompute", remat_pieces(summary), width),
         *choice_rows(summary, width),
         *_verify_rows(summary, width),
     ]
-    return block(rows, MAX_LINES, width)
+    return block(rows)
 
 
 def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
@@ -178,46 +176,19 @@ def verify_pieces(summary: Summary) -> list[str]:
 
 def _float_rows(summary: Summary, width: int) -> Iterator[Row]:
     """What an int8 model computes in float32, and its price."""
-    found = float_regions(summary.train)
-    if found:
-        names = [
-            f"{printable(region.origins[0])} ({bytes_text(region.float_bytes)})," for region in found if region.origins
-        ]
-        nodes = sum(region.nodes for region in found)
-        macs = macs_text(sum(region.macs for region in found))
-        head = f"{plural(nodes, 'node')} in {plural(len(found), 'region')}, {macs} MAC a step; from"
-        yield row("float32", [head, *names[:-1], names[-1].rstrip(",")], width, " ", most=2, rank=2)
-
-
-def _data_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """What the model does on the user's data before training, and how far int8 is from float."""
-    known = summary.agreement
-    if known is None:
-        return
-    pieces: list[str] = []
-    if known.accuracy is not None:
-        floats = "" if known.float_accuracy is None else f" (float model {_percent(known.float_accuracy)})"
-        pieces.append(f"accuracy {_percent(known.accuracy)}{floats}")
-    if known.top1_agreement is not None:
-        pieces.append(f"top-1 agreement with float {_percent(known.top1_agreement)}")
-    if known.output_rmse is not None:
-        pieces.append(f"output RMSE {known.output_rmse:.3g} of RMS {known.output_rms:.3g}")
-    if pieces:
-        yield row("data", [f"{plural(known.samples, 'sample')}, before training", *pieces], width, most=2, rank=1)
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.1f} %"
+    head, names = float_pieces(summary)
+    if head:
+        yield listing("float32", names, width, head=head)
 
 
 def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """The verdict ends its line and gives way to nothing; what was left out is a sentence, whole (it says how to)."""
+    """The verdict ends its line; what was left out is a sentence (it says how to)."""
     pieces = verify_pieces(summary)
     end = pieces.index(summary.verify.result.upper()) + 1
     last = "   ".join(pieces[max(end - 2, 0) : end])  # the verdict never stands alone
-    yield row("verify", [*pieces[: max(end - 2, 0)], last], width, most=len(pieces), rank=10)
+    yield row("verify", [*pieces[: max(end - 2, 0)], last], width)
     for piece in pieces[end:]:
-        yield sentence("", piece, width, most=3)
+        yield sentence("", piece, width)
 
 
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
@@ -225,16 +196,11 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     graph = summary.train.graph
     shapes = f"{_shape(graph.inputs[0].shape)} -> {_shape(graph.outputs[0].shape)}"
     parameters = f"{grouped(totals['total_parameters'])} parameters"
-    yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width, most=2)
+    yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width)
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
-    yield row("loss", [loss_text(summary), optimizer, batch_text(summary.train)], width, most=2)
-    urgent = len(summary.notes)  # what the user gave may be wrong: all that is said about it
-    shown = urgent + 3
-    for index, note in enumerate(summary.all_notes[:shown]):
-        yield sentence("note" if index == 0 else "", printable(note), width, most=3, rank=9 if index < urgent else 2)
-    hidden = len(summary.all_notes) - shown
-    if hidden > 0:
-        yield sentence("", f"{plural(hidden, 'more note')} in report.json", width, rank=1)
+    yield row("loss", [loss_text(summary), optimizer, batch_text(summary.train)], width)
+    for index, note in enumerate(summary.all_notes):
+        yield sentence("note" if index == 0 else "", printable(note), width)
 
 
 def _target(summary: Summary) -> str:
@@ -260,10 +226,10 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _update_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
-    yield row("update", [f"{printable(summary.update_label)}:", update_counts(summary)], width, " ", most=2)
+    yield row("update", [f"{printable(summary.update_label)}:", update_counts(summary)], width, " ")
     names = [layer_text(layer) for layer in summary.layers if is_updated(layer)]
     if 0 < len(names) < totals["total_layers"]:
-        yield row("", [*(f"{name}," for name in names[:-1]), names[-1]], width, " ", most=2, rank=3)
+        yield listing("", names, width)
 
 
 def update_counts(summary: Summary) -> str:
@@ -284,14 +250,14 @@ def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Ro
     )
     transient = plan.total_bytes - plan.persistent_bytes
     pieces = [head, f"{grouped(plan.persistent_bytes)} persistent + {grouped(transient)} transient"]
-    yield row("ARENA", pieces, width, most=2)
+    yield row("ARENA", pieces, width)
     for memory in plan.further:
-        yield row("memory", memory_pieces(memory), width, most=2)
+        yield row("memory", memory_pieces(memory), width)
     if plan.paging:
-        yield row("paging", paging_pieces(plan), width, most=2)
+        yield row("paging", paging_pieces(plan), width)
     bound = bound_text(plan)
     yield sentence("", bound, width)
-    yield row("  at peak", breakdown_pieces(analysis), width, " | ", most=3)
+    yield row("  at peak", breakdown_pieces(analysis), width, " | ")
 
 
 def memory_pieces(memory: FurtherMemory) -> list[str]:
@@ -344,26 +310,6 @@ def _work(summary: Summary) -> list[str]:
     ]
 
 
-def _stream_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """What is computed row by row, and what that saves."""
-    plan = summary.plan
-    if plan.streams is not None:
-        streams = [node for node in plan.order if isinstance(node.attrs, StreamAttrs)]
-        saved = f"saves {bytes_text(plan.streams.saved_bytes)}"
-        names = [printable(node.origin) for node in streams]
-        yield row("row by row", [plural(len(streams), "stream"), saved, *names], width, most=3)
-
-
-def _remat_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """What is computed twice: how many tensors, at which price, for how many bytes."""
-    remat = summary.plan.remat
-    if remat is not None:
-        step = sum(work_of(summary.train)) - remat.extra_macs
-        price = f"+{macs_text(remat.extra_macs)} MAC a step ({share(remat.extra_macs, step)})"
-        saved = f"saves {bytes_text(remat.arena_without_bytes - summary.plan.arena_bytes)}"
-        yield row("recompute", [plural(len(remat.runs), "tensor"), price, saved], width, most=2)
-
-
 def _largest(analysis: Analysis, width: int) -> list[str]:
     """A table: bytes, name, reason."""
     live = analysis.live(analysis.plan.peak_step)
@@ -382,11 +328,14 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    if not any(way.sets_arena for way in ways):
-        needed = summary.plan.arena_bytes
+    needed, board = summary.plan.arena_bytes, summary.board
+    there = board is None or needed <= board.memories[0].model_bytes
+    if there and not any(way.sets_arena for way in ways):
         ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
     options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
     prices = [bytes_text(way.arena_bytes) for way in ways]
+    if not ways:
+        return ["  a larger board has room for it: --list-targets"]
     wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
     fitting, rest = list[str](), list[str]()
     for option, price, way in zip(options, prices, ways, strict=True):
