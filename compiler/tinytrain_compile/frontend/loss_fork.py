@@ -75,6 +75,7 @@ class _Fork:
         forward = {node.name for node in self._before((site.scores,))}
         if not site.scores or not all(node.name in forward for node in carriers):
             found = self._before((site.scores, *(name for node in carriers for name in node.outputs)))
+            found = self._before((site.scores if site.beside else "", *map(self._followed, self._ends(found))))
             forward = {node.name for node in found}
             ends = self._ends(found)
             scores = site.scores if site.beside else self._main(ends, carriers)
@@ -144,12 +145,21 @@ class _Fork:
         made = [name for node in forward for name in node.outputs if self._of_samples(name)]
         return [name for name in made if name in read or name == self._site.output]
 
+    def _followed(self, end: str) -> str:
+        """The last tensor on the only way from an end to where labels are: behind a softmax, or in another size."""
+        while True:
+            reader = self._links.sole_reader(end)
+            if reader is None or reader.name not in self._judged or self._of_labels(reader):
+                return end
+            end = reader.output(0)
+
     def _main(self, ends: list[str], carriers: list[OnnxNode]) -> str:
-        """The end that is judged by labels and that most layers lead to, of equal ones the first; "" without any."""
+        """The end that is judged by labels and that most layers lead to, or else most nodes; "" without any."""
         weighty = {node.name for node in carriers}
 
-        def depth(name: str) -> int:
-            return sum(node.name in weighty for node in self._before((name,)))
+        def depth(name: str) -> tuple[int, int]:
+            nodes = self._before((name,))
+            return sum(node.name in weighty for node in nodes), sum(node.op not in VIEWS for node in nodes)
 
         judged = [name for name in ends if (maker := self._links.maker(name)) and maker.name in self._judged]
         return max(judged or ends, key=depth, default="")
