@@ -25,6 +25,7 @@ from tinytrain_compile.frontend import (
     import_shape,
     import_slicing,
 )
+from tinytrain_compile.frontend.accounts import accounted
 from tinytrain_compile.frontend.annotate import annotated
 from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
@@ -87,7 +88,7 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
 
     Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0231, E0305 for labels.
     """
-    model = unquantised(model)
+    read, model = model, unquantised(model)
     site = find_site(model, options)
     _check_label_option(model, site, options)
     left_out = [] if site is None else site_notes(model, site)
@@ -116,7 +117,9 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
         imported = replace(_finish(ctx, site, source, (data, order), label), whole=whole)
         found = _check_parameters(ctx, imported)
         if not found:
-            return imported if training is None else trained_as_the_file(ctx, imported, training)
+            imported = imported if training is None else trained_as_the_file(ctx, imported, training)
+            ends = outputs if site is None else (*outputs, site.output)
+            return replace(imported, choices=accounted(ctx, read, ends, imported.graph.parameters))
         tied |= found
 
 
@@ -322,7 +325,6 @@ def _finish(
             ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))
         ),
         replaced=ctx.model.replaced,
-        choices=tuple(ctx.trainables.choices.values()),
         floats=frozenset(ctx.floats),
         sources=ctx.parameter_sources(parameters),
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),

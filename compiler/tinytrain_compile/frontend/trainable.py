@@ -107,7 +107,9 @@ def _choice(case: Case, asked: str | None, remark: Remark | None) -> ParameterCh
             raise CompileError("E0101", "--trainable", what, "leave it out of --trainable")
         return ParameterChoice(case.name, trained, asked, case.array.size)
     if settings:
-        return ParameterChoice(case.name, False, f"a setting of {_readers(case)}", case.array.size)
+        statistics = all(use.node.op == "BatchNormalization" for use in case.uses)
+        what = "running statistics of" if statistics else "a setting of"
+        return ParameterChoice(case.name, False, f"{what} {_readers(case)}", case.array.size)
     kind = "" if remark is None else remark.kind
     known = purpose(case, kind in ("parameter", "computed"))
     if not known and remark is not None and kind in ("buffer", "number", "computed"):

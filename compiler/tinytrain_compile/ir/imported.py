@@ -81,12 +81,18 @@ class FileTensor:
 
 @dataclass(frozen=True)
 class ParameterChoice:
-    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is."""
+    """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is.
+
+    values: the parameters of the graph that hold its numbers. into: the tensor of the file into whose numbers the
+    compiler has taken it: they train as one.
+    """
 
     name: str
     trained: bool
     why: str
     elements: int
+    values: tuple[str, ...] = ()
+    into: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +230,7 @@ class ImportedModel:
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
     tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
     replaced: tensors of the file that depend on a layer which --classes has replaced.
-    choices: of every floating-point initializer that is used, whether it is a parameter.
+    choices: of every floating-point initializer that can change the result, whether it is a parameter.
     floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     training: how the file itself is trained, if it says so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
