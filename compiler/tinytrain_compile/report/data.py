@@ -127,6 +127,7 @@ def update_totals(summary: Summary) -> dict[str, Any]:
         "total_layers": len(summary.layers),
         "parameters": sum(layer.elements for layer in summary.layers),
         "total_parameters": sum(layer.total_elements for layer in summary.layers) + left_out(summary),
+        "untrained": left_out(summary),
     }
 
 
