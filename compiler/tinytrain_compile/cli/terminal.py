@@ -81,9 +81,10 @@ class Terminal:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 for line in wrapped("layer      ", f"{printable(layer.name)}: {facts}"):
                     self._say(line)
-            for choice in result.summary.choices:
-                kind = "parameter" if choice.trained else "constant"
-                said = f"{printable(choice.name)}: {plural(choice.elements, 'number')}, {printable(choice.why)}"
+            for fate in result.summary.fates:
+                kind = "constant" if fate.kind == "other" else "parameter"
+                into = f", trained as one with {printable(fate.into)}" if fate.into else ""
+                said = f"{printable(fate.name)}: {plural(fate.elements, 'number')}, {printable(fate.why)}{into}"
                 for line in wrapped(f"{kind:<11}", said):
                     self._say(line)
             for line in (*low_rank_lines(result.summary), *reason_lines(result.summary)):

@@ -31,7 +31,7 @@ from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_large
 from tinytrain_compile.driver.prepared import with_prepared_weights
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.ram_use import buffers_of
-from tinytrain_compile.driver.summary import layer_updates
+from tinytrain_compile.driver.summary import fates_of, layer_updates
 from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
@@ -313,7 +313,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         code_bytes=None,
         const_bytes=None,
         external_functions=candidate.externals.functions,
-        choices=model.choices,
+        fates=fates_of(model, candidate.update),
         options=recorded(options, model.training is not None, candidate.train),
         board=target.board,
         core=target.core_name,

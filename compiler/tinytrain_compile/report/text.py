@@ -23,6 +23,7 @@ from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listin
 from tinytrain_compile.report.low_rank import low_rank_pieces
 from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
+from tinytrain_compile.report.untrained import left_out, untrained_rows
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
     bytes_text,
@@ -55,6 +56,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         *board_rows(summary, width),
         row("RAM", ram_pieces(summary), width),
         *_update_rows(summary, width),
+        *untrained_rows(summary, width),
         *update_choice_rows(summary, width),
         *_arena_rows(summary, analysis, width),
         row("features", feature_pieces(summary), width),
@@ -202,7 +204,7 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
     shapes = f"{_shape(graph.inputs[0].shape)} -> {_shape(graph.outputs[0].shape)}"
-    parameters = f"{grouped(totals['total_parameters'])} parameters"
+    parameters = f"{grouped(totals['total_parameters'] - left_out(summary))} parameters"
     yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width)
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
     yield row("loss", [loss_text(summary), optimizer, batch_text(summary.train)], width)
@@ -240,13 +242,20 @@ def _update_rows(summary: Summary, width: int) -> Iterator[Row]:
 
 
 def update_counts(summary: Summary) -> str:
-    """`3 of 10 layers, 5,312 of 22,600 parameters (23.5%)`."""
+    """`3 of 10 layers, 5,312 of 22,600 parameters (23.5%)`; numbers, if the file has some that no build trains."""
     totals = update_totals(summary)
     part, whole = totals["parameters"], totals["total_parameters"]
+    what = "numbers" if left_out(summary) else "parameters"
     return (
         f"{grouped(totals['layers'])} of {plural(totals['total_layers'], 'layer')}, "
-        f"{grouped(part)} of {grouped(whole)} parameters ({share(part, whole)})"
+        f"{grouped(part)} of {grouped(whole)} {what} ({_share_of_all(part, whole)})"
     )
+
+
+def _share_of_all(part: int, whole: int) -> str:
+    """A percentage that is 100.0% only if it is all."""
+    text = share(part, whole)
+    return ">99.9%" if text == "100.0%" and part < whole else text
 
 
 def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Row]:
