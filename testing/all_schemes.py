@@ -140,7 +140,7 @@ def case_of(number: int, folder: Path) -> Case:
             break
     path = folder / f"case{number}.onnx"
     onnx.save(model, path)
-    flags = dict(FLAGS[number % len(FLAGS)])
+    flags: dict[str, Any] = {"quant": "fp32", **FLAGS[number % len(FLAGS)]}
     if source.random() < 0.4 and "optimizer" not in flags:
         calib, shape = (
             folder / f"case{number}.npz",
@@ -148,7 +148,7 @@ def case_of(number: int, folder: Path) -> Case:
         )
         np.savez(calib, x=np.random.default_rng(number).standard_normal((8, *shape[1:])).astype(np.float32))
         flags |= {"quant": "int8", "calib": calib}
-    options = CompileOptions(model=path, target="cortex-m7", **{"quant": "fp32", **flags})
+    options = CompileOptions(model=path, target="cortex-m7", **flags)
     read = stored(imported(options), options)
     free = Planner(read, replace(options, stream="min", remat="off"), load_target("cortex-m7"), Externals())
     ends = [free.sketch(update)[0].plan.arena_bytes for update in ("last:1", "all")]
