@@ -194,9 +194,8 @@ _kind(
     EXIT_INPUT,
     "too large",
     "A tensor has more than 2^28 elements, a dimension above 2^31 or more than 16 dimensions, or what nodes make of "
-    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds, or a "
-    "Resize needs a table of more than 2^24 weights. That is a thousand times more than a microcontroller can hold. "
-    "Often a shape was computed wrongly.",
+    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds. That is "
+    "a thousand times more than a microcontroller can hold. Often a shape was computed wrongly.",
 )
 _kind(
     "E0218",
@@ -378,15 +377,7 @@ _kind(
 )
 # E06xx: verification
 _kind("E0601", EXIT_VERIFY, "verification failed", "The generated C and the reference disagree; please report this.")
-_kind(
-    "E0602",
-    EXIT_VERIFY,
-    "the firmware did not run",
-    "A build or the emulator failed, or there is no C compiler. A program is ended that takes longer than its work "
-    "explains: a run after 60 s and one more for every 2 million cycles that the target's model expects (four with "
-    "--count), a compiler after 120 s and one more for every 4 KB of C. A tool that ends without an error and without "
-    "its file is named, too: the installation is damaged, or a wrapper of the same name comes before it on PATH.",
-)
+_kind("E0602", EXIT_VERIFY, "the firmware did not run", "A build or the emulator failed, or there is no C compiler.")
 _kind("E0603", EXIT_VERIFY, "NaN loss", "The loss became NaN or infinite: lower --lr, or look at the data.")
 _kind(
     "E0604",
