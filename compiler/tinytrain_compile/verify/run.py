@@ -31,8 +31,8 @@ class RunLimit:
 def limit_of(cycles: int, counted: bool) -> RunLimit:
     """Return the limit of a run that takes so many cycles by the target's model; counted: by the plugin as well.
 
-    QEMU takes a second for 100 million of these (MCUNet on the M7) to 500 million (keywords on the M0+), and some times as
-    long with the plugin. The rest is for a model that is wrong and a machine that is busy.
+    QEMU takes a second for 100 million of these (MCUNet on the M7) to 500 million (keywords on the M0+), and some times
+    as long with the plugin. The rest is for a model that is wrong and a machine that is busy.
     """
     millions, times = cycles / 1e6, 4 if counted else 1
     why = f"{BASE_S} s, and {times} for every 10 M of the {millions:.1f} M cycles that the target's model expects"
