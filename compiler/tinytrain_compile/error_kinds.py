@@ -259,9 +259,8 @@ _kind(
     EXIT_INPUT,
     "too large",
     "A tensor has more than 2^28 elements, a dimension above 2^31 or more than 16 dimensions, or what nodes make of "
-    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds, or a "
-    "Resize needs a table of more than 2^24 weights. That is a thousand times more than a microcontroller can hold. "
-    "Often a shape was computed wrongly.",
+    "the file's constants takes more than 512 MB (2^24 elements in one), and four times what the file holds. That is "
+    "a thousand times more than a microcontroller can hold. Often a shape was computed wrongly.",
 )
 _kind(
     "E0218",
@@ -562,11 +561,10 @@ _kind(
     "Verification compiles the project and runs it on this machine and, for a core that QEMU has, in QEMU. Here a "
     "build failed, the emulator did not start, ended early or ran too long, or there is no C compiler. The message "
     "has the first line of what the tool said. Check that gcc, arm-none-eabi-gcc and qemu-system-arm run by "
-    "themselves and that the disk has room (TMPDIR). A program is ended if it takes longer than its work explains: a "
-    "run after 60 s and one more for every 2 million cycles that the target's model expects (four with --count), a "
-    "compiler after 120 s and one more for every 4 KB of C. A tool that ends without an error and without its file is "
-    "named, too: the installation is damaged, or a wrapper of the same name comes before it on PATH. --verify host "
-    "leaves QEMU out, --verify none all of it.",
+    "themselves and that the disk has room (TMPDIR). A program that takes far "
+    "longer than its work explains is ended (docs/verification.md has the limits). A tool that ends without an error "
+    "and without its file is named, too: the installation is damaged, or a wrapper of the same name comes before it "
+    "on PATH. --verify host leaves QEMU out, --verify none all of it.",
 )
 _kind(
     "E0603",
