@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-derivative bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-derivative bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet bench-proven clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ bench-boards: setup ## Examples linked with the memory maps of nine boards: ever
 
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against other rules; ARGS='--keep FILE sweep|schemes|published|run NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
+
+bench-proven: $(STAMP) ## PROVEN BEST and bounds of --update auto against all schemes of 500 networks (an hour); ARGS='--keep FILE --count N --large'
+	$(BIN)/python -m benchmarks.proven $(ARGS)
 
 bench-chosen: $(STAMP) ## What it costs that a device chooses channels itself, in instructions and bytes (5 minutes); ARGS='cortex-m7'
 	$(BIN)/python -m benchmarks.chosen $(ARGS)

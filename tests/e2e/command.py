@@ -40,7 +40,7 @@ class Outcome:
         lines = self.err.rstrip("\n").split("\n")
         assert lines[0].isprintable()
         assert lines[0].count("; ") >= 1, "says what to try"
-        assert error_id in ("E0401", "E0402", "E0501", "E0503") or len(lines) == 1, self.err
+        assert error_id in ("E0401", "E0402", "E0405", "E0501", "E0503") or len(lines) == 1, self.err
         assert "Traceback" not in self.err
         assert self.out == ""
         return self

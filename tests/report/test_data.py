@@ -93,6 +93,7 @@ def test_what_nobody_measured_is_null() -> None:
         "mode": "none",
         "steps": 0,
         "result": "skipped",
+        "samples": None,
         "losses": [],
         "message": "not verified",
         "saturations": None,
@@ -128,6 +129,7 @@ def test_update_lists_trained_layers_in_the_words_of_a_scheme() -> None:
         "total_layers": 4,
         "parameters": 80,
         "total_parameters": 206,
+        "untrained": 0,
     }
 
 

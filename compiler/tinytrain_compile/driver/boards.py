@@ -7,7 +7,7 @@ from dataclasses import replace
 from tinytrain_compile.driver.combinations import takes_no_memory
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.target import Target, with_reserve
+from tinytrain_compile.target import Target, list_boards, load_target, with_reserve
 
 
 def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions, Target, tuple[str, ...]]:
@@ -62,3 +62,19 @@ def check_flash(target: Target, code_bytes: int | None, const_bytes: int | None)
     )
     way = f"try --flash-budget {board.flash_bytes}, which chooses small code where it has to, or train fewer layers"
     raise CompileError("E0403", f"flash of {target.name}", what, way)
+
+
+def check_constants(target: Target, const_bytes: int, quant: str) -> None:
+    """E0403 for constants that alone are more than the board's flash: known before there is code, in a dry run too."""
+    board = target.board
+    if board is None or const_bytes <= board.flash_bytes:
+        return
+    rooms = {name: load_target(name).board for name in list_boards()}
+    larger = [name for name, other in rooms.items() if other is not None and other.flash_bytes > const_bytes]
+    what = (
+        f"weights and first values alone need {const_bytes} B, models have {board.flash_bytes} B "
+        f"(over by {const_bytes - board.flash_bytes} B)"
+    )
+    ways = ["--quant int8, a quarter of it"] if quant != "int8" else ["a smaller model"]
+    ways += [f"a board with more flash ({', '.join(larger)})"] if larger else []
+    raise CompileError("E0403", f"flash of {target.name}", what, f"try {', or '.join(ways)}")

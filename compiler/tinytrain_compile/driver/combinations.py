@@ -14,6 +14,7 @@ from tinytrain_compile.files.samples import labelled, load_inputs
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.target import Target
+from tinytrain_compile.training import end_of
 
 
 def _chooses_layers(o: CompileOptions) -> bool:
@@ -244,6 +245,17 @@ def check_model(options: CompileOptions, model: ImportedModel) -> None:
             f"the model brings its ranges (QDQ), and {options.calib.name} has no labels y for the exponents of errors"
         )
         raise CompileError("E0101", "--calib", what, "add y, or leave --calib out")
+
+
+def check_loss(options: CompileOptions, model: ImportedModel) -> None:
+    """E0304 if nothing says whether a model repeats its input or tells classes apart."""
+    known = options.loss is not None or model.loss is not None or model.output_shape != model.input_shape
+    if known or end_of(model.graph, model.graph.outputs[0]).op in ("Softmax", "LogSoftmax"):
+        return
+    what = f"the output has the shape of the input, {model.input_shape}: an autoencoder, or a classifier?"
+    raise CompileError(
+        "E0304", "--loss", what, "choose --loss mse (values), bce (yes or no) or cross-entropy (classes)"
+    )
 
 
 def _check_penalty(model: ImportedModel) -> None:

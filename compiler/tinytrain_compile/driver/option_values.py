@@ -6,7 +6,7 @@ import math
 import re
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES, PARTS, RuntimeParts
+from tinytrain_compile.ir.runtime_parts import IN_FLASH, MAX_SAMPLES, PARTS, RuntimeParts
 
 REPORTS = ("text", "json", "html")
 
@@ -117,10 +117,10 @@ def parse_runtime(text: str, where: str) -> RuntimeParts:
             what = f"{name!r} is named twice" if name in names else f"unknown part {name!r}"
             raise CompileError("E0101", where, what, f"use {', '.join(PARTS)}")
         if sign:
-            numbers[name] = _number_of_part(name, count, where)
+            numbers[name] = 0 if item == f"monitor={IN_FLASH}" else _number_of_part(name, count, where)
         names.append(name)
     parts = tuple(name for name in PARTS if name in names)
-    return RuntimeParts(parts, numbers.get("replay", 0), numbers.get("average", 0))
+    return RuntimeParts(parts, numbers.get("replay", 0), numbers.get("average", 0), "monitor" not in numbers)
 
 
 def _number_of_part(name: str, count: str, where: str) -> int:
@@ -128,5 +128,6 @@ def _number_of_part(name: str, count: str, where: str) -> int:
     counted = {"replay": "samples", "average": "states"}
     if name not in counted or not 1 <= number <= MAX_SAMPLES:
         what = f"{count!r} is no number of {counted[name]}" if name in counted else f"{name} takes no number"
+        what += f" (but monitor={IN_FLASH})" if name == "monitor" else ""
         raise CompileError("E0101", where, what, f"for example replay=100, at most {MAX_SAMPLES}")
     return number

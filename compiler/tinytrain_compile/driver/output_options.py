@@ -18,7 +18,8 @@ class OutputOptions:
         default=NO_PARTS,
         metadata=option(
             "output",
-            "C around the step: replay (replay=N: RAM for N samples), monitor, schedule, store, delta, average (=N).",
+            "C around the step: replay (replay=N: RAM for N samples), monitor (=flash: its best state takes no RAM), "
+            "schedule, store, delta, average (=N).",
             "--runtime",
             metavar="PARTS",
             read=parse_runtime,

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytrain_compile.driver.activation_notes import activation_notes
-from tinytrain_compile.driver.boards import check_flash, with_board
+from tinytrain_compile.driver.board_ram import check_ram, leaving_room, lowered_note
+from tinytrain_compile.driver.boards import check_constants, check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.channel_choice import check_choice
 from tinytrain_compile.driver.code import Generated, generate
-from tinytrain_compile.driver.combinations import check_machine, check_model
+from tinytrain_compile.driver.combinations import check_loss, check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.delta import check_delta, delta_files
 from tinytrain_compile.driver.derivative import check_derivative
@@ -30,19 +31,21 @@ from tinytrain_compile.driver.pareto import pareto
 from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_largest
 from tinytrain_compile.driver.prepared import with_prepared_weights
 from tinytrain_compile.driver.project_options import recorded
-from tinytrain_compile.driver.summary import layer_updates
+from tinytrain_compile.driver.ram_use import buffers_of
+from tinytrain_compile.driver.summary import fates_of, layer_updates
 from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
 from tinytrain_compile.driver.verified import verified
-from tinytrain_compile.emit import feature_cut, replay_room, with_stack
+from tinytrain_compile.emit import constant_bytes, feature_cut, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.ram import part_ram
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of
@@ -107,21 +110,25 @@ def compile_model(options: CompileOptions, progress: Progress = _silent) -> Resu
 
 def make_project(options: CompileOptions, progress: Progress = _silent) -> Project | Result:
     """The same without the folder; a Result where only a plan or a dump is asked for."""
-    options, target, offered = with_board(with_largest(options), load_target(options.target))
+    given = with_largest(options)
+    options, target, offered = with_board(given, load_target(options.target))
     check_machine(options, target)
     externals, tiles = load_externals(options), known_tiles(options)
     progress("reading the model", 0.0)
     model = imported(options)
     options, said = with_file_training(options, model)
     options, notes = with_number_format(options, model)
+    asked = replace(options, arena_bytes=given.arena_bytes, memories=given.memories)  # without what the board offers
     notes = (*said, *notes, *offered)
     check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
+    check_loss(options, model)
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
-    candidate = _choose(planner, progress)
+    planner, candidate = leaving_room(planner, asked, lambda planner: _choose(planner, progress))
+    notes, options = (*notes, *lowered_note(options, planner.options)), planner.options
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     _check_step(candidate, options)
@@ -129,13 +136,15 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
-    check_fit(summary, planner, candidate)
+    check_constants(target, summary.least_const_bytes, options.quant)
+    check_ram(summary, planner, candidate, asked)
+    check_fit(summary, planner, candidate, asked)
     summary, smaller = _with_plans(summary, planner, candidate)
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         if options.data is not None:  # a dry run refuses what the run itself would
             _samples(model, candidate.train.training_step, options)
-        return Result(summary)
+        return Result(_noted(summary, model, candidate, options))
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
@@ -183,9 +192,15 @@ def _on_data(
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
     step = one.training_step
-    notes = (*summary.notes, *data_notes(model, step, options))
     agreement = compare(step, model, floats, options)
-    return candidate, replace(summary, train=candidate.train, agreement=agreement, notes=notes)
+    summary = replace(summary, train=candidate.train, agreement=agreement)
+    return candidate, _noted(summary, model, candidate, options)
+
+
+def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
+    """With what looks like a mistake in --data and --calib."""
+    notes = data_notes(model, candidate.of_one.training_step, options)
+    return replace(summary, notes=(*summary.notes, *notes))
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
@@ -283,6 +298,7 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
     features = feature_cut(candidate.train, candidate.plan) if options.features == "on" else None
+    buffers = buffers_of(candidate, options)
     return Summary(
         model=options.model.name,
         target=target.name,
@@ -301,7 +317,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         code_bytes=None,
         const_bytes=None,
         external_functions=candidate.externals.functions,
-        choices=model.choices,
+        fates=fates_of(model, candidate.update),
         options=recorded(options, model.training is not None, candidate.train),
         board=target.board,
         core=target.core_name,
@@ -311,6 +327,10 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         features=features,
         features_asked=options.features == "on",
         replay=replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes),
+        runtime_buffers=buffers,
+        own_samples=options.data is not None,
+        least_const_bytes=constant_bytes(candidate.train, candidate.plan),
+        ram=part_ram(target.board, candidate.plan, buffers),
     )
 
 

@@ -14,6 +14,7 @@ from tinytrain_compile.driver.candidates import Candidate, Planner
 from tinytrain_compile.driver.combinations import takes_no_memory
 from tinytrain_compile.driver.fallbacks import FEW_NODES
 from tinytrain_compile.driver.micro_batch import choose
+from tinytrain_compile.driver.ram_use import ram_of
 from tinytrain_compile.driver.update_search import deepest, surely_fitting
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Suggestion
@@ -72,7 +73,7 @@ class _Asked:
             return []
         planner, candidate = found
         size, ps = candidate.plan.arena_bytes, candidate.choice.cost.ps
-        meets = planner.meets(size, ps)
+        meets = planner.meets(size, ps) and ram_of(planner, candidate).fits
         if not meets and not over:
             return []
         slow = planner.options.max_step_ps is not None and ps > planner.options.max_step_ps
@@ -92,10 +93,17 @@ def suggestions(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...
         head = planner.exact("head").plan.arena_bytes
         limit = planner.options.arena_bytes or 0
         note = "fits" if head <= limit else "the least for the head"
-        found += asked.way(f"--update head --arena {head}", lambda _: note, update="head", arena_bytes=head)
+        if arena_is_there(planner, head):
+            found += asked.way(f"--update head --arena {head}", lambda _: note, update="head", arena_bytes=head)
     needed = candidate.plan.arena_bytes
-    found += asked.way(f"--arena {needed}", lambda _: "fits as is", arena_bytes=needed)
+    if arena_is_there(planner, needed):
+        found += asked.way(f"--arena {needed}", lambda _: "fits as is", arena_bytes=needed)
     return tuple(found)
+
+
+def arena_is_there(planner: Planner, size_bytes: int) -> bool:
+    """Whether the target has so large an arena: a board's first memory has an end (E0107)."""
+    return planner.target.board is None or size_bytes <= planner.target.memories[0].size_bytes
 
 
 def faster(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
@@ -103,7 +111,7 @@ def faster(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
     asked, found = _Asked(planner, candidate), list[Suggestion]()
     found += _less(asked)
     alone = planner.unhelped(candidate)
-    if alone > candidate.plan.arena_bytes:
+    if alone > candidate.plan.arena_bytes and arena_is_there(planner, alone):
         found += asked.way(f"--arena {alone}", _step, arena_bytes=alone)
     longest = -(-candidate.choice.cost.ps // 10**9)
     found += asked.way(f"--max-step-time {longest}ms", lambda _: "as it is", max_step_ps=longest * 10**9)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates import Candidate
+from tinytrain_compile.driver.exploded import exploding_note
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
@@ -44,12 +45,13 @@ def verified(
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     steps, batch = options.verify_steps if loaded is None else 0, summary.train.batch
+    cycles = _expected_cycles(summary, target, steps * batch)
     for one, interface in zip(smaller, bundle.smaller, strict=True):
         own = like_one(one.train, train)
         plan, its = replace(bundle, interface=interface), reference
         if own.micro_batch != train.micro_batch:  # losses and outputs are those of its calls
             its = _whole(own, samples, options) or StepwiseReference(own, samples, options.seed)
-        verify(plan, target, samples, its, options.verify, steps=steps, batch=batch)
+        verify(plan, target, samples, its, options.verify, steps=steps, batch=batch, expected_cycles=cycles)
     report = verify(
         bundle,
         target,
@@ -58,13 +60,23 @@ def verified(
         options.verify,
         steps=steps,
         batch=batch,
+        expected_cycles=cycles,
         count=options.count or options.cycles,
         cycles=options.cycles,
         file=agreed,
     )
     if whole is not None:
         report = replace(report, saturations=count_saturations(train, whole.states[-1]))
-    return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
+    notes = (*exploding_note(train, samples, report, options), *summary.notes)
+    return replace(summary, verify=report, notes=notes, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
+
+
+def _expected_cycles(summary: Summary, target: Target, samples: int) -> int | None:
+    """Return what training on so many samples, and the inferences beside it, take by the target's model."""
+    if summary.choice is None:
+        return None
+    calls = -(-samples // summary.train.micro_batch) + 2
+    return calls * summary.choice.cost.ps * target.core.clock_mhz // 1_000_000
 
 
 def _whole(train: TrainGraph, samples: Samples, options: CompileOptions) -> ReferenceRun | None:

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 
+from tinytrain_compile.ir.ram import ALIGNMENT_BYTES, RuntimeBuffer, placed, taken_by
 from tinytrain_compile.ir.stages import Interface, MemoryPlan
 from tinytrain_compile.target.model import BoardMemory, Target
 
 LINK_SCRIPT = "board/link.ld"
 
 
+_DEFINITIONS = {
+    "replay": "unsigned char past[{P}_REPLAY_BYTES]",
+    "monitor": "unsigned char best[{P}_MONITOR_BYTES]",
+    "store": "{p}_slot_store_t store",
+    "delta": "unsigned char message[{P}_DELTA_BYTES]",
+}
+"""Part of --runtime -> what its macro is in front of."""
+
+
 def board_files(
-    environment: jinja2.Environment, model: dict[str, Any], target: Target, interface: Interface, plan: MemoryPlan
+    environment: jinja2.Environment,
+    model: dict[str, Any],
+    target: Target,
+    interface: Interface,
+    plan: MemoryPlan,
+    buffers: Sequence[RuntimeBuffer] = (),
 ) -> dict[str, str]:
     """Path in the project -> text of the files; `model` is what the other templates know."""
     board = target.board
     assert board is not None, "only a board has memories of its own"
     prefix = interface.prefix
     names = (board.memories[0].name, *(memory.name for memory in plan.further))
+    rooms = placed(board, taken_by(board, plan), buffers)
     values = {
         **model,
         "board": target.name,
@@ -33,6 +50,7 @@ def board_files(
             (number, name, _macro(prefix, number), "ARENA" if number == 0 else f"MEMORY_{number}")
             for number, name in enumerate(names)
         ],
+        "buffers": [_buffer(prefix, one, rooms[one.part]) for one in buffers if one.part in rooms],
     }
     header = {f"{prefix}_board.h": environment.get_template("board.h.j2").render(values)}
     return header | ({LINK_SCRIPT: environment.get_template("link.ld.j2").render(values)} if has_script(target) else {})
@@ -45,6 +63,18 @@ def has_script(target: Target) -> bool:
 
 def _macro(prefix: str, number: int) -> str:
     return f"{prefix.upper()}_IN_{'ARENA' if number == 0 else f'MEMORY_{number}'}"
+
+
+def _buffer(prefix: str, buffer: RuntimeBuffer, memory: str) -> dict[str, Any]:
+    """A buffer of a part: its macro, what that is in front of, and the section that it has for itself."""
+    upper = prefix.upper()
+    return {
+        "what": buffer.what,
+        "macro": f"{upper}_IN_{buffer.part.upper()}",
+        "definition": _DEFINITIONS[buffer.part].format(p=prefix, P=upper),
+        "section": f".tt_{memory}.{prefix}_{buffer.part}",
+        "alignment": ALIGNMENT_BYTES,
+    }
 
 
 def _region(memory: BoardMemory) -> dict[str, Any]:

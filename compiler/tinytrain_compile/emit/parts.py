@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 import jinja2
 
 from tinytrain_compile.emit.c_text import fitted
+from tinytrain_compile.emit.checkpoint import checkpoint_bytes
+from tinytrain_compile.emit.delta import delta_table
+from tinytrain_compile.ir.ram import RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.stages import TrainGraph
 
@@ -56,6 +59,32 @@ def replay_room(train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0) 
     if "replay" not in parts.names:
         return None
     return ReplayRoom(record_of(train, parts, feature_bytes=feature_bytes).record_bytes, parts.replay_samples)
+
+
+STORE_BYTES, STORE_UNIT_BYTES = 392, 256
+"""Of m_slot_store_t on a machine of 32 bits: without its buffer for what is programmed at once, and that."""
+
+
+def runtime_buffers(train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0) -> tuple[RuntimeBuffer, ...]:
+    """RAM beside the arena that the parts need: kept samples, the best state, a store, a message.
+
+    A reservoir of as many samples as the caller says, an average (behind callbacks) and small structures are the
+    caller's statics: a board has its reserve for them.
+    """
+    room = replay_room(train, parts, feature_bytes)
+    step = train.training_step
+    found = [
+        RuntimeBuffer("replay", _samples(parts.replay_samples), 0 if room is None else room.size_bytes),
+        RuntimeBuffer("monitor", "best state (monitor)", checkpoint_bytes(step) if parts.best_in_ram else 0),
+        RuntimeBuffer("store", "store", STORE_BYTES + STORE_UNIT_BYTES),
+        RuntimeBuffer("delta", "message (delta)", delta_table(step).size_bytes if "delta" in parts.names else 0),
+    ]
+    return tuple(buffer for buffer in found if buffer.part in parts.names and buffer.size_bytes)
+
+
+def _samples(count: int) -> str:
+    """`1 kept sample`, `100 kept samples`."""
+    return f"{count:,} kept sample{'' if count == 1 else 's'}"
 
 
 def part_files(

@@ -21,7 +21,7 @@ from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_lines, comment_text
-from tinytrain_compile.emit.parts import part_files
+from tinytrain_compile.emit.parts import part_files, runtime_buffers
 from tinytrain_compile.emit.plans import Model, numbered, sequence_files, sequence_names, step_parts, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
@@ -146,7 +146,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
         "CMakeLists.txt": templates.get_template("CMakeLists.txt.j2").render(model),
     }
     if options.board is not None:
-        files |= board_files(templates, model, options.board, interface, plan)
+        buffers = runtime_buffers(train, options.parts, interface.feature_bytes)
+        files |= board_files(templates, model, options.board, interface, plan, buffers)
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     return SourceBundle(files, interface, tuple(small), tuple(external), numbered(interfaces[:-1]), step_parts(model))

@@ -19,17 +19,26 @@ from tinytrain_compile.ops.names import operand
 
 def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
     """Every constant that lies in flash: frozen weights, as they are read, and initial values that are not all zero."""
-    state = {value.name for value in train.graph.state}
     readers = dict[str, Node]()
     for node in filter(is_prepared, train.graph.nodes):
         other = readers.setdefault(operand(node, "w").name, node)
         assert same_table(other, node), f"{other.name} and {node.name} read one weight in different orders"
-    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
     return [
         (tables.of(name), prepared_table(readers[name], data) if name in readers else data)
-        for name, data in {**more, **train.graph.constants}.items()
-        if name not in state or bool(np.any(data))
+        for name, data in _in_flash(train, plan).items()
     ]
+
+
+def constant_bytes(train: TrainGraph, plan: MemoryPlan) -> int:
+    """What these take at least, known before there is any code; tables of kernels come on top."""
+    return sum(data.nbytes for data in _in_flash(train, plan).values())
+
+
+def _in_flash(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
+    state = {value.name for value in train.graph.state}
+    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
+    found = {**more, **train.graph.constants}
+    return {name: data for name, data in found.items() if name not in state or bool(np.any(data))}
 
 
 def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.journal import unfinished
 
 MOST_TEXT_BYTES = 64 << 20
 """Of a file of text: targets, schemes, tiles, plans."""
@@ -21,12 +22,16 @@ MOST_DATA_BYTES = 1 << 30
 _PIECE_BYTES = 16 << 20
 
 
-def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False) -> BinaryIO:
+def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False, moving: bool = False) -> BinaryIO:
     """Open a regular file for reading. OSError, with a reason in `strerror`, for whatever cannot be one.
 
     pipe: take what has no size too, of which the caller then reads no more than `most_bytes`.
+    moving: read a file of an output that is not finished too, as the run does that finishes it.
     """
     try:
+        half = "" if moving else unfinished(path)
+        if half:
+            raise OSError(errno.EBUSY, half)
         state = path.stat()
     except ValueError as problem:  # a zero byte, or what the file system cannot write
         raise OSError(errno.EINVAL, "the path cannot be one") from problem
@@ -39,10 +44,10 @@ def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False)
     return path.open("rb")
 
 
-def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False) -> bytes:
+def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False, moving: bool = False) -> bytes:
     """All of a file. OSError as `open_file`, and for one that turns out to be longer than `most_bytes`."""
     pieces, size = list[bytes](), 0
-    with open_file(path, most_bytes, pipe) as stream:
+    with open_file(path, most_bytes, pipe, moving) as stream:
         while piece := stream.read(_PIECE_BYTES):  # read(most_bytes + 1) would ask for that much memory at once
             pieces.append(piece)
             size += len(piece)

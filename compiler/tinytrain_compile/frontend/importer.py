@@ -25,11 +25,14 @@ from tinytrain_compile.frontend import (
     import_shape,
     import_slicing,
 )
+from tinytrain_compile.frontend.accounts import accounted
 from tinytrain_compile.frontend.annotate import annotated
 from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
+from tinytrain_compile.frontend.dropped_terms import dropped_terms
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.exporter_remarks import notes_on
 from tinytrain_compile.frontend.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import class_order, describe_loss
@@ -85,7 +88,7 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
 
     Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0231, E0305 for labels.
     """
-    model = unquantised(model)
+    read, model = model, unquantised(model)
     site = find_site(model, options)
     _check_label_option(model, site, options)
     left_out = [] if site is None else site_notes(model, site)
@@ -114,16 +117,18 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
         imported = replace(_finish(ctx, site, source, (data, order), label), whole=whole)
         found = _check_parameters(ctx, imported)
         if not found:
-            return imported if training is None else trained_as_the_file(ctx, imported, training)
+            imported = imported if training is None else trained_as_the_file(ctx, imported, training)
+            ends = outputs if site is None else (*outputs, site.output)
+            return replace(imported, choices=accounted(ctx, read, ends, imported.graph.parameters))
         tied |= found
 
 
 def _parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
-    """What is trained as one because the file holds it once, and tables that rules leave out."""
+    """What is trained as one because the file holds it once, and what the exporter has computed from parameters."""
+    choices = ctx.trainables.choices
     tied = [one for one in found if ctx.trainables.trained(one.name)]
     notes = [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
-    left_out = ctx.trainables.left_out()
-    return [*notes, f"no parameters by rule: {left_out} (--verbose, --trainable)"] if left_out else notes
+    return [*notes, *notes_on(ctx.trainables.remarks, choices), *dropped_terms(ctx.model)]
 
 
 def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]:
@@ -320,7 +325,6 @@ def _finish(
             ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))
         ),
         replaced=ctx.model.replaced,
-        choices=tuple(ctx.trainables.choices.values()),
         floats=frozenset(ctx.floats),
         sources=ctx.parameter_sources(parameters),
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),

@@ -75,9 +75,14 @@ class Case:
         return bool(self.uses) and all(holds(use) for use in self.uses)
 
 
-def purpose(case: Case) -> str:
-    """What the numbers are for, "" if that is not known: then they are a parameter."""
-    return next((text for text, rule in RULES if rule(case)), "")
+def purpose(case: Case, recorded: bool = False) -> str:
+    """Return what the numbers are for, "" if that is not known: then they are a parameter.
+
+    recorded: the exporter has recorded what they are. Then only numbers count that a module may hold as parameters
+    without a gradient.
+    """
+    rules = ((text, rule) for text, rule in RULES if not recorded or rule in _TABLES)
+    return next((text for text, rule in rules if rule(case)), "")
 
 
 # ---- single numbers, and tables of one number ------------------------------------------------------------------------
@@ -307,3 +312,5 @@ RULES: tuple[tuple[str, Callable[[Case], bool]], ...] = (
     ("a fixed scale and shift behind a dense layer", is_rescaling),
 )
 """What the report says, and when."""
+_TABLES = (is_mask, is_transform, is_of_waves, is_filter_bank, is_preprocessing)
+"""Rules for numbers that a module may hold as parameters without a gradient."""

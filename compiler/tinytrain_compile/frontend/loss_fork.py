@@ -61,10 +61,11 @@ class _Fork:
     """The nodes of a loss, by what they depend on."""
 
     def __init__(self, model: OnnxModel, site: LossSite, trained: Trainables) -> None:
-        self._site, self._constants = site, model.constants
+        self._site, self._choices = site, trained.choices
         self._nodes = reachable(model.nodes, tuple(name for name in (site.scores, site.output) if name))
         self._links = Links(self._nodes, (site.output,), model.constants)
-        self._needs = needs_of(self._nodes, [value.name for value in model.inputs])
+        valued = [node for node in self._nodes if node.op not in ("Shape", "Size")]  # shapes are known
+        self._needs = needs_of(valued, [value.name for value in model.inputs])
         self._roots = self._weights(trained)
         self._sums = self._summing()
         self._judged = {node.name for node in self._before(self._read_beside_labels())}
@@ -75,6 +76,7 @@ class _Fork:
         forward = {node.name for node in self._before((site.scores,))}
         if not site.scores or not all(node.name in forward for node in carriers):
             found = self._before((site.scores, *(name for node in carriers for name in node.outputs)))
+            found = self._before((site.scores if site.beside else "", *map(self._followed, self._ends(found))))
             forward = {node.name for node in found}
             ends = self._ends(found)
             scores = site.scores if site.beside else self._main(ends, carriers)
@@ -116,12 +118,21 @@ class _Fork:
             node = self._links.maker(tensors.pop())
             if node is None or node.name in found or node.domain:
                 continue
-            computed = [name for name in node.inputs if self._needs.get(name)]
+            made = [name for name in node.inputs if self._links.maker(name) is not None or self._needs.get(name)]
+            computed = [name for name in made if self._needs.get(name)] or made
             scales = node.op == "Mul" or (node.op == "Div" and computed == [node.input(0)])
             if node.op in _SUMS or (scales and len(computed) == 1):
                 found.add(node.name)
-                tensors += computed
+                tensors += made if node.op in _SUMS else computed
         return frozenset(found)
+
+    def _is_factor(self, name: str) -> bool:
+        """Whether a number is only a factor of a term, or a term: following its gradient, it would grow for ever."""
+        readers = self._links.readers(name)
+        return bool(readers) and all(
+            node.name in self._sums and all(out == self._site.output or self._is_factor(out) for out in node.outputs)
+            for node in readers
+        )
 
     def _read_beside_labels(self) -> list[str]:
         """Tensors of the model that a term of the loss compares with labels."""
@@ -133,7 +144,8 @@ class _Fork:
         if not any(self._of_samples(name) for name in node.inputs) or self._of_labels(node):
             return False
         weights = frozenset[str]().union(*(self._roots.get(name, frozenset()) for name in node.inputs))
-        return bool(weights) and (node.name in self._judged or node.op in _TABLES)
+        tables = any(self._choices[name].elements > 1 for name in weights)  # one number may be the loss's own
+        return tables and (node.name in self._judged or node.op in _TABLES)
 
     # ---- where the model ends -----------------------------------------------------------------------------------
 
@@ -144,12 +156,21 @@ class _Fork:
         made = [name for node in forward for name in node.outputs if self._of_samples(name)]
         return [name for name in made if name in read or name == self._site.output]
 
+    def _followed(self, end: str) -> str:
+        """The last tensor on the only way from an end to where labels are: behind a softmax, or in another size."""
+        while True:
+            reader = self._links.sole_reader(end)
+            if reader is None or reader.name not in self._judged or self._of_labels(reader):
+                return end
+            end = reader.output(0)
+
     def _main(self, ends: list[str], carriers: list[OnnxNode]) -> str:
-        """The end that is judged by labels and that most layers lead to, of equal ones the first; "" without any."""
+        """The end that is judged by labels and that most layers lead to, or else most nodes; "" without any."""
         weighty = {node.name for node in carriers}
 
-        def depth(name: str) -> int:
-            return sum(node.name in weighty for node in self._before((name,)))
+        def depth(name: str) -> tuple[int, int]:
+            nodes = self._before((name,))
+            return sum(node.name in weighty for node in nodes), sum(node.op not in VIEWS for node in nodes)
 
         judged = [name for name in ends if (maker := self._links.maker(name)) and maker.name in self._judged]
         return max(judged or ends, key=depth, default="")
@@ -167,7 +188,7 @@ class _Fork:
             if node.name in forward or self._of_weights(node):
                 continue
             for index, name in enumerate(node.inputs):
-                own = self._roots.get(name, frozenset()) - known
+                own = [root for root in self._roots.get(name, frozenset()) - known if not self._is_factor(root)]
                 if own and self._is_computed(name) and not self._is_setting(node, index):
                     found[name] = None
         return list(found)

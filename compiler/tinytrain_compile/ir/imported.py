@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -83,14 +83,16 @@ class FileTensor:
 class ParameterChoice:
     """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is.
 
-    known: it is none because of what its numbers are for.
+    values: the parameters of the graph that hold its numbers. into: the tensor of the file into whose numbers the
+    compiler has taken it: they train as one.
     """
 
     name: str
     trained: bool
     why: str
     elements: int
-    known: bool = False
+    values: tuple[str, ...] = ()
+    into: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +203,15 @@ def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
 
-def _no_copies() -> Mapping[str, str]:
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """An initializer that follows from another one. source: that one; of: makes its numbers of the source's."""
+
+    source: str
+    of: Callable[[Array], Array]
+
+
+def _no_copies() -> Mapping[str, Copy]:
     return {}
 
 
@@ -220,12 +230,12 @@ class ImportedModel:
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
     tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
     replaced: tensors of the file that depend on a layer which --classes has replaced.
-    choices: of every floating-point initializer that is used, whether it is a parameter.
+    choices: of every floating-point initializer that can change the result, whether it is a parameter.
     floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     training: how the file itself is trained, if it says so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
     sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
-    copies: initializers that are read from another one of the same numbers, which may be trained.
+    copies: initializers that the graph makes of another one, which may be trained.
     """
 
     graph: Graph
@@ -246,4 +256,4 @@ class ImportedModel:
     whole: WholeNumbers | None = None
     sources: Mapping[str, ParameterSource] = field(default_factory=_no_sources)
     fresh: tuple[FileNumbers, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=_no_copies)
+    copies: Mapping[str, Copy] = field(default_factory=_no_copies)

@@ -15,14 +15,28 @@ MAX_SAMPLES = 1 << 20
 """That the output reserves room for, and the largest window of an average."""
 
 
+IN_FLASH = "flash"
+"""monitor=flash: the best state is kept by callbacks of the caller, and takes no RAM."""
+
+
 @dataclass(frozen=True)
 class RuntimeParts:
     """names: of PARTS, in that order. replay_samples: that the header reserves RAM for; 0: the caller says how many.
-    average_window: states that an average weighs alike, which the header says; 0: the caller says it."""
+    average_window: states that an average weighs alike, which the header says; 0: the caller says it. best_in_ram:
+    whether the best state of the monitor is kept in RAM, as m_ram_store does; else it is behind callbacks (flash)."""
 
     names: tuple[str, ...] = ()
     replay_samples: int = 0
     average_window: int = 0
+    best_in_ram: bool = True
+
+    @property
+    def text(self) -> str:
+        """As --runtime takes it."""
+        values = {"replay": self.replay_samples, "average": self.average_window}
+        numbers = {name: str(value) for name, value in values.items() if value}
+        numbers |= {} if self.best_in_ram else {"monitor": IN_FLASH}
+        return ",".join(f"{name}={numbers[name]}" if name in numbers else name for name in self.names)
 
 
 NO_PARTS = RuntimeParts()

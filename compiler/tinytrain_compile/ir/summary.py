@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tinytrain_compile.ir.cost import PlanChoice
-from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
+from tinytrain_compile.ir.ram import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
@@ -147,6 +147,22 @@ class LayerUpdate:
 
 
 @dataclass(frozen=True)
+class Fate:
+    """What becomes of one floating-point initializer of the file that can change the loss.
+
+    kind: "trained" (at least in part: `updated` of its elements); "absorbed" into the numbers of `into`, which is
+    trained; "update": --update leaves it as it is; "other": not trained, because of `why`.
+    """
+
+    name: str
+    kind: Literal["trained", "absorbed", "update", "other"]
+    why: str
+    elements: int
+    updated: int = 0
+    into: str = ""
+
+
+@dataclass(frozen=True)
 class Agreement:
     """The untrained model on the user's data; shares are 0 to 1, None where labels or a float model are missing.
 
@@ -181,7 +197,7 @@ class Summary:
     """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
 
     notes: remarks on what the user gave (those on the graph are the graph's own).
-    choices: which initializers of the file are parameters.
+    fates: what becomes of every initializer of the file.
     options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
     --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
     runtime: parts of the loop around the step; replay: what a reservoir of samples takes, if there is one.
@@ -211,7 +227,7 @@ class Summary:
     tiles: TilesUsed = field(default_factory=TilesUsed)
     external_functions: tuple[str, ...] = ()  # all that --kernels offers
     notes: tuple[str, ...] = ()
-    choices: tuple[ParameterChoice, ...] = ()
+    fates: tuple[Fate, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scheme: str = ""
     board: Board | None = None
@@ -224,6 +240,10 @@ class Summary:
     plan_samples: tuple[int, ...] = ()  # that a call takes in each of them, and in the largest
     features_asked: bool = False
     parts: tuple[StepPart, ...] = ()
+    ram: PartRam | None = None  # of the part that is flashed
+    runtime_buffers: tuple[RuntimeBuffer, ...] = ()
+    own_samples: bool = False  # whether the check runs on --data; else on random samples, whose losses say nothing
+    least_const_bytes: int = 0  # of flash, known from the plan alone
 
     @property
     def all_notes(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def _within(first: Whole, rows: Matrix, extent: int) -> tuple[Whole, Matrix]:
     """Return the same rows, none of which reads past the end: a later one begins earlier, with zeros in front."""
     late = np.flatnonzero(first + rows.shape[1] > extent)
     by = first[late] + rows.shape[1] - extent
-    columns = np.arange(rows.shape[1]) - by[:, None]
+    columns: Whole = np.arange(rows.shape[1], dtype=np.int64)[None, :] - by[:, None]
     rows[late] = np.where(columns >= 0, np.take_along_axis(rows[late], np.maximum(columns, 0), axis=1), 0.0)
     first[late] -= by
     return first, rows

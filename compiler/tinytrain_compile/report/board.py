@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tinytrain_compile.ir.ram import placed
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.layout import Row, row, sentence
 from tinytrain_compile.report.words import bytes_text, grouped, printable, share
@@ -52,7 +53,7 @@ def _stack_text(summary: Summary, stack: BoardMemory) -> str:
 def _flash_text(summary: Summary, board: Board) -> str:
     used = _flash_used(summary)
     if used is None:
-        return f"flash {grouped(board.flash_bytes)} B for models, not measured"
+        return f"flash {grouped(summary.least_const_bytes)} of {grouped(board.flash_bytes)} B, and code: not measured"
     return f"flash {grouped(used)} of {grouped(board.flash_bytes)} B ({share(used, board.flash_bytes)}): fits"
 
 
@@ -69,12 +70,17 @@ def board_json(summary: Summary) -> dict[str, Any] | None:
         return None
     used = {board.memories[0].name: summary.plan.arena_bytes}
     used |= {memory.name: memory.used_bytes for memory in summary.plan.further}
+    buffers = placed(board, used, summary.runtime_buffers)
     return {
         "part": board.part,
         "core": summary.core,
         "unverified": board.unverified or None,
         "checked": checked_on(summary),
         "memories": [_memory(memory, used) for memory in board.memories],
+        "buffers": [
+            {"part": one.part, "memory": buffers.get(one.part), "size_bytes": one.size_bytes}
+            for one in summary.runtime_buffers
+        ],
         "stack": {
             "memory": board.stack.name,
             "size_bytes": board.stack.stack_bytes,

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_pieces
-from tinytrain_compile.report.choice import reason_text
+from tinytrain_compile.report.choice import cost_pieces, reason_text
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.compared import compared
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
@@ -24,6 +24,7 @@ from tinytrain_compile.report.further import further_texts
 from tinytrain_compile.report.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.pareto import curve_of
 from tinytrain_compile.report.picture import Picture, build_picture, label_of, name_of, text_of
+from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.text import (
     bound_text,
     fit_verdict,
@@ -34,6 +35,7 @@ from tinytrain_compile.report.text import (
     update_counts,
     verify_pieces,
 )
+from tinytrain_compile.report.untrained import left_out, untrained_texts
 from tinytrain_compile.report.words import bytes_text, grouped, plural, share
 from tinytrain_compile.target.model import Board
 
@@ -142,18 +144,20 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
     plan, verify = summary.plan, summary.verify
     forward, backward = work_of(summary.train)
     code, const = code_bytes(summary), const_bytes(summary)
-    totals = update_totals(summary)
+    parameters = update_totals(summary)["total_parameters"] - left_out(summary)
     return [
         (
             "Model",
-            f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(totals['total_parameters'])} parameters",
+            f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(parameters)} parameters",
         ),
         ("Target", f"{name_of(summary.target)}: {text_of(summary.target_summary)}"),
         *([("Board", _board_text(summary, summary.board))] if summary.board else []),
+        *([("RAM of the part", " ".join([ram[0], ", ".join(ram[1:])]))] if (ram := ram_pieces(summary)) else []),
         ("Number format", summary.quant),
         ("Loss", loss_text(summary)),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
         ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
+        *(("Not trained", f"{head} {', '.join(names)}") for head, names in untrained_texts(summary)),
         (
             "Persistent, all memories" if plan.further else "Arena, persistent",
             f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)",
@@ -173,6 +177,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Work, forward", f"{grouped(forward)} MAC"),
         ("Work, backward", f"{grouped(backward)} MAC"),
         ("Steps", plural(len(plan.order), "step")),
+        *([("Time and energy", ", ".join(cost))] if (cost := cost_pieces(summary)) else []),
         *((label, text_of(text)) for label, text in further_texts(summary)),
         ("Verification", text_of("; ".join(verify_pieces(summary)))),
         *([("Derivative", text_of(derivative_text(summary)))] if derivative_text(summary) else []),
@@ -196,14 +201,17 @@ def _breakdown(analysis: Analysis) -> list[tuple[str, str, int, int]]:
 
 
 def _loss_curve(summary: Summary) -> Mapping[str, Any] | None:
-    """Losses of the verification run as points in a 300 x 80 box; None with fewer than two numbers."""
+    """Losses of the check as points in a 300 x 80 box, if they are of the user's samples; None with fewer than two."""
     losses = summary.verify.losses
     if len(losses) < 2 or not all(math.isfinite(loss) for loss in losses):
         return None
+    texts = [f"{loss:.6g}" for loss in losses]
+    if not summary.own_samples:
+        return {"points": "", "texts": texts}
     low, high = min(losses), max(losses)
     reach = (high - low) or 1.0
     points = [
         f"{300 * index / (len(losses) - 1):.1f},{78 - 76 * (loss - low) / reach:.1f}"
         for index, loss in enumerate(losses)
     ]
-    return {"points": " ".join(points), "texts": [f"{loss:.6g}" for loss in losses]}
+    return {"points": " ".join(points), "texts": texts}

@@ -22,7 +22,9 @@ from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.further import data_pieces, float_pieces, remat_pieces, stream_pieces
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, row, sentence, wrapped
 from tinytrain_compile.report.low_rank import low_rank_pieces
+from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
+from tinytrain_compile.report.untrained import left_out, untrained_rows
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
     bytes_text,
@@ -53,7 +55,9 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         *_model_rows(summary, width),
         sentence("target", _target(summary), width),
         *board_rows(summary, width),
+        row("RAM", ram_pieces(summary), width),
         *_update_rows(summary, width),
+        *untrained_rows(summary, width),
         *update_choice_rows(summary, width),
         *_arena_rows(summary, analysis, width),
         row("features", feature_pieces(summary), width),
@@ -97,10 +101,13 @@ def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
 
 
 def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
-    """Whether the bound proves that nothing fits into the limit, or only that nothing was found."""
+    """Say whether the bound proves that these steps do not fit into the limit, or only that nothing was found.
+
+    Other steps (second runs, layers row by row, copies instead of views) may need less: no bound here knows of them.
+    """
     if plan.lower_bound_bytes > limit_bytes:
         if plan.order_proven:
-            return "proven, no order and no placement can fit"
+            return "proven, no order and no placement of these steps can fit"
         return "no placement of this order can fit; a better order is not excluded"
     if plan.placement_proven:
         return "proven, no placement of this order can fit; a better order is not excluded"
@@ -114,10 +121,10 @@ def bound_text(plan: MemoryPlan) -> str:
 
 
 def proof(plan: MemoryPlan) -> str:
-    """What is known about the distance to the smallest possible arena."""
+    """Say what is known about the distance to the smallest arena of the plan's steps (see `fit_verdict`)."""
     order = "order proven minimal" if plan.order_proven else "order not proven"
     if plan.gap_bytes == 0:
-        return "OPTIMAL" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
+        return "OPTIMAL for these steps" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
     placed = "placement proven minimal for this order" if plan.placement_proven else "placement not proven"
     return f"{placed}, {order}"
 
@@ -163,8 +170,12 @@ def verify_pieces(summary: Summary) -> list[str]:
     pieces = [piece.strip() for piece in message.split("   ") if piece.strip()]
     pieces = pieces if word in pieces else [*pieces, word]
     losses = summary.verify.losses
-    if len(losses) > 1:
-        pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    if len(losses) > 1 and summary.own_samples:
+        most = f", at most {max(losses):.3g}" if max(losses) > 2 * max(losses[0], losses[-1]) else ""
+        said = f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps{most}"
+        pieces.insert(pieces.index(word), said)
+    elif losses:
+        pieces.insert(pieces.index(word), f"{plural(len(losses), 'step')} on random samples")
     counted = summary.verify.saturations
     if counted is not None:
         before = f"{grouped(counted.before)} before"
@@ -195,7 +206,7 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
     shapes = f"{_shape(graph.inputs[0].shape)} -> {_shape(graph.outputs[0].shape)}"
-    parameters = f"{grouped(totals['total_parameters'])} parameters"
+    parameters = f"{grouped(totals['total_parameters'] - left_out(summary))} parameters"
     yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width)
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
     yield row("loss", [loss_text(summary), optimizer, batch_text(summary.train)], width)
@@ -233,13 +244,20 @@ def _update_rows(summary: Summary, width: int) -> Iterator[Row]:
 
 
 def update_counts(summary: Summary) -> str:
-    """`3 of 10 layers, 5,312 of 22,600 parameters (23.5%)`."""
+    """`3 of 10 layers, 5,312 of 22,600 parameters (23.5%)`; numbers, if the file has some that no build trains."""
     totals = update_totals(summary)
     part, whole = totals["parameters"], totals["total_parameters"]
+    what = "numbers" if left_out(summary) else "parameters"
     return (
         f"{grouped(totals['layers'])} of {plural(totals['total_layers'], 'layer')}, "
-        f"{grouped(part)} of {grouped(whole)} parameters ({share(part, whole)})"
+        f"{grouped(part)} of {grouped(whole)} {what} ({_share_of_all(part, whole)})"
     )
+
+
+def _share_of_all(part: int, whole: int) -> str:
+    """A percentage that is 100.0% only if it is all."""
+    text = share(part, whole)
+    return ">99.9%" if text == "100.0%" and part < whole else text
 
 
 def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Row]:
@@ -328,11 +346,14 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    if not any(way.sets_arena for way in ways):
-        needed = summary.plan.arena_bytes
+    needed, board = summary.plan.arena_bytes, summary.board
+    there = board is None or needed <= board.memories[0].model_bytes
+    if there and not any(way.sets_arena for way in ways):
         ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
     options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
     prices = [bytes_text(way.arena_bytes) for way in ways]
+    if not ways:
+        return ["  a larger board has room for it: --list-targets"]
     wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
     fitting, rest = list[str](), list[str]()
     for option, price, way in zip(options, prices, ways, strict=True):

@@ -18,7 +18,7 @@ def with_written_loss(model: ImportedModel) -> Graph:
     if written is None:
         return graph
     ends = zip(written.reads, graph.outputs, strict=True)  # what the loss reads, also where storage clamps it
-    renamed = {read.name: output for read, output in ends}
+    renamed = {value.name: value for value in graph.inputs} | {read.name: output for read, output in ends}
     nodes = tuple(
         replace(node, inputs=tuple(renamed.get(value.name, value) for value in node.inputs)) for node in written.nodes
     )

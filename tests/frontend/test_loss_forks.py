@@ -1,0 +1,266 @@
+"""A model whose own loss reads several tensors of it trains all of its weights, and no number of the loss.
+
+The oracle is the file itself: central differences of its loss (onnx.reference, float64) along random directions of each
+initializer. It shares no code with the compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.frontend.models import parse, write
+from tests.frontend.test_written_losses import Oracle
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import load_model
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.training.build import build_training
+from tinytrain_compile.training.options import TrainingOptions
+
+RATE, STEP = 0.1, 1e-5
+INDICES, NUMBERS = "int64[N] t", "float[N, 4] t"
+DENSE = {"w1": (8, 6), "b1": (8,), "w2": (8, 8), "b2": (8,), "w3": (4, 8), "b3": (4,), "v1": (4, 8), "v2": (4, 8)}
+HIDDEN = "g1 = Gemm <transB = 1> (x, w1, b1) h = Sigmoid (g1) "
+SECOND = "g2 = Gemm <transB = 1> (h, w2, b2) h2 = Relu (g2) "
+MAIN = f"{HIDDEN} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) "
+CE = "l = SoftmaxCrossEntropyLoss (y, t) "
+AUX = "a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) k = Constant <value_float = 0.3> () "
+SQUARES = "e = Sub (y, t) ee = Mul (e, e) l = ReduceMean <keepdims = 0> (ee) "
+HALVED = "c2 = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (r1, k2) "
+TWICE = "s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () "
+NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+TWO = "two = Constant <value_float = 2.0> () "
+
+
+@dataclass(frozen=True)
+class Fork:
+    """labels, beside: inputs and outputs besides x and the loss; output: which tensor an inference gives.
+
+    numbers: initializers that are no parameters. batch: whether the loss of a batch is a mean or sum of its samples'.
+    """
+
+    labels: str
+    body: str
+    output: str
+    weights: dict[str, tuple[int, ...]] = field(default_factory=lambda: DENSE)
+    beside: str = ""
+    numbers: dict[str, float] = field(default_factory=dict[str, float])
+    batch: bool = True
+    x: str = "float[N, 6] x"
+
+
+FORKS = {
+    "an auxiliary head": Fork(INDICES, f"{MAIN} {CE} {AUX} ka = Mul (la, k) loss = Add (l, ka)", "y"),
+    "the auxiliary head first in the file": Fork(
+        INDICES,
+        f"{HIDDEN} {AUX} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) {CE} ka = Mul (la, k) loss = Add (ka, l)",
+        "y",
+    ),
+    "heads at three depths": Fork(
+        INDICES,
+        f"{MAIN} {CE} {AUX} b = Gemm <transB = 1> (h2, v2) c = Gemm <transB = 1> (x, v3) "
+        "lb = SoftmaxCrossEntropyLoss (b, t) lc = SoftmaxCrossEntropyLoss (c, t) "
+        "ka = Mul (la, k) kb = Mul (lb, k) kc = Div (lc, k) s = Sum (ka, kb, l) loss = Add (s, kc)",
+        "y",
+        {**DENSE, "v3": (4, 6)},
+    ),
+    "heads without a layer in common": Fork(
+        INDICES,
+        f"{MAIN} {CE} c = Gemm <transB = 1> (x, v3) lc = SoftmaxCrossEntropyLoss (c, t) loss = Add (lc, l)",
+        "y",
+        {**DENSE, "v3": (4, 6)},
+    ),
+    "a penalty on a hidden activation": Fork(
+        NUMBERS,
+        f"{MAIN} {SQUARES} z = Abs (h) m = ReduceMean <keepdims = 0> (z) k = Constant <value_float = 0.5> () "
+        "p = Mul (m, k) loss = Add (l, p)",
+        "y",
+    ),
+    "sparse hidden activations, by numbers of the loss": Fork(
+        NUMBERS,
+        f"{MAIN} {SQUARES} q = Div (rho, h) lq = Log (q) pq = Mul (rho, lq) m = ReduceMean <keepdims = 0> (pq) "
+        "p = Mul (m, lam) loss = Add (l, p)",
+        "y",
+        numbers={"rho": 0.2, "lam": 0.7},
+    ),
+    "orthogonal features": Fork(
+        INDICES,
+        f"{MAIN} {CE} ht = Transpose <perm = [1, 0]> (h) g = MatMul (ht, h) d = Sub (g, eye) dd = Mul (d, d) "
+        "m = ReduceMean <keepdims = 0> (dd) loss = Add (l, m)",
+        "y",
+        numbers={"eye": 1.0},
+        batch=False,
+    ),
+    "two heads that agree": Fork(
+        INDICES,
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) p = Softmax <axis = 1> (y) q = Softmax <axis = 1> (a) "
+        "d = Sub (p, q) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (l, m)",
+        "y",
+    ),
+    "branches that contrast": Fork(
+        INDICES,
+        f"{MAIN} {CE} f = Gemm <transB = 1> (h, v1) g = Gemm <transB = 1> (h2, v2) fg = Mul (f, g) ff = Mul (f, f) "
+        "gg = Mul (g, g) o = Constant <value_ints = [1]> () s = ReduceSum <keepdims = 0> (fg, o) "
+        "u = ReduceSum <keepdims = 0> (ff, o) v = ReduceSum <keepdims = 0> (gg, o) uv = Mul (u, v) r = Sqrt (uv) "
+        "c = Div (s, r) m = ReduceMean <keepdims = 0> (c) loss = Sub (l, m)",
+        "y",
+    ),
+    "another kind of loss at the other head": Fork(
+        NUMBERS,
+        f"{MAIN} {SQUARES} a = Gemm <transB = 1> (h, v1) sp = Softplus (a) at = Mul (a, t) b = Sub (sp, at) "
+        "lb = ReduceMean <keepdims = 0> (b) loss = Add (lb, l)",
+        "y",
+    ),
+    "a decoder of the input": Fork(
+        INDICES,
+        f"{MAIN} {CE} r = Gemm <transB = 1> (h2, v3) d = Sub (r, x) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) "
+        "loss = Add (l, m)",
+        "y",
+        {**DENSE, "v3": (6, 8)},
+    ),
+    "the uncertain head's entropy": Fork(
+        INDICES,
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) lp = LogSoftmax <axis = 1> (a) p = Exp (lp) e = Mul (p, lp) "
+        "m = ReduceMean <keepdims = 0> (e) loss = Sub (l, m)",
+        "y",
+    ),
+    "heads as further outputs": Fork(
+        INDICES, f"{MAIN} {CE} {AUX} ka = Mul (la, k) loss = Add (l, ka)", "a", beside=", float[N, 4] a, float[N, 4] y"
+    ),
+    "a weight of a term as an initializer": Fork(
+        INDICES,
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ka = Mul (la, k) "
+        "loss = Add (l, ka)",
+        "y",
+        beside=", float[N, 4] y",
+        numbers={"k": 0.3},
+    ),
+    "features as an output": Fork(
+        INDICES,
+        f"{MAIN} lp = LogSoftmax <axis = 1> (y) o = Constant <value_ints = [1]> () u = Unsqueeze (t, o) "
+        "g = GatherElements <axis = 1> (lp, u) n = Neg (g) loss = ReduceMean <keepdims = 0> (n)",
+        "h2",
+        beside=", float[N, 8] h2",
+    ),
+    "learned weights of tasks": Fork(
+        INDICES,
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ns = Neg (s) es = Exp (ns) "
+        "nr = Neg (r) er = Exp (nr) ls = Mul (es, l) lr = Mul (er, la) p = Add (ls, s) q = Add (lr, r) "
+        "loss = Add (p, q)",
+        "y",
+        {**DENSE, "s": (1,), "r": (1,)},
+    ),
+    "a learned weight of the only task": Fork(
+        NUMBERS,
+        f"{MAIN} {SQUARES} {TWO} ss = Pow (s, two) d = Div (l, ss) n = Log (ss) loss = Add (d, n)",
+        "y",
+        {**DENSE, "s": (1,)},
+    ),
+    "weights that are penalised, beside a second head": Fork(
+        INDICES,
+        f"{MAIN} {CE} {AUX} {TWO} pw = Pow (v1, two) n = ReduceSum <keepdims = 0> (pw) kn = Mul (n, k) "
+        "ka = Mul (la, k) s = Add (l, ka) loss = Add (s, kn)",
+        "y",
+    ),
+    "resolutions": Fork(
+        "int64[N, 4, 4] t",
+        f"c1 = Conv <pads = [1, 1, 1, 1]> (x, k1, b1) r1 = Relu (c1) {HALVED} r2 = Relu (c2) d2 = Conv (r2, k3) "
+        f"{TWICE} up = Resize <{NEAREST}> (d2, , s) u2 = Resize <{NEAREST}> (r2, , s) "
+        "j = Concat <axis = 1> (r1, u2) y = Conv (j, k4) "
+        "l = SoftmaxCrossEntropyLoss (y, t) lb = SoftmaxCrossEntropyLoss (up, t) loss = Add (l, lb)",
+        "y",
+        {"k1": (4, 2, 3, 3), "b1": (4,), "k2": (5, 4, 3, 3), "k3": (3, 5, 1, 1), "k4": (3, 9, 1, 1)},
+        x="float[N, 2, 4, 4] x",
+    ),
+}  # fmt: skip
+
+
+def net(fork: Fork) -> onnx.ModelProto:
+    random = np.random.default_rng(4)
+    weights = {name: (random.standard_normal(shape) * 0.5).astype(np.float32) for name, shape in fork.weights.items()}
+    weights = {name: np.abs(w) + 0.5 if name in ("s", "r") and w.size == 1 else w for name, w in weights.items()}
+    for name, number in fork.numbers.items():
+        weights[name] = np.eye(8, dtype=np.float32) if name == "eye" else np.asarray(number, np.float32)
+    used = {
+        name for part in fork.body.replace("(", " ").replace(")", " ").replace(",", " ").split() for name in (part,)
+    }
+    text = f"net ({fork.x}, {fork.labels}) => (float loss{fork.beside}) {{ {fork.body} }}"
+    return parse(text, {name: array for name, array in weights.items() if name in used})
+
+
+def samples(fork: Fork, count: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(8)
+    x = random.standard_normal((count, 6) if "6]" in fork.x else (count, 2, 4, 4)).astype(np.float32)
+    if fork.labels == NUMBERS:
+        return x, random.random((count, 4)).astype(np.float32)
+    return x, random.integers(0, 3, count if fork.labels == INDICES else (count, 4, 4))
+
+
+def trainer(path: Path, batch: int = 1) -> Trainer:
+    imported = load_model(path)
+    options = TrainingOptions(learning_rate=RATE, batch=batch)
+    return Trainer(build_training(imported, resolve_update(imported.graph, "all"), options))
+
+
+def layers(fork: Fork, array: np.ndarray) -> np.ndarray:
+    """An image or a kernel as the graph holds it."""
+    return array.transpose(0, 2, 3, 1) if array.ndim == 4 and array.shape[1:2] != (1,) else array
+
+
+@pytest.mark.parametrize("name", FORKS)
+def test_every_weight_follows_the_loss_of_the_file(name: str, tmp_path: Path) -> None:
+    fork = FORKS[name]
+    model = net(fork)
+    path = write(model, tmp_path)
+    imported = load_model(path)
+    assert imported.output_name == fork.output
+    ours, oracle, random = trainer(path), Oracle(model), np.random.default_rng(1)
+    x, t = samples(fork, 2)
+    weights = [name for name in oracle.weights if name not in fork.numbers]
+    assert {value.name for value in imported.graph.parameters} == set(weights)
+    labels = t.astype(np.int32) if t.dtype.kind == "i" else t
+    for i in range(2):
+        before = {name: oracle.weights[name].copy() for name in weights}
+        (loss,) = ours.step(layers(fork, x[i : i + 1]), labels[i : i + 1])
+        np.testing.assert_allclose(loss, oracle.loss(x[i : i + 1], t[i : i + 1]), rtol=2e-5)
+        for key in weights:
+            now = ours.state[key].astype(np.float64)
+            now = now.transpose(0, 3, 1, 2) if now.ndim == 4 else now
+            gradient = (before[key] - now) / RATE
+            for _ in range(2):
+                way = random.standard_normal(gradient.shape)
+                ends = list[float]()
+                for sign in (1, -1):
+                    oracle.weights[key] = before[key] + sign * STEP * way
+                    ends.append(oracle.loss(x[i : i + 1], t[i : i + 1]))
+                oracle.weights[key] = before[key]
+                slope = (ends[0] - ends[1]) / (2 * STEP)
+                size = max(1.0, float(np.abs(gradient).sum()))
+                assert float((gradient * way).sum()) == pytest.approx(slope, rel=1e-3, abs=2e-5 * size), (key, i)
+            assert np.abs(gradient).max() > 0
+        oracle.weights.update(
+            {
+                k: v.transpose(0, 3, 1, 2) if v.ndim == 4 else v
+                for k, v in ((k, ours.state[k].astype(np.float64)) for k in weights)
+            }
+        )
+
+
+@pytest.mark.parametrize("name", ["an auxiliary head", "a penalty on a hidden activation", "a decoder of the input"])
+def test_a_batch_has_the_loss_of_the_file(name: str, tmp_path: Path) -> None:
+    """The mean of its samples, which the file gives for the whole batch."""
+    fork = FORKS[name]
+    model = net(fork)
+    x, t = samples(fork, 3)
+    losses = trainer(write(model, tmp_path), 3).step(x, t.astype(np.int32 if t.dtype.kind == "i" else np.float32))
+    assert float(np.mean(losses)) == pytest.approx(Oracle(model).loss(x, t), rel=2e-5)
+
+
+def test_products_of_samples_are_one_sample_only(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"E0304.*no mean or sum over samples"):
+        trainer(write(net(FORKS["orthogonal features"]), tmp_path), 2)
