@@ -134,7 +134,7 @@ def _length(array: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _through(function: Callable[[Array], Array], shape: tuple[int, ...]) -> Callable[[Array], Array]:
-    return lambda numbers: function(numbers.astype(np.float64)).reshape(shape).astype(np.float32)
+    return lambda numbers: function(numbers.astype(np.float64)).reshape(shape).astype(numbers.dtype)
 
 
 def _is_close(made: Array, found: Array) -> bool:

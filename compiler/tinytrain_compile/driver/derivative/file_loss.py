@@ -66,6 +66,7 @@ class FileLoss:
 
     def at(self, samples: Sequence[Sample], changed: Direction) -> Point:
         """Evaluate the loss with these tensors in place of the file's."""
+        changed = self._with_copies(changed)
         known = tuple(self._file.values(self._feeds(sample), changed) for sample in samples)
         losses = tuple(self._loss(values, sample) for values, sample in zip(known, samples, strict=True))
         return Point(known, losses, self._shares(samples))
@@ -77,9 +78,18 @@ class FileLoss:
             losses: list[float] = []
             for known, sample in zip(point.known, samples, strict=True):
                 moved = {name: known[name] + sign * step for name, step in direction.items()}
-                losses.append(self._loss(self._file.again(known, moved), sample))
+                losses.append(self._loss(self._file.again(known, self._with_copies(moved)), sample))
             ends.append(float(np.dot(losses, point.shares)))
         return (ends[0] - ends[1]) / 2
+
+    def _with_copies(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """These tensors, and initializers that follow from one of them and so move with it."""
+        follow = {
+            name: np.asarray(copy.of(tensors[copy.source]), np.float64)
+            for name, copy in self._model.copies.items()
+            if copy.source in tensors and name in self._file.constants
+        }
+        return {**tensors, **follow}
 
     def _feeds(self, sample: Sample) -> dict[str, Array]:
         """The sample as often as the file takes samples at once: they are the same, so that the first tells."""

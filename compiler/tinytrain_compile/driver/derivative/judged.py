@@ -27,12 +27,11 @@ _LEAST_SIZE = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A trained tensor of the state. source: the numbers of the file that it holds; file: names that hold them."""
+    """A trained tensor of the state. parameter: of the imported graph; source: the numbers of the file that it holds."""
 
     name: str
     parameter: str
     source: ParameterSource
-    file: tuple[str, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,12 +119,7 @@ class JudgedStep:
             name = part.origin
             flat = made.setdefault(name, np.zeros(base[name].size))
             flat[part.source.places.reshape(-1)] = step.reshape(-1)
-        made = {name: flat.reshape(base[name].shape) for name, flat in made.items()}
-        for part in self.parts:
-            for copy in part.file[1:]:
-                if part.origin in made:
-                    made[copy] = made[part.origin].reshape(base[copy].shape)
-        return made
+        return {name: flat.reshape(base[name].shape) for name, flat in made.items()}
 
 
 def _optimizer_state(train: TrainGraph) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -143,8 +137,7 @@ def _part(train: TrainGraph, model: ImportedModel, name: str) -> Part:
     if trained.piece is not None:
         axis = channel_axis(trained.piece.axis, source.places.ndim)
         source = source.cut(axis, trained.piece.channels)
-    copies = (copy for copy, of in model.copies.items() if of == source.tensor.name)
-    return Part(name, trained.parameter, source, (source.tensor.name, *copies))
+    return Part(name, trained.parameter, source)
 
 
 def _without_dropout(train: TrainGraph) -> TrainGraph:
