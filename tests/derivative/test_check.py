@@ -133,6 +133,19 @@ def test_velocity_that_begins_with_something_is_refused():
         check(replace(train, graph=replace(train.graph, constants=constants)))
 
 
+def test_an_initializer_that_no_list_has_is_refused():
+    """The list of what is not trained is complete: a number of the file that moves the loss must be in it."""
+    options = CompileOptions(model=DIGITS / "digits.onnx", update="head", verify="host", given=frozenset({"update"}))
+    model = pipeline.imported(options)
+    train = Planner(model, options, load_target("cortex-m7"), pipeline.load_externals(options)).training("head")
+    samples = load_samples(DIGITS / "data.npz", model, train)
+    agreed = check_derivative(model, train, samples, options)
+    assert agreed is not None and agreed.tensors == 2
+    known = tuple(choice for choice in model.choices if choice.name != "conv2_w")
+    with pytest.raises(CompileError, match=r"E0607.*initializer conv2_w.*the report does not list it"):
+        check_derivative(replace(model, choices=known), train, samples, options)
+
+
 def test_a_report_says_what_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = CompileOptions(
         model=DIGITS / "digits.onnx",

@@ -16,7 +16,7 @@ import numpy as np
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step
-from tinytrain_compile.driver.derivative.slopes import TOLERANCE, Slopes
+from tinytrain_compile.driver.derivative.slopes import LEAST_SIZE, SMALL, TOLERANCE, Slopes
 from tinytrain_compile.driver.derivative.update_rule import check_initial, check_rule, gradients_of
 from tinytrain_compile.driver.imported_values import ImportedValues
 from tinytrain_compile.driver.options import CompileOptions
@@ -92,6 +92,7 @@ class _Check:
             if here is None:
                 return self._agreed(start, ("the loss is not finite on these samples",))
             if suspects is None:
+                self._check_list(here.point)
                 self._worst = here.together()
                 if self._worst <= 1.0:
                     return self._agreed(start)
@@ -102,6 +103,26 @@ class _Check:
                 return self._agreed(start)
         assert here is not None and suspects
         raise here.differs(suspects)
+
+    def _check_list(self, point: Point) -> None:
+        """Check that no initializer changes the loss unless the report lists it. E0607."""
+        listed = {choice.name for choice in self._model.choices} | set(self._model.copies)
+        listed |= {part.origin for part in self._judged.parts}
+        floats = {name for name, array in self._file.constants.items() if array.dtype.kind == "f" and array.size}
+        steps = {name: self._little(name) for name in sorted(floats - listed)}
+        samples = self._batch.samples
+        if not steps or self._loss.slope(point, samples, steps) == 0:
+            return
+        name = next((one for one in steps if self._loss.slope(point, samples, {one: steps[one]}) != 0), "")
+        if name:
+            what = "the loss of the model file depends on it, and the report does not list it"
+            raise CompileError("E0607", f"initializer {name}", what, REPORT)
+
+    def _little(self, name: str) -> Array:
+        """A small step of a tensor, in a random direction."""
+        array = self._file.constants[name]
+        size = max(float(np.sqrt(np.mean(array**2))), LEAST_SIZE)
+        return np.random.default_rng(array.size).standard_normal(array.shape) * SMALL * size
 
     def _agreed(self, start: float, unjudged: tuple[str, ...] = ()) -> DerivativeAgreement:
         left = [f"not judged: {part.origin}, whose gradient is of a low-rank copy" for part in self._judged.approximate]

@@ -42,7 +42,8 @@ class Slopes:
         how: TrainingOptions,
     ) -> None:
         """gradients: by the judged step, of each part; how: what clips them."""
-        self._judged, self._loss, self._point, self._samples = judged, loss, point, samples
+        self.point = point
+        self._judged, self._loss, self._samples = judged, loss, samples
         self._gradients, self._how = gradients, how
         self._norms = {name: norm((gradient,)) for name, gradient in gradients.items()}
         self._least = WEAKEST * max(self._norms.values(), default=0.0)
@@ -102,8 +103,8 @@ class Slopes:
     def _both(self, steps: Mapping[str, Array]) -> tuple[float, float, float]:
         """Changes of the loss along a step: by our gradients, by the file; and what of it is to be expected."""
         ours = sum(float((self._gradients[name] * step).sum()) for name, step in steps.items())
-        known = self._point.known[0]
-        theirs = self._loss.slope(self._point, self._samples, self._judged.in_file(steps, known))
+        known = self.point.known[0]
+        theirs = self._loss.slope(self.point, self._samples, self._judged.in_file(steps, known))
         lengths = [float(np.abs(step).max(initial=0.0)) * self._strength(name) for name, step in steps.items()]
         return ours, theirs, max(lengths, default=0.0)
 
@@ -112,7 +113,7 @@ class Slopes:
         return max(self._norms[name], self._least)
 
     def _size(self, part: Part) -> float:
-        known = self._point.known[0][part.origin].reshape(-1)
+        known = self.point.known[0][part.origin].reshape(-1)
         numbers = known[part.source.places.reshape(-1)]
         return max(float(np.sqrt(np.mean(numbers**2))), LEAST_SIZE)
 
