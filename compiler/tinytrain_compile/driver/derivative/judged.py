@@ -27,7 +27,7 @@ _LEAST_SIZE = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A trained tensor of the state. parameter: of the imported graph; source: the numbers of the file that it holds."""
+    """A trained tensor of the state. parameter: of the imported graph; source: its numbers in the file."""
 
     name: str
     parameter: str
