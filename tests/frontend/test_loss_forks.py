@@ -116,6 +116,13 @@ FORKS = {
         "lb = ReduceMean <keepdims = 0> (b) loss = Add (lb, l)",
         "y",
     ),
+    "a regression of the class": Fork(
+        INDICES,
+        f"{MAIN} {CE} r = Gemm <transB = 1> (h, v3) f = Cast <to = 1> (t) o = Constant <value_ints = [1]> () "
+        "q = Squeeze (r, o) d = Sub (q, f) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (m, l)",
+        "y",
+        {**DENSE, "v3": (1, 8)},
+    ),
     "a decoder of the input": Fork(
         INDICES,
         f"{MAIN} {CE} r = Gemm <transB = 1> (h2, v3) d = Sub (r, x) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) "

@@ -170,7 +170,7 @@ class _Fork:
 
         def depth(name: str) -> tuple[int, int]:
             nodes = self._before((name,))
-            return sum(node.name in weighty for node in nodes), sum(node.op not in VIEWS for node in nodes)
+            return sum(node.name in weighty for node in nodes), sum(bool(node.inputs) and node.op not in VIEWS for node in nodes)
 
         judged = [name for name in ends if (maker := self._links.maker(name)) and maker.name in self._judged]
         return max(judged or ends, key=depth, default="")
