@@ -15,9 +15,11 @@ import pytest
 
 from tests.frontend.models import parse, write
 from tests.frontend.test_written_losses import Oracle
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import load_model
+from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.options import TrainingOptions
@@ -271,3 +273,39 @@ def test_a_batch_has_the_loss_of_the_file(name: str, tmp_path: Path) -> None:
 def test_products_of_samples_are_one_sample_only(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"E0304.*no mean or sum over samples"):
         trainer(write(net(FORKS["orthogonal features"]), tmp_path), 2)
+
+
+def test_numbers_of_a_loss_that_might_be_weights_are_named(tmp_path: Path) -> None:
+    """Not the factors of its terms, which nobody trains."""
+    notes = {name: load_model(write(net(FORKS[name]), tmp_path)).graph.notes for name in FORKS}
+    said = {name: [note for note in notes[name] if note.startswith("numbers of the loss")] for name in notes}
+    assert {name: found for name, found in said.items() if found} == {
+        "orthogonal features": ["numbers of the loss itself, not trained: eye"],
+        "sparse hidden activations, by numbers of the loss": ["numbers of the loss itself, not trained: rho"],
+    }
+    assert notes["an auxiliary head"] == ("m_infer gives y; the loss also reads a, and trains what leads there",)
+
+
+def test_a_fresh_head_is_not_one_of_several(tmp_path: Path) -> None:
+    """--classes would leave the other head with its own number of classes."""
+    with pytest.raises(CompileError, match=r"E0101.*the loss also reads a, which is not of the last layer"):
+        load_model(write(net(FORKS["an auxiliary head"]), tmp_path), FrontendOptions(classes=3))
+    fork = FORKS["a penalty on a hidden activation"]
+    assert load_model(write(net(fork), tmp_path), FrontendOptions(classes=4)).fresh
+
+
+def test_the_c_code_of_a_fork_in_both_formats(tmp_path: Path) -> None:
+    """A loss that reads a head and the input itself, and one of shape [1]."""
+    for name in ("a decoder of the input", "a learned weight of the only task"):
+        fork, folder = FORKS[name], tmp_path / name
+        folder.mkdir()
+        path = write(net(fork), folder)
+        x, t = samples(fork, 12)
+        np.savez(folder / "data.npz", x=x, y=t)
+        for more in ({}, {"quant": "int8", "calib": folder / "data.npz"}):
+            options = CompileOptions(path, out=folder / "o", verify="host", data=folder / "data.npz", **more)
+            summary = compile_model(options).summary
+            assert summary is not None
+            assert summary.verify.result == "pass"
+            assert summary.verify.file is not None
+            assert summary.verify.file.whole

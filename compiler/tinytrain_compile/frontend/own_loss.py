@@ -24,6 +24,7 @@ class LossSite:
     written: whether the loss is nodes of the file that are differentiated as they stand.
     beside: whether the scores are an output of the file.
     ends: further tensors of the model that a written loss reads (see loss_fork.py).
+    numbers: initializers that only the loss reads, and that would be parameters elsewhere.
     """
 
     node: OnnxNode
@@ -33,6 +34,7 @@ class LossSite:
     written: bool = False
     beside: bool = False
     ends: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
 
     @property
     def read(self) -> tuple[str, ...]:
