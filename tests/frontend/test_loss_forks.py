@@ -6,7 +6,7 @@ initializer. It shares no code with the compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +149,12 @@ FORKS = {
         beside=", float[N, 4] y",
         numbers={"k": 0.3},
     ),
+    "terms of the loss as outputs": Fork(
+        INDICES,
+        f"{MAIN} {CE} {AUX} ka = Mul (la, k) loss = Add (l, ka)",
+        "y",
+        beside=", float l, float la, float[N, 4] y",
+    ),
     "features as an output": Fork(
         INDICES,
         f"{MAIN} lp = LogSoftmax <axis = 1> (y) o = Constant <value_ints = [1]> () u = Unsqueeze (t, o) "
@@ -275,6 +281,19 @@ def test_products_of_samples_are_one_sample_only(tmp_path: Path) -> None:
         trainer(write(net(FORKS["orthogonal features"]), tmp_path), 2)
 
 
+def test_a_head_that_the_loss_does_not_read_is_named(tmp_path: Path) -> None:
+    """An output beside the loss that it does not depend on: its weights are selected, and stay as they are."""
+    fork = replace(FORKS["an auxiliary head"], body=f"{MAIN} {CE} loss = Add (l, l) z = Gemm <transB = 1> (h, v1)")
+    both = write(net(replace(fork, beside=", float[N, 4] z, float[N, 4] y")), tmp_path)
+    assert load_model(both).output_name == "y"
+    path = write(net(replace(fork, beside=", float[N, 4] z")), tmp_path)
+    imported = load_model(path)
+    train = build_training(imported, resolve_update(imported.graph, "all"), TrainingOptions())
+    assert imported.output_name == "z"
+    assert "not trained, since the loss does not depend on them: v1" in train.graph.notes
+    assert set(train.trained) == {value.name for value in imported.graph.parameters} - {"v1"}
+
+
 def test_numbers_of_a_loss_that_might_be_weights_are_named(tmp_path: Path) -> None:
     """Not the factors of its terms, which nobody trains."""
     notes = {name: load_model(write(net(FORKS[name]), tmp_path)).graph.notes for name in FORKS}
@@ -294,18 +313,16 @@ def test_a_fresh_head_is_not_one_of_several(tmp_path: Path) -> None:
     assert load_model(write(net(fork), tmp_path), FrontendOptions(classes=4)).fresh
 
 
-def test_the_c_code_of_a_fork_in_both_formats(tmp_path: Path) -> None:
-    """A loss that reads a head and the input itself, and one of shape [1]."""
-    for name in ("a decoder of the input", "a learned weight of the only task"):
-        fork, folder = FORKS[name], tmp_path / name
-        folder.mkdir()
-        path = write(net(fork), folder)
-        x, t = samples(fork, 12)
-        np.savez(folder / "data.npz", x=x, y=t)
-        for more in ({}, {"quant": "int8", "calib": folder / "data.npz"}):
-            options = CompileOptions(path, out=folder / "o", verify="host", data=folder / "data.npz", **more)
-            summary = compile_model(options).summary
-            assert summary is not None
-            assert summary.verify.result == "pass"
-            assert summary.verify.file is not None
-            assert summary.verify.file.whole
+@pytest.mark.parametrize("name", ["a decoder of the input", "a learned weight of the only task"])
+def test_the_c_code_of_a_fork(name: str, tmp_path: Path) -> None:
+    """In int8 a loss that reads a head and the input itself; in float32 one of shape [1]."""
+    fork = FORKS[name]
+    path, data = write(net(fork), tmp_path), tmp_path / "data.npz"
+    x, t = samples(fork, 12)
+    np.savez(data, x=x, y=t)
+    integers = {"quant": "int8", "calib": data} if "decoder" in name else {}
+    summary = compile_model(CompileOptions(path, out=tmp_path / "o", verify="host", data=data, **integers)).summary
+    assert summary is not None
+    assert summary.verify.result == "pass"
+    assert summary.verify.file is not None
+    assert summary.verify.file.whole
