@@ -8,6 +8,7 @@ NAME.ts.onnx: by the TorchScript exporter; NAME.dyn.onnx: by the newer one; NAME
 The rest is as in ../shared/zoo3 (testing/zoo.py). Nothing else in this repository needs torch.
 """
 
+# ruff: noqa: D102, N801, N812
 from __future__ import annotations
 
 import contextlib
