@@ -98,10 +98,7 @@ def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
 
 
 def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
-    """Say whether the bound proves that these steps do not fit into the limit, or only that nothing was found.
-
-    Other steps (second runs, layers row by row, copies instead of views) may need less: no bound here knows of them.
-    """
+    """Say whether the bound proves that these steps do not fit, or nothing was found; other steps may need less."""
     if plan.lower_bound_bytes > limit_bytes:
         if plan.order_proven:
             return "proven, no order and no placement of these steps can fit"
@@ -118,7 +115,7 @@ def bound_text(plan: MemoryPlan) -> str:
 
 
 def proof(plan: MemoryPlan) -> str:
-    """Say what is known about the distance to the smallest arena of the plan's steps (see `fit_verdict`)."""
+    """Say what is known about the distance to the smallest arena of the plan's steps."""
     order = "order proven minimal" if plan.order_proven else "order not proven"
     if plan.gap_bytes == 0:
         return "OPTIMAL for these steps" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
