@@ -186,14 +186,14 @@ def _digits(rng: Generator) -> Data:
 
 
 def shifted_digits(rng: Generator, new: bool) -> Data:
-    """8 x 8 digits; a new camera moves them by up to a pixel, inverts them and adds noise."""
+    """8 x 8 digits; a new camera moves them by up to a pixel, with less contrast, more light and noise."""
     x, y = _digits(rng)
     if not new:
         return x, y
     moves_of = rng.integers(-1, 2, (len(x), 2))
     moved = np.stack([np.roll(one, tuple(by), (1, 2)) for one, by in zip(x, moves_of, strict=True)])
     level = rng.uniform(0.4, 0.8)
-    return (level * (1 - moved) + rng.normal(0, 0.1, x.shape)).astype(np.float32), y
+    return (0.3 + level * moved + rng.normal(0, 0.15, x.shape)).astype(np.float32), y
 
 
 def turned_digits(rng: Generator, new: bool) -> Data:

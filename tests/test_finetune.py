@@ -434,7 +434,7 @@ def test_no_more_samples_are_kept_than_the_board_has_room_for(own: Path) -> None
     assert found.most_kept is None and found.record_bytes == 64 * 4 + 4
     board = found_by(own, short, target="nrf52840-dk", reserve="150KB")
     assert board.most_kept is not None and 20 < board.most_kept < (256 - 150) * 1024 // 260
-    asked = "--update head --target nrf52840-dk --reserve 150KB --verify none --dry-run".split()
+    asked = ["--update", "head", "--target", "nrf52840-dk", "--reserve", "150KB", "--verify", "none", "--dry-run"]
     run(DIGITS / "digits.onnx", *asked, "--runtime", f"schedule,replay={board.most_kept}").check_success()
     tight = found_by(own, short, target="nrf52840-dk", reserve=str(150 * 1024 + (board.most_kept - 7) * 260))
     assert tight.most_kept == 7 and [one.replay for one in tight.learned] == [0, 7]

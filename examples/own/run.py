@@ -58,7 +58,7 @@ def twin_of(model: Path, project: Path, scheme: Path, calib: Path | None, target
     if target is not None:
         options["target"] = load_target(target).base or target
     scheme.write_text(text, encoding="utf-8")
-    plain = {"update": scheme, "verify": "none", "remat": "off", "stream": "off"}
+    plain: dict[str, Any] = {"update": scheme, "verify": "none", "remat": "off", "stream": "off"}
     return tt.compile(model, **{**options, **plain}).twin()
 
 

@@ -6,7 +6,7 @@ initializer. It shares no code with the compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,11 @@ import pytest
 
 from tests.frontend.models import parse, write
 from tests.frontend.test_written_losses import Oracle
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import load_model
+from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.options import TrainingOptions
@@ -116,6 +118,13 @@ FORKS = {
         "lb = ReduceMean <keepdims = 0> (b) loss = Add (lb, l)",
         "y",
     ),
+    "a regression of the class": Fork(
+        INDICES,
+        f"{MAIN} {CE} r = Gemm <transB = 1> (h, v3) f = Cast <to = 1> (t) o = Constant <value_ints = [1]> () "
+        "q = Squeeze (r, o) d = Sub (q, f) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (m, l)",
+        "y",
+        {**DENSE, "v3": (1, 8)},
+    ),
     "a decoder of the input": Fork(
         INDICES,
         f"{MAIN} {CE} r = Gemm <transB = 1> (h2, v3) d = Sub (r, x) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) "
@@ -139,6 +148,12 @@ FORKS = {
         "y",
         beside=", float[N, 4] y",
         numbers={"k": 0.3},
+    ),
+    "terms of the loss as outputs": Fork(
+        INDICES,
+        f"{MAIN} {CE} {AUX} ka = Mul (la, k) loss = Add (l, ka)",
+        "y",
+        beside=", float l, float la, float[N, 4] y",
     ),
     "features as an output": Fork(
         INDICES,
@@ -264,3 +279,50 @@ def test_a_batch_has_the_loss_of_the_file(name: str, tmp_path: Path) -> None:
 def test_products_of_samples_are_one_sample_only(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"E0304.*no mean or sum over samples"):
         trainer(write(net(FORKS["orthogonal features"]), tmp_path), 2)
+
+
+def test_a_head_that_the_loss_does_not_read_is_named(tmp_path: Path) -> None:
+    """An output beside the loss that it does not depend on: its weights are selected, and stay as they are."""
+    fork = replace(FORKS["an auxiliary head"], body=f"{MAIN} {CE} loss = Add (l, l) z = Gemm <transB = 1> (h, v1)")
+    both = write(net(replace(fork, beside=", float[N, 4] z, float[N, 4] y")), tmp_path)
+    assert load_model(both).output_name == "y"
+    path = write(net(replace(fork, beside=", float[N, 4] z")), tmp_path)
+    imported = load_model(path)
+    train = build_training(imported, resolve_update(imported.graph, "all"), TrainingOptions())
+    assert imported.output_name == "z"
+    assert "not trained, since the loss does not depend on them: v1" in train.graph.notes
+    assert set(train.trained) == {value.name for value in imported.graph.parameters} - {"v1"}
+
+
+def test_numbers_of_a_loss_that_might_be_weights_are_named(tmp_path: Path) -> None:
+    """Not the factors of its terms, which nobody trains."""
+    notes = {name: load_model(write(net(FORKS[name]), tmp_path)).graph.notes for name in FORKS}
+    said = {name: [note for note in notes[name] if note.startswith("numbers of the loss")] for name in notes}
+    assert {name: found for name, found in said.items() if found} == {
+        "orthogonal features": ["numbers of the loss itself, not trained: eye"],
+        "sparse hidden activations, by numbers of the loss": ["numbers of the loss itself, not trained: rho"],
+    }
+    assert notes["an auxiliary head"] == ("m_infer gives y; the loss also reads a, and trains what leads there",)
+
+
+def test_a_fresh_head_is_not_one_of_several(tmp_path: Path) -> None:
+    """--classes would leave the other head with its own number of classes."""
+    with pytest.raises(CompileError, match=r"E0101.*the loss also reads a, which is not of the last layer"):
+        load_model(write(net(FORKS["an auxiliary head"]), tmp_path), FrontendOptions(classes=3))
+    fork = FORKS["a penalty on a hidden activation"]
+    assert load_model(write(net(fork), tmp_path), FrontendOptions(classes=4)).fresh
+
+
+@pytest.mark.parametrize("name", ["a decoder of the input", "a learned weight of the only task"])
+def test_the_c_code_of_a_fork(name: str, tmp_path: Path) -> None:
+    """In int8 a loss that reads a head and the input itself; in float32 one of shape [1]."""
+    fork = FORKS[name]
+    path, data = write(net(fork), tmp_path), tmp_path / "data.npz"
+    x, t = samples(fork, 12)
+    np.savez(data, x=x, y=t)
+    integers = {"quant": "int8", "calib": data} if "decoder" in name else {}
+    summary = compile_model(CompileOptions(path, out=tmp_path / "o", verify="host", data=data, **integers)).summary
+    assert summary is not None
+    assert summary.verify.result == "pass"
+    assert summary.verify.file is not None
+    assert summary.verify.file.whole

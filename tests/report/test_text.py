@@ -150,6 +150,19 @@ def test_does_not_fit_block() -> None:
     ]
 
 
+def test_options_of_a_way_out_are_never_cut() -> None:
+    """They are for copying; above half a line the middle was replaced by dots."""
+    update = "--update '" + ",".join(f"block{i}_conv" for i in range(9)) + "'"
+    ways = (Suggestion(update, 208, "of 9 layers"), Suggestion("--arena 368", 368, "fits as is", sets_arena=True))
+    lines = does_not_fit_text(two_layers_summary(arena_limit_bytes=300, suggestions=ways))
+    assert lines[-4:] == [
+        "  what would fit:",
+        f"    {update}",
+        "                 -> 208 B  of 9 layers",
+        "    --arena 368  -> 368 B  fits as is",
+    ]
+
+
 def test_the_arena_that_the_plan_needs_is_always_a_way_out() -> None:
     assert does_not_fit_text(two_layers_summary(arena_limit_bytes=300))[-2:] == [
         "  what would fit:",

@@ -22,6 +22,7 @@ from tinytrain_compile.verify import (
     verify,
 )
 from tinytrain_compile.verify.build import write_files
+from tinytrain_compile.verify.cycles import disassembly
 
 M7 = load_target("cortex-m7")
 DATA = tiny_model.samples()
@@ -130,6 +131,12 @@ def test_a_plugin_that_counts_nothing_is_named(tmp_path: Path, monkeypatch: pyte
     standing_in(tmp_path, monkeypatch, EMULATOR, '$REAL "$@"; rm -f counts.txt')
     with pytest.raises(CompileError, match="wrote no counts"):
         verify(tiny_model.bundle(), M7, DATA, None, "qemu", steps=2, count=True)
+
+
+def test_a_disassembler_that_prints_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing_in(tmp_path, monkeypatch, "arm-none-eabi-objdump", "exit 0")
+    with pytest.raises(CompileError, match="arm-none-eabi-objdump printed no instruction of check"):
+        disassembly(tmp_path / "check.elf")
 
 
 def test_the_time_of_a_run_is_limited_by_its_work() -> None:

@@ -25,7 +25,7 @@ MORE_RATES = 4
 NEXT_STEP = 10.0**0.25
 NEXT_TO = (1 / NEXT_STEP, 1.0, NEXT_STEP)
 """Rates of the last round, times the best so far; and how far further ones are apart."""
-MORE_WORK = 0.25
+MORE_WORK = 0.2
 """Share of a search's epochs that further rates of the second and the last round may add."""
 SURVIVORS = 3
 """Rates of the second round."""
@@ -182,9 +182,11 @@ class RateSearch:
         place = self._best(second)
         shorter = second[place]
         last, sure = self._last_round(place)
-        best = max(sure, key=lambda one: sure[one].best.worth)
-        chosen, rate, end = sure[best], top_of(_around(list(sure.values()), sure[best])), _end_of(best, last)
-        if chosen.settles and shorter.best.worth > chosen.best.worth:  # longer trainings make it worse
+        best = self._likely_best(sure)
+        chosen, end = sure[best], _end_of(best, last)
+        rate = top_of(_around(list(sure.values()), chosen), chosen)
+        judges = self._judges * min(shorter.seeds, chosen.seeds)
+        if chosen.settles and shorter.best.better_than(chosen.best, judges):  # longer trainings make it worse
             chosen, rate, end = shorter, shorter.rate, 0
         rounds = (tuple(first.values()), tuple(second.values()), tuple(last.values()))
         return Searched(rounds, chosen, (place[0], float(f"{rate:.4g}")), end)  # as it is written
@@ -235,11 +237,23 @@ class RateSearch:
             (found[more],) = self._trainings.tried([more], seeds, epochs)
         return dict(sorted(found.items()))
 
+    @property
+    def _judges(self) -> int:
+        """Samples that judge a run."""
+        return int(CHECK_SHARE * len(self._trainings.builds[0].own.x))
+
+    def _likely_best(self, tried: Mapping[Place, Tried]) -> Place:
+        """The smallest loss among those that are as accurate as the best, but for chance."""
+        best = max(tried, key=lambda one: tried[one].best.worth)
+        judges = self._judges * tried[best].seeds
+        alike = [one for one in tried if not tried[best].best.better_than(tried[one].best, judges)]
+        return min([best, *alike], key=lambda one: tried[one].best.loss)
+
     def _best(self, tried: dict[Place, Tried]) -> Place:
         """The best; without clipping, unless that is better by more than chance may make it."""
         order = sorted(tried, key=lambda one: tried[one].best.worth, reverse=True)
         best, plain = order[0], next((one for one in order if not tried[one].clip), order[0])
-        judges = int(CHECK_SHARE * len(self._trainings.builds[0].own.x)) * tried[best].seeds
+        judges = self._judges * tried[best].seeds
         return best if tried[best].best.better_than(tried[plain].best, judges) else plain
 
 
@@ -268,13 +282,13 @@ def _end_of(best: Place, last: dict[Place, Tried]) -> int:
     return int(best[1] == max(rates)) - int(best[1] == min(rates))
 
 
-def top_of(tried: Sequence[Tried]) -> float:
+def top_of(tried: Sequence[Tried], chosen: Tried) -> float:
     """The rate at the top of the parabola through three accuracies (losses, where there are none), over logarithms of
     rates that are equally far apart: less noisy than the best of three. Never outside them, nor further than half a
-    step from the best, which is the answer where there is no top.
+    step from the chosen one, which is the answer if there is no top.
     """
     below, middle, above = (-one.best.loss if one.best.accuracy is None else one.best.accuracy for one in tried)
-    best = max(range(3), key=lambda index: tried[index].best.worth)
+    best = tried.index(chosen)
     bend = below - 2 * middle + above
     if not np.isfinite(bend) or bend >= 0:
         return tried[best].rate

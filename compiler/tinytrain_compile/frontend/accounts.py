@@ -14,6 +14,7 @@ from tinytrain_compile.frontend.derived_numbers import is_flat
 from tinytrain_compile.frontend.exporter_remarks import OF_THE_LOSS
 from tinytrain_compile.frontend.folding import fold
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.origins import Claim
 from tinytrain_compile.frontend.own_loss import LOSS_OPS
 from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.trainable import SETTINGS
@@ -57,6 +58,24 @@ def _is_setting(name: str, links: Links) -> bool:
     return all(index in SETTINGS.get(node.op, ()) for node, index in places)
 
 
+def folded_into(ctx: ImportContext, parameters: Iterable[Value]) -> list[str]:
+    """Return `gamma in weight` for each normalisation that is in the weight of a layer."""
+    found: list[str] = []
+    for claim in ctx.claims(value.name for value in parameters):
+        gamma = None if claim.fold is None else claim.fold.origins[0]
+        if gamma is not None and claim.fold is not None and not claim.fold.offset.any():  # not the bias
+            found.append(f"{gamma.base} in {claim.origins[0].base}")
+    return found
+
+
+def _roots(claim: Claim) -> list[str]:
+    """The initializers that a constant depends on. A weight does not depend on the shift that was folded."""
+    fold = claim.fold
+    gamma, shift = (None, None) if fold is None else (fold.origins[0], fold.origins[-1] if fold.offset.any() else None)
+    origins = (origin for origin in (*claim.origins[:1], gamma, shift) if origin is not None)
+    return list(dict.fromkeys(root for origin in origins for root in sorted(origin.roots())))
+
+
 class _Accounts:
     """Which parameters of the graph hold each initializer, or have it in their numbers."""
 
@@ -66,16 +85,10 @@ class _Accounts:
         self._folds: dict[str, list[str]] = {}
         self._bases: dict[str, str] = {}
         for claim in ctx.claims(parameters):
-            self._bases[claim.name] = claim.origins[0].base if claim.origins else claim.name
-            for origin in claim.origins:
-                self._note(self._holders, origin.roots(), claim.name)
-            for origin in () if claim.fold is None else claim.fold.origins:
-                self._note(self._folds, () if origin is None else origin.roots(), claim.name)
-
-    @staticmethod
-    def _note(found: dict[str, list[str]], roots: Iterable[str], name: str) -> None:
-        for root in roots:
-            found.setdefault(root, []).append(name)
+            base = claim.origins[0].base if claim.origins else claim.name
+            self._bases[claim.name] = base
+            for root in _roots(claim):
+                (self._holders if root == base else self._folds).setdefault(root, []).append(claim.name)
 
     def of(self, name: str, size: int) -> ParameterChoice:
         """What becomes of one initializer."""
@@ -84,13 +97,13 @@ class _Accounts:
             return known
         why = self._why(name) if known is None else known.why
         if name in self._holders:
-            return ParameterChoice(name, True, why, size, tuple(dict.fromkeys(self._holders[name])))
+            return ParameterChoice(name, True, why, size, tuple(self._holders[name]))
         if name in self._folds:
-            holders = tuple(dict.fromkeys(self._folds[name]))
+            holders = tuple(self._folds[name])
             return ParameterChoice(name, True, why, size, holders, self._bases[holders[0]])
         copy = self._ctx.model.copies.get(name)
         if copy is not None and copy.source in self._holders:
-            holders = tuple(dict.fromkeys(self._holders[copy.source]))
+            holders = tuple(self._holders[copy.source])
             return ParameterChoice(name, True, f"it follows from {copy.source}", size, holders, copy.source)
         if copy is not None:
             why = f"it follows from {copy.source}, which is not trained"

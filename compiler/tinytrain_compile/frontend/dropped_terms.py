@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tinytrain_compile.frontend.exporter_record import read_record
-from tinytrain_compile.frontend.exporter_remarks import REMEDY, SHOWN
+from tinytrain_compile.frontend.exporter_remarks import REMEDY, named
 from tinytrain_compile.frontend.model import OnnxModel
 
 _SMOOTHING = re.compile(r"\(%\w+, %\w+, [%\w]+, -?\d+, -?\d+, ([0-9.e-]+),?\)")
@@ -38,7 +38,6 @@ def dropped_terms(model: OnnxModel) -> list[str]:
         if node.op_type in _FINITE and lost and not node.input[0].startswith("add"):
             roots.append(node.output[0])
     if roots:
-        names = ", ".join(roots[:SHOWN]) + (f" and {len(roots) - SHOWN} more" if roots[SHOWN:] else "")
-        what = f"the exporter dropped a small number that was added before {names}"
+        what = f"the exporter dropped a small number that was added before {named(roots)}"
         found.append(f"{what}, so that its gradient may not be finite; export with {REMEDY}")
     return found

@@ -57,12 +57,12 @@ def notes_on(remarks: Mapping[str, Remark], choices: Mapping[str, ParameterChoic
     told = [(remark, choices[name]) for name, remark in remarks.items() if name in choices]
     told = [(remark, choice) for remark, choice in told if not choice.why.startswith("--")]
     made = [(remark, choice) for remark, choice in told if remark.kind == "made of parameters"]
-    instead = _named(f"{one.name} ({one.elements:,}{_of(remark.of)})" for remark, one in made if one.trained)
+    instead = named(f"{one.name} ({one.elements:,}{_of(remark.of)})" for remark, one in made if one.trained)
     lost = [
         one for remark, one in made if not one.trained and (remark.of or one.elements == 1 or one.why == OF_THE_LOSS)
     ]
     lost += [choice for remark, choice in told if remark.kind == "computed" and choice.why in (remark.why, OF_THE_LOSS)]
-    kept = _named(f"{choice.name} ({choice.elements:,})" for choice in lost)
+    kept = named(f"{choice.name} ({choice.elements:,})" for choice in lost)
     buffers = [choice.name for remark, choice in told if remark.kind == "may be a buffer" and choice.trained]
     found: list[str] = []
     if instead:
@@ -73,16 +73,17 @@ def notes_on(remarks: Mapping[str, Remark], choices: Mapping[str, ParameterChoic
         found.append(f"{what}; to change that, export with {REMEDY}")
     frozen = [choice for remark, choice in told if remark.kind == "parameter" and not choice.trained]
     if frozen:
-        names = _named(f"{choice.name} ({choice.elements:,}, {choice.why})" for choice in frozen)
+        names = named(f"{choice.name} ({choice.elements:,}, {choice.why})" for choice in frozen)
         way = "" if all(one.why == OF_THE_LOSS for one in frozen) else "; to train one, --trainable NAME"
         found.append(f"parameters of the module that are not trained: {names}{way}")
     if buffers:
         flags = " ".join(f"--frozen {name}" for name in buffers[:SHOWN])
-        found.append(f"trained, and perhaps a buffer of the module: {_named(buffers)} (if so, {flags})")
+        found.append(f"trained, and perhaps a buffer of the module: {named(buffers)} (if so, {flags})")
     return found
 
 
-def _named(names: Iterable[str]) -> str:
+def named(names: Iterable[str]) -> str:
+    """Return names behind commas; of a long list, how many more there are and where."""
     listed = list(names)
     more = f" and {len(listed) - SHOWN} more (in report.json)" if listed[SHOWN:] else ""
     return ", ".join(listed[:SHOWN]) + more

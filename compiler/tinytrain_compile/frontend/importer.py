@@ -25,14 +25,14 @@ from tinytrain_compile.frontend import (
     import_shape,
     import_slicing,
 )
-from tinytrain_compile.frontend.accounts import accounted
+from tinytrain_compile.frontend.accounts import accounted, folded_into
 from tinytrain_compile.frontend.annotate import annotated
 from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.dropped_terms import dropped_terms
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
-from tinytrain_compile.frontend.exporter_remarks import notes_on
+from tinytrain_compile.frontend.exporter_remarks import named, notes_on
 from tinytrain_compile.frontend.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import class_order, describe_loss
@@ -302,7 +302,7 @@ def _finish(
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
     if ctx.folded_norms:
-        ctx.notes.append(folding_note(ctx.folded_norms))
+        ctx.notes.append(f"{folding_note(ctx.folded_norms)}: {named(folded_into(ctx, parameters))}")
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=(*ctx.model.notes, *ctx.notes))
     graph = annotated(ctx, graph)
     check_graph(graph, infer)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import helper
@@ -19,6 +20,9 @@ _AXES_ARE_INPUTS = 18
 _ULPS = 4e-7
 """How far float32 results of one function may be apart, of themselves: a few units in the last place."""
 _MOST_AXES = 5
+
+Step = tuple[str, Mapping[str, Any], Array | None]
+"""An operator, its attributes, and a second input that is constant."""
 
 _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "Exp": np.exp,
@@ -39,7 +43,7 @@ class Form:
     moves: whether its elements are the weight's own; then `of` gives them.
     """
 
-    steps: tuple[tuple[str, Mapping[str, object], Array | None], ...]
+    steps: tuple[Step, ...]
     of: Callable[[Array], Array]
 
     def nodes(self, weight: str, tensor: str, name: Callable[[str], str]) -> tuple[list[OnnxNode], dict[str, Array]]:
@@ -123,7 +127,7 @@ def _lengths(array: Array, weight: Array, opset: int) -> Iterator[Form]:
             if _is_close(_length(wide, axes).reshape(-1), array.reshape(-1)):
                 given = np.array(axes, np.int64) if opset >= _AXES_ARE_INPUTS else None
                 attrs = {"keepdims": 1} | ({} if given is not None else {"axes": list(axes)})
-                reshape = ("Reshape", {}, np.array(array.shape, np.int64))
+                reshape: Step = ("Reshape", {}, np.array(array.shape, np.int64))
                 yield Form(
                     (("ReduceL2", attrs, given), reshape), _through(lambda x, a=axes: _length(x, a), array.shape)
                 )

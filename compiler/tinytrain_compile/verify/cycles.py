@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import CycleModel
-from tinytrain_compile.verify.tools import CROSS_CC, TOOL_TIMEOUT_S, first_line, run_program
+from tinytrain_compile.verify.tools import CROSS_CC, INSTALLED, TOOL_TIMEOUT_S, first_line, run_program
 
 MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")
 OBJDUMP = CROSS_CC.replace("gcc", "objdump")
@@ -67,7 +67,10 @@ def disassembly(image: Path) -> dict[int, Instruction]:
     if finished.exit_code != 0:
         raise CompileError("E0602", "--cycles", first_line(finished.output), "leave out --cycles")
     matches = (_LINE.match(line) for line in finished.output.splitlines())
-    return {int(m[1], 16): (m[2], m[3].strip()) for m in matches if m is not None}
+    code = {int(m[1], 16): (m[2], m[3].strip()) for m in matches if m is not None}
+    if not code:  # every instruction would count as one that does nothing
+        raise CompileError("E0602", "--cycles", f"{OBJDUMP} printed no instruction of {image.name}", INSTALLED)
+    return code
 
 
 def cycle_model(model: str, image: Path, step: Mapping[Block, int], infer: Mapping[Block, int]) -> CycleModel:
