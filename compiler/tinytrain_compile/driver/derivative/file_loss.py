@@ -81,6 +81,12 @@ class FileLoss:
             ends.append(float(np.dot(losses, point.shares)))
         return (ends[0] - ends[1]) / 2
 
+    def rise(self, point: Point, samples: Sequence[Sample], direction: Direction) -> float:
+        """Return L(p + d) - L(p): one evaluation, and less exact by what the slope changes on the way."""
+        moved = [{name: known[name] + step for name, step in direction.items()} for known in point.known]
+        ends = [self._loss(self._file.again(k, m), s) for k, m, s in zip(point.known, moved, samples, strict=True)]
+        return float(np.dot(ends, point.shares)) - point.loss
+
     def _feeds(self, sample: Sample) -> dict[str, Array]:
         """The sample as often as the file takes samples at once: they are the same, so that the first tells."""
         name = self._model.input_name

@@ -1,0 +1,284 @@
+"""The numpy reference of an int8 step as a step that is judged: which gradient its update shows.
+
+The forward and backward pass of a sample does not depend on the learning rate: it runs once. Only the nodes of the
+updates run again, at rates at which a number moves by many steps of its format: what the update rounds vanishes then.
+Every number counts by the largest rate that does not drive it to the end of its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.driver.derivative.judged import Part, optimizer_tensors, parts_of
+from tinytrain_compile.driver.derivative.optimizers import Step, implied
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.training import TrainingOptions
+
+FLOAT_RATE = 12
+"""Exponent of the learning rate of float32 parameters: what float32 rounds off a weight vanishes beside such an update."""
+FIRST, STRIDE, RUNS = 4, 5, 7
+"""Rates of integers are powers of two: the exponent of the first, the distance of the next, and how many at the most."""
+LEAST, MOST = -40, 60
+"""Exponents of rates: the update knows any float32."""
+FEW, MANY = 0.02, 0.5
+"""Shares of a tensor's numbers that reach the end of their range: so few that the rate was low enough, and so many that
+a higher one tells no more."""
+CLEAR = 1e-3
+"""Share of the energy of rounding at which a higher rate tells no more either."""
+LAST = 127
+"""Magnitude at which an int8 weight is at the end of its range."""
+
+State = Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The gradient of a part that updates show. known: where they tell it; noise: what rounding adds, in the mean."""
+
+    gradient: NDArray[np.float64]
+    known: NDArray[np.bool_]
+    noise: NDArray[np.float64]
+
+    def clear(self) -> bool:
+        """Tell whether rounding adds little to what moves."""
+        signal = float((self.gradient**2)[self.known].sum())
+        return 0 < signal >= float((self.noise**2)[self.known].sum()) / CLEAR
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Values of a forward and backward pass that update nodes read. losses: of the calls; samples: of an update."""
+
+    values: dict[str, Array]
+    losses: tuple[float, ...]
+    divisor: int | np.float32
+
+
+class _Search:
+    """Looks for rates that show all numbers of one part. joined: every number by the largest rate that tells it."""
+
+    def __init__(self, exponent: int) -> None:
+        self.exponent = self._least = self._most = exponent
+        self._low = self._high = False
+        self.joined: Shown
+
+    def add(self, shown: Shown) -> None:
+        """Take what an update at the rate `exponent` shows."""
+        count = max(shown.known.size, 1)
+        lost = 1 - float(shown.known.sum()) / count
+        if not hasattr(self, "joined"):
+            self.joined = shown
+        else:
+            first, last = (self.joined, shown) if self.exponent > self._most else (shown, self.joined)
+            pick = last.known
+            self.joined = Shown(
+                np.where(pick, last.gradient, first.gradient),
+                first.known | pick,
+                np.where(pick, last.noise, first.noise),
+            )
+        self._least, self._most = min(self._least, self.exponent), max(self._most, self.exponent)
+        self._low |= lost <= FEW
+        self._high |= lost >= MANY or self.joined.clear()
+
+    def goes_on(self) -> bool:
+        """Choose the next rate, unless those that were tried tell enough."""
+        if self._low and self._high:
+            return False
+        self.exponent = self._most + STRIDE if self._low else self._least - STRIDE
+        return LEAST <= self.exponent <= MOST
+
+
+class IntegerStep:
+    """One update of the reference, at its first numbers, with exponents that hold the errors of its own samples."""
+
+    def __init__(self, train: TrainGraph, model: ImportedModel, how: TrainingOptions) -> None:
+        self._how = how
+        self.train = replace(train, dropout=None)
+        self.parts = parts_of(train, model)
+        self._trainer = Trainer(self.train)
+        self._first = dict(self._trainer.state)
+        self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
+        self._together = train.batch > 1 and not train.in_place
+        self._moving = self._rate_nodes()
+
+    def unit(self, part: Part) -> IntegerUnit | None:
+        """Return what the integers of a parameter count; None if it is real."""
+        return self.train.trained[part.name].unit
+
+    def change(self) -> dict[str, Array]:
+        """Return, by part, how far the numbers that are stored are from the file's own."""
+        return {p.name: self.real(p, self._first) - p.source.in_graph(p.source.tensor.initial) for p in self.parts}
+
+    def real(self, part: Part, state: State) -> NDArray[np.float64]:
+        """Return a parameter of such a state in real numbers, in float64."""
+        numbers = np.asarray(state[part.name], np.float64).reshape(part.shape)
+        unit = self.unit(part)
+        if unit is None:
+            return numbers
+        if unit.fraction:
+            numbers = numbers + np.asarray(state[unit.fraction], np.float64).reshape(part.shape) / 256
+        return numbers * self._scale(part, unit)
+
+    # ---- passes -----------------------------------------------------------------------------------------------------
+
+    def run(self, x: Array, y: Array) -> Pass:
+        """Run forward and backward passes of these samples, as many as calls take."""
+        calls = list(zip(self._calls(x, self.train.graph.inputs[0].shape), self._calls(y, self.train.label.shape)))
+        exponents = [self._found(*call) for call in calls]
+        trainer = self._trainer
+        self._reset(
+            {name: max((found[name] for found in exponents), key=lambda e: int(e[0])) for name in self._exponents}
+        )
+        losses: list[float] = []
+        values: dict[str, Array] = {}
+        for call in calls:
+            values = trainer.gather(*call) if self._together else trainer.values(*call)
+            losses.append(float(self.train.terms.of_call(values[self.train.loss.name], call[1])))
+        if not self._together:
+            return Pass(values, tuple(losses), self.train.batch)
+        held = {**self.train.graph.constants, **trainer.state, **trainer.sums}
+        return Pass(held, tuple(losses), self._divisor(y, len(x)))
+
+    def _found(self, x: Array, y: Array) -> dict[str, Array]:
+        """The exponents that a call's own errors ask for."""
+        self._reset({})
+        self._trainer.exponents_known = False
+        self._trainer.values(x, y)
+        return {name: self._trainer.state[name] for name in self._exponents}
+
+    def _reset(self, exponents: State) -> None:
+        trainer = self._trainer
+        trainer.state, trainer.sums = {**self._first, **exponents}, trainer.zero_sums()
+        trainer.exponents_known = True
+        trainer.set_rate(1.0)
+        trainer.set_scalars(self.train.batch if self.train.in_place else 1)
+
+    def _calls(self, arrays: Array, shape: tuple[int, ...]) -> Array:
+        return arrays.reshape(-1, *shape)
+
+    def _divisor(self, y: Array, samples: int) -> int | np.float32:
+        """What the sum of these samples is divided by: how many they are, or what their labels weigh."""
+        weights = self.train.terms.weights
+        if self.train.weight_sum is None or weights is None:
+            return samples
+        total = np.float32(0.0)
+        for label in self._calls(y, self.train.label.shape):
+            total = weights.of(label, float(total))
+        return total
+
+    # ---- updates ----------------------------------------------------------------------------------------------------
+
+    def updated(self, found: Pass, exponent: int, parts: Sequence[Part] = (), state: State | None = None) -> State:
+        """Return the state after an update at the rate 2**exponent. parts: those that count (none: all)."""
+        trainer = self._trainer
+        trainer.set_rate(2.0**exponent)
+        trainer.set_scalars(found.divisor if self.train.terms.divisor != "one" else 1)
+        held = {**found.values, **(state or {})}
+        for value in (self.train.rate, self.train.inverse_count):
+            if value is not None:
+                held[value.name] = trainer.sums[value.name]
+        held[self.train.learning_rate.name] = trainer.state[self.train.learning_rate.name]
+        after = dict(self._first if state is None else state)
+        names = {part.name for part in parts}
+        for node in self._moving:
+            if names and names.isdisjoint(self._moving[node]):
+                continue
+            for value in node.inputs:
+                if value.name not in held:
+                    held[value.name] = held[trainer.owner(value.name) or value.name]
+            held |= trainer.run_nodes((node,), {value.name: held[value.name] for value in node.inputs})
+            after |= {
+                owner: held[value.name]
+                for value in node.outputs
+                if (owner := trainer.owner(value.name)) is not None and owner in after
+            }
+        return after
+
+    def _rate_nodes(self) -> dict[Node, frozenset[str]]:
+        """The nodes that depend on the rate, in their order, with the parts that depend on each."""
+        graph, names = self.train.graph, {self.train.learning_rate.name}
+        names |= {self.train.rate.name} if self.train.rate is not None else set[str]()
+        chosen: list[Node] = []
+        for node in graph.nodes:
+            own = node.phase == "apply" if self._together else any(value.name in names for value in node.inputs)
+            if own and (node.phase == "apply" or node.phase == "step"):
+                names.update(value.name for value in node.outputs)
+                chosen.append(node)
+        if not self._together:
+            before = [n for n in graph.nodes if n.phase == "apply" and n not in chosen]
+            chosen += [n for n in before if any(v.name in names for v in n.inputs)]
+        needed = {part.name: self._behind(chosen, part) for part in self.parts}
+        return {node: frozenset(name for name, nodes in needed.items() if node.name in nodes) for node in chosen}
+
+    def _behind(self, nodes: Sequence[Node], part: Part) -> set[str]:
+        """Names of those that a part's numbers after the update depend on, also by the state that they overwrite."""
+        unit = self.unit(part)
+        owned = {part.name} if unit is None else {part.name, unit.fraction, unit.shift}
+        found, wanted = set[str](), set[str]()
+        for node in reversed(nodes):
+            outputs = {value.name for value in node.outputs}
+            if outputs & wanted or any(self._trainer.owner(name) in owned for name in outputs):
+                found.add(node.name)
+                wanted.update(value.name for value in node.inputs)
+        return found
+
+    # ---- gradients --------------------------------------------------------------------------------------------------
+
+    def gradients(self, found: Pass) -> dict[str, Shown]:
+        """Return the gradient of each part that updates show."""
+        searches = {part.name: _Search(FLOAT_RATE if self.unit(part) is None else FIRST) for part in self.parts}
+        left = list(self.parts)
+        for _ in range(RUNS):
+            for exponent in sorted({searches[part.name].exponent for part in left}):
+                here = [part for part in left if searches[part.name].exponent == exponent]
+                after = self.updated(found, exponent, here)
+                for part in here:
+                    searches[part.name].add(self._shown(part, after, exponent))
+            left = [part for part in left if self.unit(part) is not None and searches[part.name].goes_on()]
+            if not left:
+                break
+        return {part.name: searches[part.name].joined for part in self.parts}
+
+    def _shown(self, part: Part, after: State, exponent: int) -> Shown:
+        unit, rate = self.unit(part), 2.0**exponent / (self.train.batch if self._divided else 1)
+        own = np.broadcast_to(part.factor() != 0, part.shape)
+        if unit is None:
+            old, new = (optimizer_tensors(part, state, self._how.optimizer) for state in (self._first, after))
+            gradient = implied(self._how, Step(rate, self._how.steps_before), old, new)
+            return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape))
+        moved = self.real(part, self._first) - self.real(part, after)
+        scale = np.broadcast_to(self._scale(part, unit), part.shape)
+        integers = np.asarray(after[part.name]).reshape(part.shape)
+        last = LAST if integers.dtype == np.int8 else 2**31 - 1
+        known = own & (np.abs(integers.astype(np.int64)) < last)
+        if unit.shift:
+            known &= ~self._rescaled(part, unit, after)
+        step = 1 / 512 if unit.fraction else 0.4 if integers.dtype == np.int8 else 0.3
+        return Shown(np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0))
+
+    @property
+    def _divided(self) -> bool:
+        """Whether one call is an update at a part of the rate."""
+        return self.train.in_place and self.train.terms.divisor != "one"
+
+    def _rescaled(self, part: Part, unit: IntegerUnit, after: State) -> NDArray[np.bool_]:
+        """Where a channel has got another scale, since one of its numbers was at the end."""
+        doubled = np.asarray(after[unit.shift]) != np.asarray(self._first[unit.shift])
+        made = np.zeros(part.shape, np.bool_)
+        made[doubled[list(unit.channels)]] = True
+        return made
+
+    def _scale(self, part: Part, unit: IntegerUnit) -> NDArray[np.float64]:
+        scale = np.asarray(unit.scale, np.float64)
+        piece = self.train.trained[part.name].piece
+        if piece is not None and piece.axis == "out" and scale.size > part.shape[0]:
+            scale = scale[list(piece.channels)]
+        return scale.reshape(-1, *[1] * (len(part.shape) - 1)) if scale.size > 1 else scale.reshape(())
