@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.driver.derivative.judged import Part, optimizer_tensors, parts_of
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel
@@ -55,9 +55,10 @@ class Shown:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Values of a forward and backward pass that update nodes read. losses: of the calls; samples: of an update."""
+    """Forward and backward passes of an update. values: what update nodes read; calls: all values of each call."""
 
-    values: dict[str, Array]
+    values: Mapping[str, Array]
+    calls: tuple[Mapping[str, Array], ...]
     losses: tuple[float, ...]
     divisor: int | np.float32
 
@@ -102,7 +103,8 @@ class IntegerStep:
     def __init__(self, train: TrainGraph, model: ImportedModel, how: TrainingOptions) -> None:
         self._how = how
         self.train = replace(train, dropout=None)
-        self.parts = parts_of(train, model)
+        self.judged = JudgedStep(train, model)
+        self.parts = self.judged.parts
         self._trainer = Trainer(self.train)
         self._first = dict(self._trainer.state)
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
@@ -137,15 +139,13 @@ class IntegerStep:
         self._reset(
             {name: max((found[name] for found in exponents), key=lambda e: int(e[0])) for name in self._exponents}
         )
-        losses: list[float] = []
-        values: dict[str, Array] = {}
-        for call in calls:
-            values = trainer.gather(*call) if self._together else trainer.values(*call)
-            losses.append(float(self.train.terms.of_call(values[self.train.loss.name], call[1])))
+        values = tuple(trainer.gather(*call) if self._together else trainer.values(*call) for call in calls)
+        found = zip(values, calls, strict=True)
+        losses = tuple(float(self.train.terms.of_call(v[self.train.loss.name], y)) for v, (_, y) in found)
         if not self._together:
-            return Pass(values, tuple(losses), self.train.batch)
+            return Pass(values[0], values, losses, self.train.batch)
         held = {**self.train.graph.constants, **trainer.state, **trainer.sums}
-        return Pass(held, tuple(losses), self._divisor(y, len(x)))
+        return Pass(held, values, losses, self._divisor(y, len(x)))
 
     def _found(self, x: Array, y: Array) -> dict[str, Array]:
         """The exponents that a call's own errors ask for."""
@@ -251,7 +251,7 @@ class IntegerStep:
         unit, rate = self.unit(part), 2.0**exponent / (self.train.batch if self._divided else 1)
         own = np.broadcast_to(part.factor() != 0, part.shape)
         if unit is None:
-            old, new = (optimizer_tensors(part, state, self._how.optimizer) for state in (self._first, after))
+            old, new = (self.judged.tensors(part, state, self._how.optimizer) for state in (self._first, after))
             gradient = implied(self._how, Step(rate, self._how.steps_before), old, new)
             return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape))
         moved = self.real(part, self._first) - self.real(part, after)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
 from tinytrain_compile.driver.derivative.integer_step import IntegerStep, Shown
-from tinytrain_compile.driver.derivative.judged import Part, in_file, norm
-from tinytrain_compile.driver.derivative.samples import JudgedSamples
+from tinytrain_compile.driver.derivative.judged import Part, norm
+from tinytrain_compile.driver.derivative.samples import JudgedSamples, RoundedValues
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
-from tinytrain_compile.frontend import FileFunction
+from tinytrain_compile.frontend import FileFunction, Rounded
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -30,6 +30,8 @@ SMALL = 1e-5
 """Length of a step, of a tensor's own: in float64 a one-sided difference is exact to 1e-4 there."""
 LEAST_SIZE = 1e-3
 """Root mean square that a tensor of zeros is taken to have in that."""
+import os
+FORCE=not os.environ.get("NOFORCE")
 DIRECTIONS = 3
 """Random directions for the tensors of a layer together, on each sample."""
 
@@ -71,7 +73,9 @@ class Integers:
         self._how = training_options(options, model, train.batch)
         self.step = IntegerStep(train, model, self._how)
         self._samples = JudgedSamples(model, train, samples, self._loss)
-        moved = in_file(self.step.parts, self.step.change(), file.constants)
+        self._rounded = RoundedValues(model, train)
+        self._stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in node.inputs[:1]}
+        moved = self.step.judged.in_file(self.step.change(), file.constants)
         self._start = {name: file.constants[name] + step for name, step in moved.items()}
         self.found = {part.name: Compared(part) for part in self.step.parts}
         self.losses: list[tuple[float, float]] = []
@@ -86,7 +90,8 @@ class Integers:
         t1 = time.process_time()
         shown = self.step.gradients(found)
         t2 = time.process_time()
-        point = self._loss.at(batch.samples, self._start)
+        rounded = [self._without_ends(self._rounded.of(found.calls[c], place)) for c, place in batch.places()]
+        point = self._loss.near(batch.samples, self._start, rounded if FORCE else [{} for _ in rounded])
         self.losses.append((float(np.mean(found.losses)), point.loss))
         lengths = {name: norm((one.gradient * one.known,)) for name, one in shown.items()}
         for group in self._layers(parts):
@@ -97,6 +102,10 @@ class Integers:
         t3 = time.process_time()
         for name, seconds in (("pass", t1 - t0), ("updates", t2 - t1), ("file", t3 - t2)):
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def _without_ends(self, rounded: Mapping[str, Rounded]) -> dict[str, Rounded]:
+        """Without tensors that the file stores in a format: they may lie beyond its range, and then have no slope."""
+        return {name: array for name, array in rounded.items() if name not in self._stored}
 
     def _along(self, part: Part, point: Point, samples: Sequence[Sample], shown: Shown) -> None:
         row, gradient = self.found[part.name], shown.gradient * shown.known
@@ -137,7 +146,7 @@ class Integers:
 
     def _rise(self, point: Point, samples: Sequence[Sample], steps: Mapping[str, Array]) -> float:
         """How the loss of the file changes by a step of parameters."""
-        return self._loss.rise(point, samples, in_file(self.step.parts, steps, point.known[0]))
+        return self._loss.rise(point, samples, self.step.judged.in_file(steps, point.known[0]))
 
     def _size(self, part: Part, point: Point) -> float:
         """The norm of a parameter, as the file's numbers have it."""
