@@ -33,6 +33,8 @@ FEW, MANY = 0.02, 0.5
 a higher one tells no more."""
 CLEAR = 1e-3
 """Share of the energy of rounding at which a higher rate tells no more either."""
+LATER = 3
+"""Updates of which the last shows the whole history: a first velocity may be cut off (docs/int8.md)."""
 LAST = 127
 """Magnitude at which an int8 weight is at the end of its range."""
 
@@ -47,9 +49,14 @@ class Shown:
     known: NDArray[np.bool_]
     noise: NDArray[np.float64]
 
+    @property
+    def square(self) -> float:
+        """Return the squared norm of what is known."""
+        return float((self.gradient**2)[self.known].sum())
+
     def clear(self) -> bool:
         """Tell whether rounding adds little to what moves."""
-        signal = float((self.gradient**2)[self.known].sum())
+        signal = self.square
         return 0 < signal >= float((self.noise**2)[self.known].sum()) / CLEAR
 
 
@@ -64,11 +71,15 @@ class Pass:
 
 
 class _Search:
-    """Looks for rates that show all numbers of one part. joined: every number by the largest rate that tells it."""
+    """Looks for rates that show all numbers of one part. joined: every number by the largest rate that tells it.
+
+    base: the largest rate at which few are lost.
+    """
 
     def __init__(self, exponent: int) -> None:
         self.exponent = self._least = self._most = exponent
         self._low = self._high = False
+        self.base = exponent
         self.joined: Shown
 
     def add(self, shown: Shown) -> None:
@@ -86,7 +97,8 @@ class _Search:
                 np.where(pick, last.noise, first.noise),
             )
         self._least, self._most = min(self._least, self.exponent), max(self._most, self.exponent)
-        self._low |= lost <= FEW
+        if lost <= FEW:
+            self._low, self.base = True, max(self.base, self.exponent) if self._low else self.exponent
         self._high |= lost >= MANY or self.joined.clear()
 
     def goes_on(self) -> bool:
@@ -110,6 +122,7 @@ class IntegerStep:
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
         self._together = train.batch > 1 and not train.in_place
         self._moving = self._rate_nodes()
+        self._bases: dict[str, int] = {}
 
     def unit(self, part: Part) -> IntegerUnit | None:
         """Return what the integers of a parameter count; None if it is real."""
@@ -131,28 +144,35 @@ class IntegerStep:
 
     # ---- passes -----------------------------------------------------------------------------------------------------
 
-    def run(self, x: Array, y: Array) -> Pass:
-        """Run forward and backward passes of these samples, as many as calls take."""
-        calls = list(zip(self._calls(x, self.train.graph.inputs[0].shape), self._calls(y, self.train.label.shape)))
-        exponents = [self._found(*call) for call in calls]
-        trainer = self._trainer
-        self._reset(
-            {name: max((found[name] for found in exponents), key=lambda e: int(e[0])) for name in self._exponents}
-        )
-        values = tuple(trainer.gather(*call) if self._together else trainer.values(*call) for call in calls)
+    def run(self, x: Array, y: Array, coarser: int = 0) -> Pass:
+        """Run forward and backward passes of these samples, as many as calls take.
+
+        coarser: bits that errors have less than they would have; below 0 more, and large ones are cut off.
+        """
+        shapes = self.train.graph.inputs[0].shape, self.train.label.shape
+        calls = list(zip(x.reshape(-1, *shapes[0]), y.reshape(-1, *shapes[1]), strict=True))
+        first = tuple(self._found(*call) for call in calls)
+        values = first if len(calls) == 1 and not coarser and not self._together else self._again(calls, first, coarser)
         found = zip(values, calls, strict=True)
         losses = tuple(float(self.train.terms.of_call(v[self.train.loss.name], y)) for v, (_, y) in found)
         if not self._together:
             return Pass(values[0], values, losses, self.train.batch)
-        held = {**self.train.graph.constants, **trainer.state, **trainer.sums}
+        held = {**self.train.graph.constants, **self._trainer.state, **self._trainer.sums}
         return Pass(held, values, losses, self._divisor(y, len(x)))
 
     def _found(self, x: Array, y: Array) -> dict[str, Array]:
-        """The exponents that a call's own errors ask for."""
+        """All values of a call, with the exponents that its own errors ask for."""
         self._reset({})
         self._trainer.exponents_known = False
-        self._trainer.values(x, y)
-        return {name: self._trainer.state[name] for name in self._exponents}
+        return self._trainer.values(x, y)
+
+    def _again(
+        self, calls: Sequence[tuple[Array, Array]], first: Sequence[State], coarser: int
+    ) -> tuple[dict[str, Array], ...]:
+        """The same calls with exponents that hold the errors of all of them."""
+        highest = {name: max(int(values[name][0]) for values in first) + coarser for name in self._exponents}
+        self._reset({name: np.asarray([p, 0], np.int32) for name, p in highest.items()})
+        return tuple(self._trainer.gather(*c) if self._together else self._trainer.values(*c) for c in calls)
 
     def _reset(self, exponents: State) -> None:
         trainer = self._trainer
@@ -161,16 +181,13 @@ class IntegerStep:
         trainer.set_rate(1.0)
         trainer.set_scalars(self.train.batch if self.train.in_place else 1)
 
-    def _calls(self, arrays: Array, shape: tuple[int, ...]) -> Array:
-        return arrays.reshape(-1, *shape)
-
     def _divisor(self, y: Array, samples: int) -> int | np.float32:
         """What the sum of these samples is divided by: how many they are, or what their labels weigh."""
         weights = self.train.terms.weights
         if self.train.weight_sum is None or weights is None:
             return samples
         total = np.float32(0.0)
-        for label in self._calls(y, self.train.label.shape):
+        for label in y.reshape(-1, *self.train.label.shape):
             total = weights.of(label, float(total))
         return total
 
@@ -232,10 +249,10 @@ class IntegerStep:
 
     # ---- gradients --------------------------------------------------------------------------------------------------
 
-    def gradients(self, found: Pass) -> dict[str, Shown]:
-        """Return the gradient of each part that updates show."""
-        searches = {part.name: _Search(FLOAT_RATE if self.unit(part) is None else FIRST) for part in self.parts}
-        left = list(self.parts)
+    def gradients(self, found: Pass, parts: Sequence[Part]) -> dict[str, Shown]:
+        """Return the gradient of each of these parts that updates show."""
+        searches = {part.name: _Search(FLOAT_RATE if self.unit(part) is None else FIRST) for part in parts}
+        left = list(parts)
         for _ in range(RUNS):
             for exponent in sorted({searches[part.name].exponent for part in left}):
                 here = [part for part in left if searches[part.name].exponent == exponent]
@@ -245,14 +262,30 @@ class IntegerStep:
             left = [part for part in left if self.unit(part) is not None and searches[part.name].goes_on()]
             if not left:
                 break
-        return {part.name: searches[part.name].joined for part in self.parts}
+        self._bases |= {part.name: searches[part.name].base for part in parts}
+        return {part.name: searches[part.name].joined for part in parts}
 
-    def _shown(self, part: Part, after: State, exponent: int) -> Shown:
+    def later(self, found: Pass) -> list[dict[str, Shown]]:
+        """Return what three updates by the same gradient show, each from the first numbers: history alone goes on."""
+        state, made = self._first, list[dict[str, Shown]]()
+        for number in range(LATER):
+            one: dict[str, Shown] = {}
+            for part in self.parts:
+                exponent = self._bases[part.name]
+                after = self.updated(found, exponent, (part,), state)
+                one[part.name] = self._shown(part, after, exponent, state, number)
+            made.append(one)
+            after = self.updated(found, LEAST, (), state)
+            kept = (*self._exponents, *(part.name for part in self.parts))
+            state = {**after, **{name: self._first[name] for name in kept}}
+        return made
+
+    def _shown(self, part: Part, after: State, exponent: int, before: State | None = None, number: int = 0) -> Shown:
         unit, rate = self.unit(part), 2.0**exponent / (self.train.batch if self._divided else 1)
         own = np.broadcast_to(part.factor() != 0, part.shape)
         if unit is None:
-            old, new = (self.judged.tensors(part, state, self._how.optimizer) for state in (self._first, after))
-            gradient = implied(self._how, Step(rate, self._how.steps_before), old, new)
+            old, new = (self.judged.tensors(part, state, self._how.optimizer) for state in (before or self._first, after))
+            gradient = implied(self._how, Step(rate, self._how.steps_before + number), old, new)
             return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape))
         moved = self.real(part, self._first) - self.real(part, after)
         scale = np.broadcast_to(self._scale(part, unit), part.shape)

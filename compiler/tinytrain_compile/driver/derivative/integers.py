@@ -1,173 +1,167 @@
-"""The comparison in integers: the gradient that int8 updates show, against the slopes of the model file in float64.
+"""The comparison in integers: slope and distance of the gradients of both sides, tensor by tensor.
 
-Forward pass, errors and updates round, so the two are never equal. Two figures tell a fault from rounding, for each
-trained tensor: how long the file's derivative is along the gradient of the update (1 if they are equal, 0.5 if the
-update is twice too large, -1 if its sign is wrong), and how much of it lies in other directions (a part that the update
-lacks). The file is evaluated without its formats, as real numbers that saturate.
+Every tensor is judged on one batch. What disagrees is judged on further ones, by itself, and then what the rounding of
+errors adds to its gradient is measured: by a backward pass whose errors have a bit less. A tensor whose gradient is
+mostly rounding is not judged, and the report lists it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
-from tinytrain_compile.driver.derivative.integer_step import IntegerStep, Shown
-from tinytrain_compile.driver.derivative.judged import Part, norm
-from tinytrain_compile.driver.derivative.samples import JudgedSamples, RoundedValues
+from tinytrain_compile.driver.derivative.integer_rule import check_later
+from tinytrain_compile.driver.derivative.integer_slopes import Compared, IntegerSlopes
+from tinytrain_compile.driver.derivative.judged import Part
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
-from tinytrain_compile.frontend import FileFunction, Rounded
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import FileFunction
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ir.summary import DerivativeAgreement
 
-SMALL = 1e-5
-"""Length of a step, of a tensor's own: in float64 a one-sided difference is exact to 1e-4 there."""
-LEAST_SIZE = 1e-3
-"""Root mean square that a tensor of zeros is taken to have in that."""
-import os
-FORCE=not os.environ.get("NOFORCE")
-DIRECTIONS = 3
-"""Random directions for the tensors of a layer together, on each sample."""
-
-
-@dataclass(eq=False)
-class Compared:
-    """What was found of one tensor. ours: squared norms of its gradients; along: their products with the file's.
-
-    others: squared differences along random directions of its layer, of the gradients' norms; sizes: see Integers.
-    """
-
-    part: Part
-    ours: list[float] = field(default_factory=list[float])
-    along: list[float] = field(default_factory=list[float])
-    others: list[float] = field(default_factory=list[float])
-    noise: list[float] = field(default_factory=list[float])
-    size: float = 0.0
-
-    @property
-    def length(self) -> float:
-        """Return how long the file's derivative is along the update's, of the latter."""
-        total = sum(self.ours)
-        return sum(self.along) / total if total > 0 else 0.0
-
-    @property
-    def apart(self) -> float:
-        """Return the mean squared difference, of the update's gradient."""
-        return float(np.mean(self.others)) if self.others else 0.0
+SHORTEST, LONGEST = 0.75, 1.3
+"""Of the file's derivative along the gradient of an update, of the latter's length."""
+APART = 0.25
+"""Largest squared distance of the two, of the update's gradient squared."""
+LOOSE = 0.4, 2.5
+"""The same lengths for a low-rank copy, whose gradient is an approximation."""
+ALLOWED = 3.0
+"""Times what rounding adds to a gradient, squared: further off than these bounds."""
+NOISY = 0.1
+"""A tensor with more rounding than that in its gradient, squared, is not judged if it disagrees."""
+MORE = 3
+"""Further batches on which a tensor that disagrees is judged."""
+WEAKEST = 1e-3
+"""A tensor without a gradient is right if the file's is below this share of the strongest."""
+LOSS = 2e-3
+"""Largest difference of the losses, times max(1, |loss|): at the same rounded outputs."""
+CLOSENESS = "by slope"
 
 
-class Integers:
-    """Compares tensors on one batch after the other."""
+def check_integers(
+    file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
+) -> DerivativeAgreement:
+    """Judge a training step in integers; E0607 with the tensor that differs."""
+    return _Check(file, model, train, samples, options).run()
 
+
+class _Check:
     def __init__(
         self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
     ) -> None:
-        self._file = file
-        self._loss = FileLoss(file, model, options.loss)
+        self._start = time.process_time()
+        self._file, self._train = file, train
         self._how = training_options(options, model, train.batch)
-        self.step = IntegerStep(train, model, self._how)
-        self._samples = JudgedSamples(model, train, samples, self._loss)
-        self._rounded = RoundedValues(model, train)
-        self._stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in node.inputs[:1]}
-        moved = self.step.judged.in_file(self.step.change(), file.constants)
-        self._start = {name: file.constants[name] + step for name, step in moved.items()}
-        self.found = {part.name: Compared(part) for part in self.step.parts}
-        self.losses: list[tuple[float, float]] = []
-        self.seconds: dict[str, float] = {}
-        self._rng = np.random.default_rng(len(self.found))
+        self.slopes = IntegerSlopes(file, model, train, samples, self._how)
+        self._step = self.slopes.step
 
-    def compare(self, number: int, parts: Sequence[Part]) -> None:
-        """Compare these tensors on the batch of this number."""
-        t0 = time.process_time()
-        batch = self._samples.batch(number)
-        found = self.step.run(batch.x, batch.y)
-        t1 = time.process_time()
-        shown = self.step.gradients(found)
-        t2 = time.process_time()
-        rounded = [self._without_ends(self._rounded.of(found.calls[c], place)) for c, place in batch.places()]
-        point = self._loss.near(batch.samples, self._start, rounded if FORCE else [{} for _ in rounded])
-        self.losses.append((float(np.mean(found.losses)), point.loss))
-        lengths = {name: norm((one.gradient * one.known,)) for name, one in shown.items()}
-        for group in self._layers(parts):
-            for part in group:
-                self._along(part, point, batch.samples, shown[part.name])
-            for _ in range(DIRECTIONS):
-                self._apart(group, point, batch.samples, shown, lengths)
-        t3 = time.process_time()
-        for name, seconds in (("pass", t1 - t0), ("updates", t2 - t1), ("file", t3 - t2)):
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+    def run(self) -> DerivativeAgreement:
+        """Judge all tensors on one batch, and what disagrees on further ones."""
+        if not self.slopes.batches:
+            return self._agreed((), ("no label of these samples counts",))
+        suspects = self._first()
+        unjudged: list[str] = []
+        if suspects:
+            for number in range(MORE + 1):
+                self._again(suspects, number)
+            wrong = [row for row in suspects if not self._excused(row)]
+            if wrong:
+                raise self._differs(wrong)
+            noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
+            unjudged = [f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy]
+        return self._agreed(unjudged)
 
-    def _without_ends(self, rounded: Mapping[str, Rounded]) -> dict[str, Rounded]:
-        """Without tensors that the file stores in a format: they may lie beyond its range, and then have no slope."""
-        return {name: array for name, array in rounded.items() if name not in self._stored}
+    def _first(self) -> list[Compared]:
+        """Judge all tensors on the first batch; those that disagree."""
+        batch, found, point = self.slopes.run(0)
+        self._compare_losses(found.losses, point.losses, point.loss)
+        shown = self._step.gradients(found, self._step.parts)
+        check_later(self._step, found, shown, self._how)
+        self.slopes.compare(batch, point, shown, self.slopes.groups)
+        return [row for row in self.slopes.found.values() if not self._agrees(row)]
 
-    def _along(self, part: Part, point: Point, samples: Sequence[Sample], shown: Shown) -> None:
-        row, gradient = self.found[part.name], shown.gradient * shown.known
-        length, own = norm((gradient,)), self._size(part, point)
-        row.size = max(row.size, length * own)
-        row.ours.append(length**2)
-        row.noise.append(norm((shown.noise * shown.known,)) ** 2)
-        if not length:
-            row.along.append(0.0)
+    def _again(self, suspects: Sequence[Compared], number: int) -> None:
+        """Compare them on a further batch, each by itself, and measure the rounding."""
+        parts = [row.part for row in suspects]
+        whole = self._how.clip_norm is not None and self._how.sums
+        batch, found, point = self.slopes.run(number)
+        shown = self._step.gradients(found, self._step.parts if whole else parts)
+        if number == 0:
+            for row in suspects:  # what was found along directions of the whole layer
+                for kept in (row.ours, row.along, row.apart, row.file):
+                    kept.clear()
+        self.slopes.compare(batch, point, shown, self.slopes.groups if whole else [[part] for part in parts])
+        self.slopes.rounding(batch, shown, parts)
+
+    def _agrees(self, row: Compared) -> bool:
+        """Tell whether a tensor is within the bounds, and what rounding adds to them."""
+        more = ALLOWED * row.noise
+        if not sum(row.ours):
+            strongest = max(other.strength for other in self.slopes.found.values())
+            return max(row.file, default=0.0) * row.size <= WEAKEST * strongest
+        if row.part in self._step.judged.approximate:
+            return LOOSE[0] - more <= row.length <= LOOSE[1] + more
+        return SHORTEST - more <= row.length <= LONGEST + more and row.distance <= APART + more
+
+    def _excused(self, row: Compared) -> bool:
+        """Tell whether a tensor agrees on several batches, or has too little but rounding to be judged."""
+        return self._agrees(row) or (row.noise > NOISY if sum(row.ours) else sum(row.finer) > 0)
+
+    def _why(self, row: Compared) -> str:
+        if not sum(row.ours):
+            return "whose gradient is less than one step of an int8 error"
+        return f"whose gradient is {min(row.noise, 1.0):.0%} rounding of int8 errors (squared)"
+
+    def _differs(self, rows: Sequence[Compared]) -> CompileError:
+        """Return E0607; the tensor that is furthest off has the word."""
+
+        def off(row: Compared) -> float:
+            return max(abs(row.length - 1), row.distance / 4 if row.part not in self._step.judged.approximate else 0)
+
+        first = max(rows, key=off)
+        others = f", and {len(rows) - 1} more tensors" if len(rows) > 1 else ""
+        slope = first.length
+        if not sum(first.ours):
+            what = f"the update leaves it as it is; by the model file its gradient is {max(first.file):.3g}{others}"
+        else:
+            what = (
+                f"along the gradient of the int8 update the loss of the model file changes {slope:.2f} times as much as "
+                f"by that gradient; the squared distance of both is {first.distance:.2f} (expected {SHORTEST} to "
+                f"{LONGEST}, and at most {APART}){others}"
+            )
+        return CompileError("E0607", f"tensor {first.part.origin}", what, "please report this; see --explain E0607")
+
+    def _compare_losses(self, ours: Sequence[float], each: Sequence[float], theirs: float) -> None:
+        """The loss of the first call against the file's at the same outputs."""
+        expected = each[0] if self._train.micro_batch == 1 else theirs
+        if self._train.micro_batch > 1 and len(ours) > 1:
             return
-        scale = SMALL * own / length
-        rise = self._rise(point, samples, {part.name: gradient * scale})
-        row.along.append(rise / scale)
+        if not abs(ours[0] - expected) <= LOSS * max(1.0, abs(expected)):
+            what = f"{expected:.6g} by the model file, {ours[0]:.6g} in the training step"
+            raise CompileError("E0607", "loss of call 1", what, "please report this; see --explain E0607")
 
-    def _apart(
-        self,
-        group: Sequence[Part],
-        point: Point,
-        samples: Sequence[Sample],
-        shown: Mapping[str, Shown],
-        lengths: Mapping[str, float],
-    ) -> None:
-        """The difference along one random direction, in which all tensors of a layer count alike."""
-        counted = [part for part in group if lengths[part.name]]
-        if not counted:
-            return
-        steps: dict[str, Array] = {}
-        reach = SMALL * min(lengths[p.name] * self._size(p, point) / np.sqrt(p.source.places.size) for p in counted)
-        ours = 0.0
-        for part in counted:
-            one = shown[part.name]
-            signs = np.where(one.known, self._rng.integers(0, 2, part.shape) * 2.0 - 1.0, 0)
-            steps[part.name] = signs * (reach / lengths[part.name])
-            ours += float((one.gradient * steps[part.name]).sum())
-        theirs = self._rise(point, samples, steps)
-        for part in counted:
-            self.found[part.name].others.append(((theirs - ours) / reach) ** 2)
+    def _agreed(self, unjudged: Sequence[str], whole: Sequence[str] = ()) -> DerivativeAgreement:
+        parts, left = self._step.parts, len(unjudged) if not whole else len(self._step.parts)
+        rows = self.slopes.found.values()
+        worst = max((max(abs(row.length - 1), row.distance) for row in rows if sum(row.ours)), default=0.0)
+        said = (*whole, *unjudged, *self._left())
+        seconds = time.process_time() - self._start
+        return DerivativeAgreement(
+            len(parts) - left, left, None if whole else worst, CLOSENESS, self._file.work, said, seconds
+        )
 
-    def _rise(self, point: Point, samples: Sequence[Sample], steps: Mapping[str, Array]) -> float:
-        """How the loss of the file changes by a step of parameters."""
-        return self._loss.rise(point, samples, self.step.judged.in_file(steps, point.known[0]))
-
-    def _size(self, part: Part, point: Point) -> float:
-        """The norm of a parameter, as the file's numbers have it."""
-        numbers = point.known[0][part.origin].reshape(-1)[part.source.places.reshape(-1)]
-        factor = np.abs(np.broadcast_to(part.factor(), part.shape)).reshape(-1)
-        return max(norm((numbers * factor,)), LEAST_SIZE * float(np.sqrt(numbers.size)))
-
-    def _layers(self, parts: Sequence[Part]) -> list[list[Part]]:
-        """Parts by the node of the file that reads them: behind it the same is evaluated again."""
-        groups: dict[str, list[Part]] = {}
-        for part in parts:
-            groups.setdefault(self._reader(part.origin), []).append(part)
-        return list(groups.values())
-
-    def _reader(self, name: str) -> str:
-        while True:
-            readers = [node for node in self._file.nodes if name in node.inputs]
-            if len(readers) != 1 or readers[0].op not in _FORMS:
-                return readers[0].outputs[0] if readers else name
-            name = readers[0].outputs[0]
+    def _left(self) -> Iterator[str]:
+        """What is judged less sharply, or not at all."""
+        for part in self._step.judged.approximate:
+            yield f"judged loosely: {part.origin}, whose gradient is of a low-rank copy"
+        if self._train.dropout is not None:
+            yield "dropout: judged with nothing dropped"
+        if self._how.clip_norm is not None and self._how.clip_per == "layer":
+            yield "--clip-per layer: the direction of each gradient is judged, not what its layer's norm scales it by"
 
 
-_FORMS = ("Cast", "DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-"""Operators that an exporter writes between a weight and its layer."""
+__all__ = ["check_integers"]

@@ -16,6 +16,7 @@ from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.quantize import storage_clamps
 
 MOST = 2
@@ -45,6 +46,11 @@ class JudgedSamples:
         self._values = ImportedValues(model, train, model.graph)
         given = [self._sample(index) for index in range(len(samples.x))]
         self._known = [(index, sample) for index, sample in enumerate(given) if loss.counts(sample)]
+
+    @property
+    def batches(self) -> int:
+        """Return how many batches of different samples there are."""
+        return len(self._known)
 
     def batch(self, number: int) -> Batch:
         """Return the samples of one update: two different ones at the most."""
@@ -77,8 +83,13 @@ class RoundedValues:
     def __init__(self, model: ImportedModel, train: TrainGraph) -> None:
         self._model, self._train = model, train
         self._clamped = storage_clamps(model.graph)
-        clips = ((node.outputs[0].name, node.attrs) for node in model.graph.nodes)
-        self._bounds = {name: (attrs.low, attrs.high) for name, attrs in clips if isinstance(attrs, ClipAttrs)}
+        self._bounds: dict[str, tuple[float, float]] = {}
+        for node in model.graph.nodes:
+            known = self._bounds.get(node.inputs[0].name) if has_trait(node.op, "moves_data") else None
+            if isinstance(node.attrs, ClipAttrs):
+                known = node.attrs.low, node.attrs.high
+            if known is not None:
+                self._bounds |= {value.name: known for value in node.outputs}
 
     def of(self, values: Mapping[str, Array], place: int) -> dict[str, Rounded]:
         """Return those of one sample of a call, in the file's layout."""
