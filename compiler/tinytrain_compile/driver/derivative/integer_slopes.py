@@ -29,7 +29,7 @@ LEAST_SIZE = 1e-3
 """Root mean square that a tensor of zeros is taken to have in that."""
 EVALUATIONS = 6
 """Evaluations for the tensors of one layer on one sample: one along each gradient, the others along random directions."""
-COARSER, FINER = 1, -4
+COARSER, FINER = 1, -12
 """Bits that errors lose to show what their rounding adds, and win to show what it takes away."""
 NOISE = 5.0
 """The difference of two gradients, one of which rounds twice as coarsely, has 1 + 4 times the energy of the finer one's
@@ -43,14 +43,14 @@ class Compared:
     """What was found of one tensor, on one batch after the other.
 
     ours: squared norm of its gradient. along: its product with the file's. apart: squared differences along random
-    directions, of that norm. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
+    directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
     gradient, about, where there is none of ours. size: of the parameter.
     """
 
     part: Part
     ours: list[float] = field(default_factory=list[float])
     along: list[float] = field(default_factory=list[float])
-    apart: list[float] = field(default_factory=list[float])
+    apart: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     rounding: list[float] = field(default_factory=list[float])
     file: list[float] = field(default_factory=list[float])
     finer: list[float] = field(default_factory=list[float])
@@ -64,7 +64,7 @@ class Compared:
     @property
     def distance(self) -> float:
         """Return the squared distance of the gradients, of the update's own square."""
-        return float(np.mean(self.apart)) if self.apart else 0.0
+        return sum(d for d, _ in self.apart) / (sum(square for _, square in self.apart) or 1e-300)
 
     @property
     def noise(self) -> float:
@@ -173,7 +173,8 @@ class IntegerSlopes:
             ours += float((shown[part.name].gradient * steps[part.name]).sum()) / factor
         difference = ((rise(steps) - ours) / reach) ** 2
         for part in counted:
-            self.found[part.name].apart.append(difference)
+            square = shown[part.name].square
+            self.found[part.name].apart.append((difference * square, square))
 
     def _signs(self, part: Part, shown: Shown) -> Array:
         return np.where(shown.known, self._rng.integers(0, 2, part.shape) * 2.0 - 1.0, 0)

@@ -19,6 +19,7 @@ from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.training import TrainingOptions
 
@@ -33,6 +34,8 @@ FEW, MANY = 0.02, 0.5
 a higher one tells no more."""
 CLEAR = 1e-3
 """Share of the energy of rounding at which a higher rate tells no more either."""
+CERTAIN = 8
+"""Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
 LATER = 3
 """Updates of which the last shows the whole history: a first velocity may be cut off (docs/int8.md)."""
 LAST = 127
@@ -43,11 +46,15 @@ State = Mapping[str, Array]
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """The gradient of a part that updates show. known: where they tell it; noise: what rounding adds, in the mean."""
+    """The gradient of a part that updates show. known: where they tell it; noise: what rounding adds, in the mean.
+
+    free: where a number is not at the end of its range before the update.
+    """
 
     gradient: NDArray[np.float64]
     known: NDArray[np.bool_]
     noise: NDArray[np.float64]
+    free: NDArray[np.bool_]
 
     @property
     def square(self) -> float:
@@ -84,8 +91,7 @@ class _Search:
 
     def add(self, shown: Shown) -> None:
         """Take what an update at the rate `exponent` shows."""
-        count = max(shown.known.size, 1)
-        lost = 1 - float(shown.known.sum()) / count
+        lost = 1 - float(shown.known[shown.free].mean()) if shown.free.any() else 0.0
         if not hasattr(self, "joined"):
             self.joined = shown
         else:
@@ -95,6 +101,7 @@ class _Search:
                 np.where(pick, last.gradient, first.gradient),
                 first.known | pick,
                 np.where(pick, last.noise, first.noise),
+                first.free,
             )
         self._least, self._most = min(self._least, self.exponent), max(self._most, self.exponent)
         if lost <= FEW:
@@ -220,20 +227,28 @@ class IntegerStep:
         return after
 
     def _rate_nodes(self) -> dict[Node, frozenset[str]]:
-        """The nodes that depend on the rate, in their order, with the parts that depend on each."""
-        graph, names = self.train.graph, {self.train.learning_rate.name}
-        names |= {self.train.rate.name} if self.train.rate is not None else set[str]()
-        chosen: list[Node] = []
-        for node in graph.nodes:
-            own = node.phase == "apply" if self._together else any(value.name in names for value in node.inputs)
-            if own and (node.phase == "apply" or node.phase == "step"):
-                names.update(value.name for value in node.outputs)
-                chosen.append(node)
-        if not self._together:
-            before = [n for n in graph.nodes if n.phase == "apply" and n not in chosen]
-            chosen += [n for n in before if any(v.name in names for v in n.inputs)]
+        """The nodes that depend on the rate or on the history of updates, in order, with the parts that need each."""
+        names = {value.name for value in (self.train.learning_rate, self.train.rate) if value is not None}
+        chosen = self._readers(names)
+        overwritten = {self._trainer.owner(value.name) for node in chosen for value in node.outputs}
+        graph = self.train.graph
+        passes = graph.ancestors((self.train.loss,)) | {n.name for n in graph.nodes if error_operands(n) is not None}
+        read = {value.name for node in graph.nodes if node.name in passes for value in node.inputs}
+        history = {name for name in overwritten if name is not None and name in self._first} - read
+        chosen = self._readers(names | history)
         needed = {part.name: self._behind(chosen, part) for part in self.parts}
         return {node: frozenset(name for name, nodes in needed.items() if node.name in nodes) for node in chosen}
+
+    def _readers(self, names: set[str]) -> list[Node]:
+        """All nodes that depend on these, also by the sums of an update; of sums that calls share, what applies them."""
+        names, chosen = set(names), list[Node]()
+        for phase in ("step", "apply"):
+            for node in self.train.graph.nodes:
+                own = node.phase == phase and not (self._together and phase == "step")
+                if own and (self._together or any(value.name in names for value in node.inputs)):
+                    names.update(value.name for value in node.outputs)
+                    chosen.append(node)
+        return chosen
 
     def _behind(self, nodes: Sequence[Node], part: Part) -> set[str]:
         """Names of those that a part's numbers after the update depend on, also by the state that they overwrite."""
@@ -286,16 +301,18 @@ class IntegerStep:
         if unit is None:
             old, new = (self.judged.tensors(part, state, self._how.optimizer) for state in (before or self._first, after))
             gradient = implied(self._how, Step(rate, self._how.steps_before + number), old, new)
-            return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape))
+            return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape), own)
         moved = self.real(part, self._first) - self.real(part, after)
         scale = np.broadcast_to(self._scale(part, unit), part.shape)
         integers = np.asarray(after[part.name]).reshape(part.shape)
         last = LAST if integers.dtype == np.int8 else 2**31 - 1
         known = own & (np.abs(integers.astype(np.int64)) < last)
+        stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
+        known &= ~stuck | (np.abs(moved) >= CERTAIN * scale)
         if unit.shift:
             known &= ~self._rescaled(part, unit, after)
         step = 1 / 512 if unit.fraction else 0.4 if integers.dtype == np.int8 else 0.3
-        return Shown(np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0))
+        return Shown(np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0), own & ~stuck)
 
     @property
     def _divided(self) -> bool:
