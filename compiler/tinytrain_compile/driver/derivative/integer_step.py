@@ -21,6 +21,7 @@ from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.names import operands
 from tinytrain_compile.training import TrainingOptions
 
 FLOAT_RATE = 12
@@ -36,8 +37,10 @@ CLEAR = 1e-3
 """Share of the energy of rounding at which a higher rate tells no more either."""
 CERTAIN = 8
 """Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
-LATER = 3
-"""Updates of which the last shows the whole history: a first velocity may be cut off (docs/int8.md)."""
+LIFT = 3
+"""Bits by which the rate of updates that are compared is above one at which few weights reach the end of their range."""
+VELOCITY, LOWER, LOWEST = 15, 3, -70
+"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
 LAST = 127
 """Magnitude at which an int8 weight is at the end of its range."""
 
@@ -130,6 +133,7 @@ class IntegerStep:
         self._together = train.batch > 1 and not train.in_place
         self._moving = self._rate_nodes()
         self._bases: dict[str, int] = {}
+        self._numbers = {part.name: self._first[part.name] for part in self.parts}
 
     def unit(self, part: Part) -> IntegerUnit | None:
         """Return what the integers of a parameter count; None if it is real."""
@@ -205,7 +209,7 @@ class IntegerStep:
         trainer = self._trainer
         trainer.set_rate(2.0**exponent)
         trainer.set_scalars(found.divisor if self.train.terms.divisor != "one" else 1)
-        held = {**found.values, **(state or {})}
+        held = {**found.values, **{name: a for name, a in (state or {}).items() if name not in self._exponents}}
         for value in (self.train.rate, self.train.inverse_count):
             if value is not None:
                 held[value.name] = trainer.sums[value.name]
@@ -280,20 +284,48 @@ class IntegerStep:
         self._bases |= {part.name: searches[part.name].base for part in parts}
         return {part.name: searches[part.name].joined for part in parts}
 
-    def later(self, found: Pass) -> list[dict[str, Shown]]:
-        """Return what three updates by the same gradient show, each from the first numbers: history alone goes on."""
-        state, made = self._first, list[dict[str, Shown]]()
-        for number in range(LATER):
-            one: dict[str, Shown] = {}
-            for part in self.parts:
-                exponent = self._bases[part.name]
-                after = self.updated(found, exponent, (part,), state)
-                one[part.name] = self._shown(part, after, exponent, state, number)
-            made.append(one)
-            after = self.updated(found, LEAST, (), state)
-            kept = (*self._exponents, *(part.name for part in self.parts))
-            state = {**after, **{name: self._first[name] for name in kept}}
+    def later(self, found: Pass) -> tuple[dict[str, Shown], dict[str, Shown]]:
+        """Return what two updates by the same gradient show, both from the first numbers: history alone goes on.
+
+        Velocities have exponents that suit them from the beginning: while these are found (docs/int8.md), a velocity
+        may be cut off, or be rounding alone.
+        """
+        begin = {**self._first, **self._exponents_of_velocities(found)}
+        after = {**self.updated(found, LEAST, (), begin), **self._numbers, **self._gathered(found)}
+        return self._shown_at(found, begin, 0), self._shown_at(found, after, 1)
+
+    def _shown_at(self, found: Pass, state: State, number: int) -> dict[str, Shown]:
+        made: dict[str, Shown] = {}
+        for part in self.parts:
+            exponent = self._bases[part.name] + LIFT * (np.asarray(self._first[part.name]).dtype == np.int8)
+            after = self.updated(found, exponent, (part,), state)
+            made[part.name] = self._shown(part, after, exponent, state, number)
         return made
+
+    def _exponents_of_velocities(self, found: Pass) -> dict[str, Array]:
+        """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
+        pairs = [
+            (own["velocity"].name, own["exponent"].name)
+            for own in (operands(node) for node in self._moving if node.op.startswith(("QMomentum", "QConvMomentum")))
+        ]
+        made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
+        while pairs:
+            after = self.updated(found, LEAST, (), {**self._first, **made})
+            pairs = [p for p in pairs if np.abs(after[p[0]]).max() < VELOCITY and made[p[1]][0] > LOWEST]
+            for _, exponent in pairs:
+                lower = int(made[exponent][0]) - LOWER
+                made[exponent] = np.asarray([lower, 0, lower], np.int32)
+        return made
+
+    def _gathered(self, found: Pass) -> dict[str, Array]:
+        """What the pass itself has left in the state: squares of gradients."""
+        made: dict[str, Array] = {}
+        for node in self.train.graph.nodes:
+            for value in node.outputs:
+                owner = self._trainer.owner(value.name)
+                if node not in self._moving and owner in self._first and value.name in found.values:
+                    made[owner] = found.values[value.name]
+        return {name: array for name, array in made.items() if name not in self._exponents}
 
     def _shown(self, part: Part, after: State, exponent: int, before: State | None = None, number: int = 0) -> Shown:
         unit, rate = self.unit(part), 2.0**exponent / (self.train.batch if self._divided else 1)
