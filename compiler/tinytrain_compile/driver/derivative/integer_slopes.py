@@ -29,8 +29,8 @@ LEAST_SIZE = 1e-3
 """Root mean square that a tensor of zeros is taken to have in that."""
 EVALUATIONS = 6
 """Evaluations for the tensors of one layer on one sample: one along each gradient, the others along random directions."""
-COARSER, FINER = 1, -12
-"""Bits that errors lose to show what their rounding adds, and win to show what it takes away."""
+COARSER = 1
+"""Bits that errors lose to show what their rounding adds."""
 NOISE = 5.0
 """The difference of two gradients, one of which rounds twice as coarsely, has 1 + 4 times the energy of the finer one's
 rounding."""
@@ -44,7 +44,7 @@ class Compared:
 
     ours: squared norm of its gradient. along: its product with the file's. apart: squared differences along random
     directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
-    gradient, about, where there is none of ours. size: of the parameter.
+    gradient, about, where there is none of ours; finer: ours if errors have more bits then. size: of the parameter.
     """
 
     part: Part
@@ -129,15 +129,20 @@ class IntegerSlopes:
     def rounding(self, batch: Batch, shown: Mapping[str, Shown], parts: Sequence[Part]) -> None:
         """Find out what the rounding of errors does to gradients: by errors of fewer and of more bits."""
         coarse = self.step.gradients(self.step.run(batch.x, batch.y, COARSER), parts)
-        fine: Mapping[str, Shown] = {}
-        if any(not shown[part.name].square for part in parts):
-            fine = self.step.gradients(self.step.run(batch.x, batch.y, FINER), parts)
         for part in parts:
             mine, other, row = shown[part.name], coarse[part.name], self.found[part.name]
             both = mine.known & other.known
             row.rounding.append(norm((np.where(both, mine.gradient - other.gradient, 0),)) ** 2 / NOISE)
-            if part.name in fine:
-                row.finer.append(fine[part.name].square)
+            if not mine.square and not sum(row.finer):
+                row.finer.append(self._hidden(batch, part))
+
+    def _hidden(self, batch: Batch, part: Part) -> float:
+        """The squared norm of a gradient that appears once an error on the way has more bits; 0 if there is none."""
+        for exponent in self.step.exponents:
+            square = self.step.gradients(self.step.run(batch.x, batch.y, finer=exponent), (part,))[part.name].square
+            if square:
+                return square
+        return 0.0
 
     def _held(self, rounded: Mapping[str, Rounded]) -> dict[str, Rounded]:
         return {name: one for name, one in rounded.items() if name not in self._free}

@@ -19,7 +19,7 @@ from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
-from tinytrain_compile.ops.int8.error import error_operands
+from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.training import TrainingOptions
@@ -37,6 +37,8 @@ CLEAR = 1e-3
 """Share of the energy of rounding at which a higher rate tells no more either."""
 CERTAIN = 8
 """Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
+FINER = 8
+"""Bits that an error gains, to show what it rounds to nothing."""
 LIFT = 3
 """Bits by which the rate of updates that are compared is above one at which few weights reach the end of their range."""
 VELOCITY, LOWER, LOWEST = 15, 3, -70
@@ -119,6 +121,18 @@ class _Search:
         return LEAST <= self.exponent <= MOST
 
 
+class _Trainer(Trainer):
+    """The reference, with an error that has more bits than its peak leaves it."""
+
+    finer = ""
+
+    def _find_exponent(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
+        super()._find_exponent(node, error, values)
+        name = error.exponent.name
+        if name == self.finer:
+            self.state[name] = values[name] = values[name] - np.asarray([FINER, 0], np.int32)
+
+
 class IntegerStep:
     """One update of the reference, at its first numbers, with exponents that hold the errors of its own samples."""
 
@@ -127,13 +141,18 @@ class IntegerStep:
         self.train = replace(train, dropout=None)
         self.judged = JudgedStep(train, model)
         self.parts = self.judged.parts
-        self._trainer = Trainer(self.train)
+        self._trainer = _Trainer(self.train)
         self._first = dict(self._trainer.state)
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
         self._together = train.batch > 1 and not train.in_place
         self._moving = self._rate_nodes()
         self._bases: dict[str, int] = {}
         self._numbers = {part.name: self._first[part.name] for part in self.parts}
+
+    @property
+    def exponents(self) -> tuple[str, ...]:
+        """Return the names of the exponents of errors."""
+        return tuple(self._exponents)
 
     def unit(self, part: Part) -> IntegerUnit | None:
         """Return what the integers of a parameter count; None if it is real."""
@@ -151,15 +170,25 @@ class IntegerStep:
             return numbers
         if unit.fraction:
             numbers = numbers + np.asarray(state[unit.fraction], np.float64).reshape(part.shape) / 256
-        return numbers * self._scale(part, unit)
+        return numbers * self._doubled(part, state) * self._scale(part, unit)
+
+    def _doubled(self, part: Part, state: State) -> NDArray[np.float64]:
+        """By channel, how much larger the scale is than at first (--rescale)."""
+        unit = self.unit(part)
+        if unit is None or not unit.shift:
+            return np.ones(())
+        change = np.asarray(state[unit.shift], np.float64) - np.asarray(self._first[unit.shift], np.float64)
+        return 2.0 ** change[list(unit.channels)].reshape(-1, *[1] * (len(part.shape) - 1))
 
     # ---- passes -----------------------------------------------------------------------------------------------------
 
-    def run(self, x: Array, y: Array, coarser: int = 0) -> Pass:
+    def run(self, x: Array, y: Array, coarser: int = 0, finer: str = "") -> Pass:
         """Run forward and backward passes of these samples, as many as calls take.
 
-        coarser: bits that errors have less than they would have; below 0 more, and large ones are cut off.
+        coarser: bits that errors have less than they would have. finer: an exponent of which the errors have more bits,
+        and large ones are cut off.
         """
+        self._trainer.finer = finer
         shapes = self.train.graph.inputs[0].shape, self.train.label.shape
         calls = list(zip(x.reshape(-1, *shapes[0]), y.reshape(-1, *shapes[1]), strict=True))
         first = tuple(self._found(*call) for call in calls)
@@ -338,11 +367,9 @@ class IntegerStep:
         scale = np.broadcast_to(self._scale(part, unit), part.shape)
         integers = np.asarray(after[part.name]).reshape(part.shape)
         last = LAST if integers.dtype == np.int8 else 2**31 - 1
-        known = own & (np.abs(integers.astype(np.int64)) < last)
+        known = own & (np.abs(integers.astype(np.int64)) * self._doubled(part, after) < last)
         stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
         known &= ~stuck | (np.abs(moved) >= CERTAIN * scale)
-        if unit.shift:
-            known &= ~self._rescaled(part, unit, after)
         step = 1 / 512 if unit.fraction else 0.4 if integers.dtype == np.int8 else 0.3
         return Shown(np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0), own & ~stuck)
 
@@ -350,13 +377,6 @@ class IntegerStep:
     def _divided(self) -> bool:
         """Whether one call is an update at a part of the rate."""
         return self.train.in_place and self.train.terms.divisor != "one"
-
-    def _rescaled(self, part: Part, unit: IntegerUnit, after: State) -> NDArray[np.bool_]:
-        """Where a channel has got another scale, since one of its numbers was at the end."""
-        doubled = np.asarray(after[unit.shift]) != np.asarray(self._first[unit.shift])
-        made = np.zeros(part.shape, np.bool_)
-        made[doubled[list(unit.channels)]] = True
-        return made
 
     def _scale(self, part: Part, unit: IntegerUnit) -> NDArray[np.float64]:
         scale = np.asarray(unit.scale, np.float64)
