@@ -29,9 +29,9 @@ APART = 0.25
 """Largest squared distance of the two, of the update's gradient squared."""
 LOOSE = 0.4, 2.5
 """The same lengths for a low-rank copy, whose gradient is an approximation."""
-ALLOWED = 3.0
+ALLOWED = 4.0
 """Times what rounding adds to a gradient, squared: further off than these bounds."""
-NOISY = 0.1
+NOISY = 0.08
 """A tensor with more rounding than that in its gradient, squared, is not judged if it disagrees."""
 MORE = 3
 """Further batches on which a tensor that disagrees is judged."""
@@ -46,10 +46,12 @@ def check_integers(
     file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
 ) -> DerivativeAgreement:
     """Judge a training step in integers; E0607 with the tensor that differs."""
-    return _Check(file, model, train, samples, options).run()
+    return IntegerCheck(file, model, train, samples, options).run()
 
 
-class _Check:
+class IntegerCheck:
+    """One check; `slopes`: what it has found."""
+
     def __init__(
         self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
     ) -> None:
@@ -74,6 +76,15 @@ class _Check:
             noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
             unjudged = [f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy]
         return self._agreed(unjudged)
+
+    @property
+    def layers(self) -> dict[str, list[Part]]:
+        """Return the trained tensors of each layer, by one of them."""
+        return {group[0].name: group for group in self.slopes.groups}
+
+    def is_real(self, part: Part) -> bool:
+        """Tell whether a tensor is float32."""
+        return self._step.unit(part) is None
 
     def _first(self) -> list[Compared]:
         """Judge all tensors on the first batch; those that disagree."""
@@ -164,4 +175,4 @@ class _Check:
             yield "--clip-per layer: the direction of each gradient is judged, not what its layer's norm scales it by"
 
 
-__all__ = ["check_integers"]
+__all__ = ["IntegerCheck", "IntegerSlopes", "check_integers"]
