@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from tinytrain_compile.frontend.file_forms import OPSET, at_opset_13, in_float32, with_output
-from tinytrain_compile.frontend.file_function import FileFunction
+from tinytrain_compile.frontend.file_function import FileFunction, Rounded
 from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel, FileNode
 from tinytrain_compile.frontend.fixed_batch import at_batch_1
 from tinytrain_compile.frontend.guard import parse_model
@@ -27,6 +27,7 @@ __all__ = [
     "FileNode",
     "FrontendOptions",
     "ImportedModel",
+    "Rounded",
     "load_model",
     "supported_operators",
 ]

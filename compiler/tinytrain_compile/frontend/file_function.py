@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.evaluator_quantised import is_qlinear, spelt_out
 from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel, FileNode
@@ -24,6 +25,14 @@ from tinytrain_compile.ir.types import Array
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 _HEAVY = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"))
 """Operators whose cost is their multiply-accumulates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """A tensor as a format holds it, or what rounding adds to it. ends: where it is at an end of its range."""
+
+    array: NDArray[np.float64]
+    ends: NDArray[np.bool_]
 
 
 class FileFunction:
@@ -59,19 +68,39 @@ class FileFunction:
 
     def values(self, feeds: Mapping[str, Array], changed: Mapping[str, Array]) -> dict[str, Array]:
         """Return every tensor of one evaluation. changed: those of `constants` that have other numbers than there."""
-        values = {**self.constants, **feeds, **changed}
-        self._run(self._nodes, values)
-        self.work += 1.0
-        return values
+        return self.values_near(feeds, changed, {})[0]
 
-    def again(self, known: Mapping[str, Array], changed: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the same as `values` if that was `known` and only these tensors change: the rest is not run again."""
+    def values_near(
+        self, feeds: Mapping[str, Array], changed: Mapping[str, Array], rounded: Mapping[str, Rounded]
+    ) -> tuple[dict[str, Array], dict[str, Rounded]]:
+        """Return the same with tensors that are rounded on the way, and what that adds to each: for `again`.
+
+        rounded: what becomes of them; what is added is taken for a constant, so that derivatives pass.
+        """
+        values, added = {**self.constants, **feeds, **changed}, dict[str, Rounded]()
+        for node in self._nodes:
+            self._run((node,), values, {})
+            for name in node.outputs:
+                if name in rounded and rounded[name].array.shape == values[name].shape and is_float(values[name].dtype):
+                    one = rounded[name]
+                    added[name] = replace(one, array=one.array - values[name])
+                    values[name] = one.array
+        self.work += 1.0
+        return values, added
+
+    def again(
+        self, known: Mapping[str, Array], changed: Mapping[str, Array], added: Mapping[str, Rounded] | None = None
+    ) -> dict[str, Array]:
+        """Return the same as `values` if that was `known` and only these tensors change: the rest is not run again.
+
+        added: see `values_near`.
+        """
         values, moved, after = {**known, **changed}, set(changed), list[FileNode]()
         for node in self._nodes:
             if not moved.isdisjoint(node.inputs):
                 moved.update(node.outputs)
                 after.append(node)
-        self._run(after, values)
+        self._run(after, values, added or {}, known)
         self.work += sum(self._costs[node.outputs[0]] for node in after) / (sum(self._costs.values()) or 1.0)
         return values
 
@@ -83,11 +112,19 @@ class FileFunction:
                 found.update(name for name in node.outputs if name)
         return frozenset(found)
 
-    def _run(self, nodes: Iterable[FileNode], values: dict[str, Array]) -> None:
+    def _run(
+        self,
+        nodes: Iterable[FileNode],
+        values: dict[str, Array],
+        added: Mapping[str, Rounded],
+        known: Mapping[str, Array] | None = None,
+    ) -> None:
         for node in nodes:
             results = self._real(node, values)
             for name, result in zip(node.outputs, results, strict=False):
-                if name:
+                if name in added and known is not None:
+                    values[name] = np.where(added[name].ends, known[name], result + added[name].array)
+                elif name:
                     values[name] = result
             self._costs.setdefault(node.outputs[0], _cost(node, values))
 

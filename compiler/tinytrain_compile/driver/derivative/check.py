@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
+from tinytrain_compile.driver.derivative.integers import check_integers
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step
 from tinytrain_compile.driver.derivative.slopes import LEAST_SIZE, SMALL, TOLERANCE, Slopes
@@ -48,12 +49,14 @@ def check_derivative(
 
     train: what the C is compared with. samples: as for verification, in the graph's layout.
     """
-    if options.verify == "none" or train.integer or train.reads_state_of is not None:
+    if options.verify == "none" or train.reads_state_of is not None:
         return None
     start = time.process_time()
     try:
         trained = [model.sources[part.parameter].tensor for part in train.trained.values()]
         file = FileFunction(options.model, options.model_output, options.weights, (*trained, *model.fresh))
+        if train.integer:
+            return check_integers(file, model, train, samples, options)
         return _Check(file, model, train, samples, options).run(start)
     except EvaluatorLacksError as lacks:
         return DerivativeAgreement(0, len(train.trained), None, "", 0.0, (str(lacks),), time.process_time() - start)

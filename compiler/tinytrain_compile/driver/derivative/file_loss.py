@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.frontend import FileFunction, FileNode
+from tinytrain_compile.frontend import FileFunction, FileNode, Rounded
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.types import Array
 
@@ -36,12 +36,13 @@ class Sample:
 class Point:
     """The loss at one setting of the file's numbers. known: every tensor, by sample. losses: of each sample.
 
-    shares: of each sample's loss in the loss of the batch.
+    shares: of each sample's loss in the loss of the batch. added: to tensors by rounding, by sample.
     """
 
     known: tuple[Mapping[str, Array], ...]
     losses: tuple[float, ...]
     shares: tuple[float, ...]
+    added: tuple[Mapping[str, Rounded], ...] = ()
 
     @property
     def loss(self) -> float:
@@ -71,6 +72,14 @@ class FileLoss:
         losses = tuple(self._loss(values, sample) for values, sample in zip(known, samples, strict=True))
         return Point(known, losses, self._shares(samples))
 
+    def near(self, samples: Sequence[Sample], changed: Direction, rounded: Sequence[Mapping[str, Rounded]]) -> Point:
+        """Evaluate the loss with tensors that are rounded on the way. rounded: what became of them, by sample."""
+        pairs, changed = zip(samples, rounded, strict=True), self._with_copies(changed)
+        found = [self._file.values_near(self._feeds(sample), changed, after) for sample, after in pairs]
+        known, added = (tuple(each) for each in zip(*found, strict=True))
+        losses = tuple(self._loss(values, sample) for values, sample in zip(known, samples, strict=True))
+        return Point(known, losses, self._shares(samples), added)
+
     def slope(self, point: Point, samples: Sequence[Sample], direction: Direction) -> float:
         """Return (L(p + d) - L(p - d)) / 2: the change of the loss along a small direction, by a central difference."""
         ends: list[float] = []
@@ -81,6 +90,14 @@ class FileLoss:
                 losses.append(self._loss(self._file.again(known, self._with_copies(moved)), sample))
             ends.append(float(np.dot(losses, point.shares)))
         return (ends[0] - ends[1]) / 2
+
+    def rise(self, point: Point, samples: Sequence[Sample], direction: Direction) -> float:
+        """Return L(p + d) - L(p): one evaluation, and less exact by what the slope changes on the way."""
+        ends: list[float] = []
+        for known, added, sample in zip(point.known, point.added, samples, strict=True):
+            moved = {name: known[name] + step for name, step in direction.items()}
+            ends.append(self._loss(self._file.again(known, self._with_copies(moved), added), sample))
+        return float(np.dot(ends, point.shares)) - point.loss
 
     def _with_copies(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """These tensors, and initializers that follow from one of them and so move with it."""

@@ -1,0 +1,219 @@
+"""Both sides in integers: the gradients that int8 updates show, and the slopes of the model file at the same numbers.
+
+Two figures tell a fault from rounding, for each trained tensor: how long the file's derivative is along the gradient of
+the update (1 if they are equal, 0.5 if the update is twice too large, -1 if its sign is wrong), and how far they are
+apart in other directions (a part that the update lacks). The file is evaluated without rounding, at the numbers that
+the integer graph rounds to: what rounding adds to a tensor is a constant there, and the ends of a range stay ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point
+from tinytrain_compile.driver.derivative.integer_step import IntegerStep, Pass, Shown
+from tinytrain_compile.driver.derivative.judged import Part, norm
+from tinytrain_compile.driver.derivative.samples import Batch, JudgedSamples, RoundedValues
+from tinytrain_compile.frontend import FileFunction, Rounded
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.training import TrainingOptions
+
+SMALL = 1e-5
+"""Length of a step, of a tensor's own: in float64 a one-sided difference is exact to 1e-4 there."""
+LEAST_SIZE = 1e-3
+"""Root mean square that a tensor of zeros is taken to have in that."""
+EVALUATIONS = 6
+"""Evaluations for the tensors of one layer on one sample: one along each gradient, the others along random directions."""
+COARSER = 1
+"""Bits that errors lose to show what their rounding adds."""
+NOISE = 5.0
+"""The difference of two gradients, one of which rounds twice as coarsely, has 1 + 4 times the energy of the finer one's
+rounding."""
+_FORMS = ("Cast", "DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators that an exporter writes between a weight and its layer."""
+
+
+@dataclass(eq=False)
+class Compared:
+    """What was found of one tensor, on one batch after the other.
+
+    ours: squared norm of its gradient. along: its product with the file's. apart: squared differences along random
+    directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
+    gradient, about, where there is none of ours; finer: ours if errors have more bits then. size: of the parameter.
+    """
+
+    part: Part
+    ours: list[float] = field(default_factory=list[float])
+    along: list[float] = field(default_factory=list[float])
+    apart: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    rounding: list[float] = field(default_factory=list[float])
+    file: list[float] = field(default_factory=list[float])
+    finer: list[float] = field(default_factory=list[float])
+    size: float = 0.0
+
+    @property
+    def length(self) -> float:
+        """Return how long the file's derivative is along the update's gradient, of the latter."""
+        return sum(self.along) / (sum(self.ours) or 1e-300)
+
+    @property
+    def distance(self) -> float:
+        """Return the squared distance of the gradients, of the update's own square."""
+        return sum(d for d, _ in self.apart) / (sum(square for _, square in self.apart) or 1e-300)
+
+    @property
+    def noise(self) -> float:
+        """Return the share of rounding in the update's gradient."""
+        return sum(self.rounding) / (sum(self.ours) or 1e-300)
+
+    @property
+    def strength(self) -> float:
+        """Return how much a change of the whole tensor would do to the loss, by our gradient."""
+        return float(np.sqrt(max(self.ours, default=0.0))) * self.size
+
+
+class IntegerSlopes:
+    """Compares tensors on one batch after the other."""
+
+    def __init__(
+        self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, how: TrainingOptions
+    ) -> None:
+        self._file, self._how = file, how
+        self._loss = FileLoss(file, model, how.loss)
+        self.step = IntegerStep(train, model, how)
+        self._samples = JudgedSamples(model, train, samples, self._loss)
+        self._rounded = RoundedValues(model, train)
+        stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in node.inputs[:1]}
+        self._free = stored | (set(file.outputs) if model.loss is not None else set())
+        """Tensors that may lie beyond the range of their format, and the loss, which is compared."""
+        moved = self.step.judged.in_file(self.step.change(), file.constants)
+        self._start = {name: file.constants[name] + step for name, step in moved.items()}
+        self.found = {part.name: Compared(part) for part in self.step.parts}
+        self._rng = np.random.default_rng(len(self.found))
+        self.groups = self._layers()
+
+    @property
+    def batches(self) -> int:
+        """Return how many different batches there are."""
+        return self._samples.batches
+
+    def run(self, number: int) -> tuple[Batch, Pass, Point]:
+        """Run both sides on the batch of this number."""
+        batch = self._samples.batch(number)
+        found = self.step.run(batch.x, batch.y)
+        rounded = [self._held(self._rounded.of(found.calls[call], place)) for call, place in batch.places()]
+        return batch, found, self._loss.near(batch.samples, self._start, rounded)
+
+    def compare(self, batch: Batch, point: Point, shown: Mapping[str, Shown], groups: Sequence[Sequence[Part]]) -> None:
+        """Compare tensors at a point. groups: those that share random directions."""
+
+        def rise(steps: Mapping[str, Array]) -> float:
+            return self._loss.rise(point, batch.samples, self.step.judged.in_file(steps, point.known[0]))
+
+        along = {p.name: self._along(p, point, shown[p.name], rise) for group in groups for p in group}
+        factors = self._clipping(along, shown)
+        for group in groups:
+            for part in group:
+                row, factor = self.found[part.name], factors.get(part.name, 1.0)
+                row.ours.append(shown[part.name].square)
+                row.along.append(along[part.name] * factor)
+            each = max(EVALUATIONS // len(batch.samples) - len(group), 1)
+            for _ in range(each):
+                self._apart(group, shown, factors, rise)
+
+    def rounding(self, batch: Batch, shown: Mapping[str, Shown], parts: Sequence[Part]) -> None:
+        """Find out what the rounding of errors does to gradients: by errors of fewer and of more bits."""
+        coarse = self.step.gradients(self.step.run(batch.x, batch.y, COARSER), parts)
+        for part in parts:
+            mine, other, row = shown[part.name], coarse[part.name], self.found[part.name]
+            both = mine.known & other.known
+            row.rounding.append(norm((np.where(both, mine.gradient - other.gradient, 0),)) ** 2 / NOISE)
+            if not mine.square and not sum(row.finer):
+                row.finer.append(self._hidden(batch, part))
+
+    def _hidden(self, batch: Batch, part: Part) -> float:
+        """The squared norm of a gradient that appears once an error on the way has more bits; 0 if there is none."""
+        for exponent in self.step.exponents:
+            square = self.step.gradients(self.step.run(batch.x, batch.y, finer=exponent), (part,))[part.name].square
+            if square:
+                return square
+        return 0.0
+
+    def _held(self, rounded: Mapping[str, Rounded]) -> dict[str, Rounded]:
+        return {name: one for name, one in rounded.items() if name not in self._free}
+
+    def _along(self, part: Part, point: Point, shown: Shown, rise: Callable[[Mapping[str, Array]], float]) -> float:
+        """The product of both gradients. If ours is nothing, the file's along a random direction is kept."""
+        row, length, own = self.found[part.name], float(np.sqrt(shown.square)), self._size(part, point)
+        row.size = own
+        if length:
+            scale = SMALL * own / length
+            return rise({part.name: np.where(shown.known, shown.gradient * scale, 0)}) / scale
+        scale = SMALL * own / np.sqrt(part.source.places.size)
+        row.file.append(abs(rise({part.name: self._signs(part, shown) * scale})) / scale)
+        return 0.0
+
+    def _apart(
+        self,
+        group: Sequence[Part],
+        shown: Mapping[str, Shown],
+        factors: Mapping[str, float],
+        rise: Callable[[Mapping[str, Array]], float],
+    ) -> None:
+        """The difference along one random direction, in which all tensors of a layer count alike."""
+        lengths = {part.name: float(np.sqrt(shown[part.name].square)) for part in group}
+        counted = [part for part in group if lengths[part.name]]
+        if not counted:
+            return
+        sizes = [lengths[p.name] * self.found[p.name].size / np.sqrt(p.source.places.size) for p in counted]
+        reach, ours, steps = SMALL * min(sizes), 0.0, dict[str, Array]()
+        for part in counted:
+            factor = factors.get(part.name, 1.0)
+            steps[part.name] = self._signs(part, shown[part.name]) * (reach * factor / lengths[part.name])
+            ours += float((shown[part.name].gradient * steps[part.name]).sum()) / factor
+        difference = ((rise(steps) - ours) / reach) ** 2
+        for part in counted:
+            square = shown[part.name].square
+            self.found[part.name].apart.append((difference * square, square))
+
+    def _signs(self, part: Part, shown: Shown) -> Array:
+        return np.where(shown.known, self._rng.integers(0, 2, part.shape) * 2.0 - 1.0, 0)
+
+    def _clipping(self, along: Mapping[str, float], shown: Mapping[str, Shown]) -> dict[str, float]:
+        """By part, what --clip-norm scales it by: the norm over that of the file's gradient, all tensors together.
+
+        Of one layer's norm it is what the tensor itself shows, if that is no more than 1.
+        """
+        most = self._how.clip_norm
+        if most is None or not self._how.sums:
+            return {}
+        squares = {name: shown[name].square or 1e-300 for name in along}
+        if self._how.clip_per == "layer":
+            return {name: min(1.0, squares[name] / max(product, 1e-300)) for name, product in along.items()}
+        whole = float(np.sqrt(sum(product**2 / squares[name] for name, product in along.items())))
+        return dict.fromkeys(along, min(1.0, most / (whole or 1e-300)))
+
+    def _size(self, part: Part, point: Point) -> float:
+        """The norm of a parameter, as the file's numbers have it."""
+        numbers = point.known[0][part.origin].reshape(-1)[part.source.places.reshape(-1)]
+        factor = np.abs(np.broadcast_to(part.factor(), part.shape)).reshape(-1)
+        return max(norm((numbers * factor,)), LEAST_SIZE * float(np.sqrt(numbers.size)))
+
+    def _layers(self) -> list[list[Part]]:
+        """Parts by the node of the file that reads them: the same nodes are evaluated again behind it."""
+        groups: dict[str, list[Part]] = {}
+        for part in self.step.parts:
+            groups.setdefault(self._reader(part.origin), []).append(part)
+        return list(groups.values())
+
+    def _reader(self, name: str) -> str:
+        while True:
+            readers = [node for node in self._file.nodes if name in node.inputs]
+            if len(readers) != 1 or readers[0].op not in _FORMS:
+                return readers[0].outputs[0] if readers else name
+            name = readers[0].outputs[0]

@@ -1,0 +1,386 @@
+"""The numpy reference of an int8 step as a step that is judged: which gradient its update shows.
+
+The forward and backward pass of a sample does not depend on the learning rate: it runs once. Only the nodes of the
+updates run again, at rates at which a number moves by many steps of its format: what the update rounds vanishes then.
+Every number counts by the largest rate that does not drive it to the end of its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
+from tinytrain_compile.driver.derivative.optimizers import Step, implied
+from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
+from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.names import operands
+from tinytrain_compile.training import TrainingOptions
+
+FLOAT_RATE = 12
+"""Exponent of the learning rate of float32 parameters: what float32 rounds off a weight vanishes beside such an update."""
+FIRST, STRIDE, RUNS = 4, 5, 7
+"""Rates of integers are powers of two: the exponent of the first, the distance of the next, and how many at the most."""
+LEAST, MOST = -40, 60
+"""Exponents of rates: the update knows any float32."""
+FEW, MANY = 0.02, 0.5
+"""Shares of a tensor's numbers that reach the end of their range: so few that the rate was low enough, and so many that
+a higher one tells no more."""
+CLEAR = 1e-3
+"""Share of the energy of rounding at which a higher rate tells no more either."""
+CERTAIN = 8
+"""Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
+FINER = 8
+"""Bits that an error gains, to show what it rounds to nothing."""
+LIFT = 3
+"""Bits by which the rate of updates that are compared is above one at which few weights reach the end of their range."""
+VELOCITY, LOWER, LOWEST = 15, 3, -70
+"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+LAST = 127
+"""Magnitude at which an int8 weight is at the end of its range."""
+
+State = Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The gradient of a part that updates show. known: where they tell it; noise: what rounding adds, in the mean.
+
+    free: where a number is not at the end of its range before the update.
+    """
+
+    gradient: NDArray[np.float64]
+    known: NDArray[np.bool_]
+    noise: NDArray[np.float64]
+    free: NDArray[np.bool_]
+
+    @property
+    def square(self) -> float:
+        """Return the squared norm of what is known."""
+        return float((self.gradient**2)[self.known].sum())
+
+    def clear(self) -> bool:
+        """Tell whether rounding adds little to what moves."""
+        signal = self.square
+        return 0 < signal >= float((self.noise**2)[self.known].sum()) / CLEAR
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Forward and backward passes of an update. values: what update nodes read; calls: all values of each call."""
+
+    values: Mapping[str, Array]
+    calls: tuple[Mapping[str, Array], ...]
+    losses: tuple[float, ...]
+    divisor: int | np.float32
+
+
+class _Search:
+    """Looks for rates that show all numbers of one part. joined: every number by the largest rate that tells it.
+
+    base: the largest rate at which few are lost.
+    """
+
+    def __init__(self, exponent: int) -> None:
+        self.exponent = self._least = self._most = exponent
+        self._low = self._high = False
+        self.base = exponent
+        self.joined: Shown
+
+    def add(self, shown: Shown) -> None:
+        """Take what an update at the rate `exponent` shows."""
+        lost = 1 - float(shown.known[shown.free].mean()) if shown.free.any() else 0.0
+        if not hasattr(self, "joined"):
+            self.joined = shown
+        else:
+            first, last = (self.joined, shown) if self.exponent > self._most else (shown, self.joined)
+            pick = last.known
+            self.joined = Shown(
+                np.where(pick, last.gradient, first.gradient),
+                first.known | pick,
+                np.where(pick, last.noise, first.noise),
+                first.free,
+            )
+        self._least, self._most = min(self._least, self.exponent), max(self._most, self.exponent)
+        if lost <= FEW:
+            self._low, self.base = True, max(self.base, self.exponent) if self._low else self.exponent
+        self._high |= lost >= MANY or self.joined.clear()
+
+    def goes_on(self) -> bool:
+        """Choose the next rate, unless those that were tried tell enough."""
+        if self._low and self._high:
+            return False
+        self.exponent = self._most + STRIDE if self._low else self._least - STRIDE
+        return LEAST <= self.exponent <= MOST
+
+
+class _Trainer(Trainer):
+    """The reference, with an error that has more bits than its peak leaves it."""
+
+    finer = ""
+
+    def _find_exponent(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
+        super()._find_exponent(node, error, values)
+        name = error.exponent.name
+        if name == self.finer:
+            self.state[name] = values[name] = values[name] - np.asarray([FINER, 0], np.int32)
+
+
+class IntegerStep:
+    """One update of the reference, at its first numbers, with exponents that hold the errors of its own samples."""
+
+    def __init__(self, train: TrainGraph, model: ImportedModel, how: TrainingOptions) -> None:
+        self._how = how
+        self.train = replace(train, dropout=None)
+        self.judged = JudgedStep(train, model)
+        self.parts = self.judged.parts
+        self._trainer = _Trainer(self.train)
+        self._first = dict(self._trainer.state)
+        self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
+        self._together = train.batch > 1 and not train.in_place
+        self._moving = self._rate_nodes()
+        self._bases: dict[str, int] = {}
+        self._numbers = {part.name: self._first[part.name] for part in self.parts}
+
+    @property
+    def exponents(self) -> tuple[str, ...]:
+        """Return the names of the exponents of errors."""
+        return tuple(self._exponents)
+
+    def unit(self, part: Part) -> IntegerUnit | None:
+        """Return what the integers of a parameter count; None if it is real."""
+        return self.train.trained[part.name].unit
+
+    def change(self) -> dict[str, Array]:
+        """Return, by part, how far the numbers that are stored are from the file's own."""
+        return {p.name: self.real(p, self._first) - p.source.in_graph(p.source.tensor.initial) for p in self.parts}
+
+    def real(self, part: Part, state: State) -> NDArray[np.float64]:
+        """Return a parameter of such a state in real numbers, in float64."""
+        numbers = np.asarray(state[part.name], np.float64).reshape(part.shape)
+        unit = self.unit(part)
+        if unit is None:
+            return numbers
+        if unit.fraction:
+            numbers = numbers + np.asarray(state[unit.fraction], np.float64).reshape(part.shape) / 256
+        return numbers * self._doubled(part, state) * self._scale(part, unit)
+
+    def _doubled(self, part: Part, state: State) -> NDArray[np.float64]:
+        """By channel, how much larger the scale is than at first (--rescale)."""
+        unit = self.unit(part)
+        if unit is None or not unit.shift:
+            return np.ones(())
+        change = np.asarray(state[unit.shift], np.float64) - np.asarray(self._first[unit.shift], np.float64)
+        return 2.0 ** change[list(unit.channels)].reshape(-1, *[1] * (len(part.shape) - 1))
+
+    # ---- passes -----------------------------------------------------------------------------------------------------
+
+    def run(self, x: Array, y: Array, coarser: int = 0, finer: str = "") -> Pass:
+        """Run forward and backward passes of these samples, as many as calls take.
+
+        coarser: bits that errors have less than they would have. finer: an exponent of which the errors have more bits,
+        and large ones are cut off.
+        """
+        self._trainer.finer = finer
+        shapes = self.train.graph.inputs[0].shape, self.train.label.shape
+        calls = list(zip(x.reshape(-1, *shapes[0]), y.reshape(-1, *shapes[1]), strict=True))
+        first = tuple(self._found(*call) for call in calls)
+        values = first if len(calls) == 1 and not coarser and not self._together else self._again(calls, first, coarser)
+        found = zip(values, calls, strict=True)
+        losses = tuple(float(self.train.terms.of_call(v[self.train.loss.name], y)) for v, (_, y) in found)
+        if not self._together:
+            return Pass(values[0], values, losses, self.train.batch)
+        held = {**self.train.graph.constants, **self._trainer.state, **self._trainer.sums}
+        return Pass(held, values, losses, self._divisor(y, len(x)))
+
+    def _found(self, x: Array, y: Array) -> dict[str, Array]:
+        """All values of a call, with the exponents that its own errors ask for."""
+        self._reset({})
+        self._trainer.exponents_known = False
+        return self._trainer.values(x, y)
+
+    def _again(
+        self, calls: Sequence[tuple[Array, Array]], first: Sequence[State], coarser: int
+    ) -> tuple[dict[str, Array], ...]:
+        """The same calls with exponents that hold the errors of all of them."""
+        highest = {name: max(int(values[name][0]) for values in first) + coarser for name in self._exponents}
+        self._reset({name: np.asarray([p, 0], np.int32) for name, p in highest.items()})
+        return tuple(self._trainer.gather(*c) if self._together else self._trainer.values(*c) for c in calls)
+
+    def _reset(self, exponents: State) -> None:
+        trainer = self._trainer
+        trainer.state, trainer.sums = {**self._first, **exponents}, trainer.zero_sums()
+        trainer.exponents_known = True
+        trainer.set_rate(1.0)
+        trainer.set_scalars(self.train.batch if self.train.in_place else 1)
+
+    def _divisor(self, y: Array, samples: int) -> int | np.float32:
+        """What the sum of these samples is divided by: how many they are, or what their labels weigh."""
+        weights = self.train.terms.weights
+        if self.train.weight_sum is None or weights is None:
+            return samples
+        total = np.float32(0.0)
+        for label in y.reshape(-1, *self.train.label.shape):
+            total = weights.of(label, float(total))
+        return total
+
+    # ---- updates ----------------------------------------------------------------------------------------------------
+
+    def updated(self, found: Pass, exponent: int, parts: Sequence[Part] = (), state: State | None = None) -> State:
+        """Return the state after an update at the rate 2**exponent. parts: those that count (none: all)."""
+        trainer = self._trainer
+        trainer.set_rate(2.0**exponent)
+        trainer.set_scalars(found.divisor if self.train.terms.divisor != "one" else 1)
+        held = {**found.values, **{name: a for name, a in (state or {}).items() if name not in self._exponents}}
+        for value in (self.train.rate, self.train.inverse_count):
+            if value is not None:
+                held[value.name] = trainer.sums[value.name]
+        held[self.train.learning_rate.name] = trainer.state[self.train.learning_rate.name]
+        after = dict(self._first if state is None else state)
+        names = {part.name for part in parts}
+        for node in self._moving:
+            if names and names.isdisjoint(self._moving[node]):
+                continue
+            for value in node.inputs:
+                if value.name not in held:
+                    held[value.name] = held[trainer.owner(value.name) or value.name]
+            held |= trainer.run_nodes((node,), {value.name: held[value.name] for value in node.inputs})
+            after |= {
+                owner: held[value.name]
+                for value in node.outputs
+                if (owner := trainer.owner(value.name)) is not None and owner in after
+            }
+        return after
+
+    def _rate_nodes(self) -> dict[Node, frozenset[str]]:
+        """The nodes that depend on the rate or on the history of updates, in order, with the parts that need each."""
+        names = {value.name for value in (self.train.learning_rate, self.train.rate) if value is not None}
+        chosen = self._readers(names)
+        overwritten = {self._trainer.owner(value.name) for node in chosen for value in node.outputs}
+        graph = self.train.graph
+        passes = graph.ancestors((self.train.loss,)) | {n.name for n in graph.nodes if error_operands(n) is not None}
+        read = {value.name for node in graph.nodes if node.name in passes for value in node.inputs}
+        history = {name for name in overwritten if name is not None and name in self._first} - read
+        chosen = self._readers(names | history)
+        needed = {part.name: self._behind(chosen, part) for part in self.parts}
+        return {node: frozenset(name for name, nodes in needed.items() if node.name in nodes) for node in chosen}
+
+    def _readers(self, names: set[str]) -> list[Node]:
+        """All nodes that depend on these, also by the sums of an update; of sums that calls share, what applies them."""
+        names, chosen = set(names), list[Node]()
+        for phase in ("step", "apply"):
+            for node in self.train.graph.nodes:
+                own = node.phase == phase and not (self._together and phase == "step")
+                if own and (self._together or any(value.name in names for value in node.inputs)):
+                    names.update(value.name for value in node.outputs)
+                    chosen.append(node)
+        return chosen
+
+    def _behind(self, nodes: Sequence[Node], part: Part) -> set[str]:
+        """Names of those that a part's numbers after the update depend on, also by the state that they overwrite."""
+        unit = self.unit(part)
+        owned = {part.name} if unit is None else {part.name, unit.fraction, unit.shift}
+        found, wanted = set[str](), set[str]()
+        for node in reversed(nodes):
+            outputs = {value.name for value in node.outputs}
+            if outputs & wanted or any(self._trainer.owner(name) in owned for name in outputs):
+                found.add(node.name)
+                wanted.update(value.name for value in node.inputs)
+        return found
+
+    # ---- gradients --------------------------------------------------------------------------------------------------
+
+    def gradients(self, found: Pass, parts: Sequence[Part]) -> dict[str, Shown]:
+        """Return the gradient of each of these parts that updates show."""
+        searches = {part.name: _Search(FLOAT_RATE if self.unit(part) is None else FIRST) for part in parts}
+        left = list(parts)
+        for _ in range(RUNS):
+            for exponent in sorted({searches[part.name].exponent for part in left}):
+                here = [part for part in left if searches[part.name].exponent == exponent]
+                after = self.updated(found, exponent, here)
+                for part in here:
+                    searches[part.name].add(self._shown(part, after, exponent))
+            left = [part for part in left if self.unit(part) is not None and searches[part.name].goes_on()]
+            if not left:
+                break
+        self._bases |= {part.name: searches[part.name].base for part in parts}
+        return {part.name: searches[part.name].joined for part in parts}
+
+    def later(self, found: Pass) -> tuple[dict[str, Shown], dict[str, Shown]]:
+        """Return what two updates by the same gradient show, both from the first numbers: history alone goes on.
+
+        Velocities have exponents that suit them from the beginning: while these are found (docs/int8.md), a velocity
+        may be cut off, or be rounding alone.
+        """
+        begin = {**self._first, **self._exponents_of_velocities(found)}
+        after = {**self.updated(found, LEAST, (), begin), **self._numbers, **self._gathered(found)}
+        return self._shown_at(found, begin, 0), self._shown_at(found, after, 1)
+
+    def _shown_at(self, found: Pass, state: State, number: int) -> dict[str, Shown]:
+        made: dict[str, Shown] = {}
+        for part in self.parts:
+            exponent = self._bases[part.name] + LIFT * (np.asarray(self._first[part.name]).dtype == np.int8)
+            after = self.updated(found, exponent, (part,), state)
+            made[part.name] = self._shown(part, after, exponent, state, number)
+        return made
+
+    def _exponents_of_velocities(self, found: Pass) -> dict[str, Array]:
+        """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
+        pairs = [
+            (own["velocity"].name, own["exponent"].name)
+            for own in (operands(node) for node in self._moving if node.op.startswith(("QMomentum", "QConvMomentum")))
+        ]
+        made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
+        while pairs:
+            after = self.updated(found, LEAST, (), {**self._first, **made})
+            pairs = [p for p in pairs if np.abs(after[p[0]]).max() < VELOCITY and made[p[1]][0] > LOWEST]
+            for _, exponent in pairs:
+                lower = int(made[exponent][0]) - LOWER
+                made[exponent] = np.asarray([lower, 0, lower], np.int32)
+        return made
+
+    def _gathered(self, found: Pass) -> dict[str, Array]:
+        """What the pass itself has left in the state: squares of gradients."""
+        made: dict[str, Array] = {}
+        for node in self.train.graph.nodes:
+            for value in node.outputs:
+                owner = self._trainer.owner(value.name)
+                if node not in self._moving and owner in self._first and value.name in found.values:
+                    made[owner] = found.values[value.name]
+        return {name: array for name, array in made.items() if name not in self._exponents}
+
+    def _shown(self, part: Part, after: State, exponent: int, before: State | None = None, number: int = 0) -> Shown:
+        unit, rate = self.unit(part), 2.0**exponent / (self.train.batch if self._divided else 1)
+        own = np.broadcast_to(part.factor() != 0, part.shape)
+        if unit is None:
+            old, new = (self.judged.tensors(part, state, self._how.optimizer) for state in (before or self._first, after))
+            gradient = implied(self._how, Step(rate, self._how.steps_before + number), old, new)
+            return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape), own)
+        moved = self.real(part, self._first) - self.real(part, after)
+        scale = np.broadcast_to(self._scale(part, unit), part.shape)
+        integers = np.asarray(after[part.name]).reshape(part.shape)
+        last = LAST if integers.dtype == np.int8 else 2**31 - 1
+        known = own & (np.abs(integers.astype(np.int64)) * self._doubled(part, after) < last)
+        stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
+        known &= ~stuck | (np.abs(moved) >= CERTAIN * scale)
+        step = 1 / 512 if unit.fraction else 0.4 if integers.dtype == np.int8 else 0.3
+        return Shown(np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0), own & ~stuck)
+
+    @property
+    def _divided(self) -> bool:
+        """Whether one call is an update at a part of the rate."""
+        return self.train.in_place and self.train.terms.divisor != "one"
+
+    def _scale(self, part: Part, unit: IntegerUnit) -> NDArray[np.float64]:
+        scale = np.asarray(unit.scale, np.float64)
+        piece = self.train.trained[part.name].piece
+        if piece is not None and piece.axis == "out" and scale.size > part.shape[0]:
+            scale = scale[list(piece.channels)]
+        return scale.reshape(-1, *[1] * (len(part.shape) - 1)) if scale.size > 1 else scale.reshape(())

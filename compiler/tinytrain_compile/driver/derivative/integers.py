@@ -1,0 +1,178 @@
+"""The comparison in integers: slope and distance of the gradients of both sides, tensor by tensor.
+
+Every tensor is judged on one batch. What disagrees is judged on further ones, by itself, and then what the rounding of
+errors adds to its gradient is measured: by a backward pass whose errors have a bit less. A tensor whose gradient is
+mostly rounding is not judged, and the report lists it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tinytrain_compile.driver.derivative.integer_rule import check_later
+from tinytrain_compile.driver.derivative.integer_slopes import Compared, IntegerSlopes
+from tinytrain_compile.driver.derivative.judged import Part
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.training_options import training_options
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import FileFunction
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.summary import DerivativeAgreement
+
+SHORTEST, LONGEST = 0.75, 1.3
+"""Of the file's derivative along the gradient of an update, of the latter's length."""
+APART = 0.25
+"""Largest squared distance of the two, of the update's gradient squared."""
+LOOSE = 0.4, 2.5
+"""The same lengths for a low-rank copy, whose gradient is an approximation."""
+ALLOWED = 4.0
+"""Times what rounding adds to a gradient, squared: further off than these bounds."""
+NOISY = 0.08
+"""A tensor with more rounding than that in its gradient, squared, is not judged if it disagrees."""
+MORE = 3
+"""Further batches on which a tensor that disagrees is judged."""
+WEAKEST = 1e-3
+"""A tensor without a gradient is right if the file's is below this share of the strongest."""
+LOSS = 2e-3
+"""Largest difference of the losses, times max(1, |loss|): at the same rounded outputs."""
+CLOSENESS = "by slope"
+
+
+def check_integers(
+    file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
+) -> DerivativeAgreement:
+    """Judge a training step in integers; E0607 with the tensor that differs."""
+    return IntegerCheck(file, model, train, samples, options).run()
+
+
+class IntegerCheck:
+    """One check; `slopes`: what it has found."""
+
+    def __init__(
+        self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
+    ) -> None:
+        self._start = time.process_time()
+        self._file, self._train = file, train
+        self._how = training_options(options, model, train.batch)
+        self.slopes = IntegerSlopes(file, model, train, samples, self._how)
+        self._step = self.slopes.step
+
+    def run(self) -> DerivativeAgreement:
+        """Judge all tensors on one batch, and what disagrees on further ones."""
+        if not self.slopes.batches:
+            return self._agreed((), ("no label of these samples counts",))
+        suspects = self._first()
+        unjudged: list[str] = []
+        if suspects:
+            for number in range(MORE + 1):
+                self._again(suspects, number)
+            wrong = [row for row in suspects if not self._excused(row)]
+            if wrong:
+                raise self._differs(wrong)
+            noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
+            unjudged = [f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy]
+        return self._agreed(unjudged)
+
+    @property
+    def layers(self) -> dict[str, list[Part]]:
+        """Return the trained tensors of each layer, by one of them."""
+        return {group[0].name: group for group in self.slopes.groups}
+
+    def is_real(self, part: Part) -> bool:
+        """Tell whether a tensor is float32."""
+        return self._step.unit(part) is None
+
+    def _first(self) -> list[Compared]:
+        """Judge all tensors on the first batch; those that disagree."""
+        batch, found, point = self.slopes.run(0)
+        self._compare_losses(found.losses, point.losses, point.loss)
+        shown = self._step.gradients(found, self._step.parts)
+        check_later(self._step, found, shown, self._how)
+        self.slopes.compare(batch, point, shown, self.slopes.groups)
+        return [row for row in self.slopes.found.values() if not self._agrees(row)]
+
+    def _again(self, suspects: Sequence[Compared], number: int) -> None:
+        """Compare them on a further batch, each by itself, and measure the rounding."""
+        parts = [row.part for row in suspects]
+        whole = self._how.clip_norm is not None and self._how.sums
+        batch, found, point = self.slopes.run(number)
+        shown = self._step.gradients(found, self._step.parts if whole else parts)
+        if number == 0:
+            for row in suspects:  # what was found along directions of the whole layer
+                for kept in (row.ours, row.along, row.apart, row.file):
+                    kept.clear()
+        self.slopes.compare(batch, point, shown, self.slopes.groups if whole else [[part] for part in parts])
+        self.slopes.rounding(batch, shown, parts)
+
+    def _agrees(self, row: Compared) -> bool:
+        """Tell whether a tensor is within the bounds, and what rounding adds to them."""
+        more = ALLOWED * row.noise
+        if not sum(row.ours):
+            strongest = max(other.strength for other in self.slopes.found.values())
+            return max(row.file, default=0.0) * row.size <= WEAKEST * strongest
+        if row.part in self._step.judged.approximate:
+            return LOOSE[0] - more <= row.length <= LOOSE[1] + more
+        return SHORTEST - more <= row.length <= LONGEST + more and row.distance <= APART + more
+
+    def _excused(self, row: Compared) -> bool:
+        """Tell whether a tensor agrees on several batches, or has too little but rounding to be judged."""
+        return self._agrees(row) or (row.noise > NOISY if sum(row.ours) else sum(row.finer) > 0)
+
+    def _why(self, row: Compared) -> str:
+        if not sum(row.ours):
+            return "whose gradient is less than one step of an int8 error"
+        return f"whose gradient is {min(row.noise, 1.0):.0%} rounding of int8 errors (squared)"
+
+    def _differs(self, rows: Sequence[Compared]) -> CompileError:
+        """Return E0607; the tensor that is furthest off has the word."""
+
+        def off(row: Compared) -> float:
+            return max(abs(row.length - 1), row.distance / 4 if row.part not in self._step.judged.approximate else 0)
+
+        first = max(rows, key=off)
+        others = f", and {len(rows) - 1} more tensors" if len(rows) > 1 else ""
+        slope = first.length
+        if not sum(first.ours):
+            what = f"the update leaves it as it is; by the model file its gradient is {max(first.file):.3g}{others}"
+        else:
+            what = (
+                f"along the gradient of the int8 update the loss of the model file changes {slope:.2f} times as much as "
+                f"by that gradient; the squared distance of both is {first.distance:.2f} (expected {SHORTEST} to "
+                f"{LONGEST}, and at most {APART}){others}"
+            )
+        return CompileError("E0607", f"tensor {first.part.origin}", what, "please report this; see --explain E0607")
+
+    def _compare_losses(self, ours: Sequence[float], each: Sequence[float], theirs: float) -> None:
+        """The loss of the first call against the file's at the same outputs."""
+        expected = each[0] if self._train.micro_batch == 1 else theirs
+        if self._train.micro_batch > 1 and len(ours) > 1:
+            return
+        if not abs(ours[0] - expected) <= LOSS * max(1.0, abs(expected)):
+            what = f"{expected:.6g} by the model file, {ours[0]:.6g} in the training step"
+            raise CompileError("E0607", "loss of call 1", what, "please report this; see --explain E0607")
+
+    def _agreed(self, unjudged: Sequence[str], whole: Sequence[str] = ()) -> DerivativeAgreement:
+        parts, left = self._step.parts, len(unjudged) if not whole else len(self._step.parts)
+        rows = self.slopes.found.values()
+        worst = max((max(abs(row.length - 1), row.distance) for row in rows if sum(row.ours)), default=0.0)
+        said = (*whole, *unjudged, *self._left())
+        seconds = time.process_time() - self._start
+        return DerivativeAgreement(
+            len(parts) - left, left, None if whole else worst, CLOSENESS, self._file.work, said, seconds
+        )
+
+    def _left(self) -> Iterator[str]:
+        """What is judged less sharply, or not at all."""
+        for part in self._step.judged.approximate:
+            yield f"judged loosely: {part.origin}, whose gradient is of a low-rank copy"
+        if self._train.dropout is not None:
+            yield "dropout: judged with nothing dropped"
+        if self._how.clip_norm is not None and self._how.clip_per == "layer":
+            yield "--clip-per layer: the direction of each gradient is judged, not what its layer's norm scales it by"
+
+
+__all__ = ["IntegerCheck", "IntegerSlopes", "check_integers"]

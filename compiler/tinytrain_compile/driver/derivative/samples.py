@@ -1,0 +1,118 @@
+"""Samples of an int8 step that is judged, in the graph's layout and as the file takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.driver.derivative.file_loss import FileLoss, Sample
+from tinytrain_compile.driver.imported_values import ImportedValues
+from tinytrain_compile.frontend import Rounded
+from tinytrain_compile.ir.imported import FileTensor, ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.quantize import storage_clamps
+
+MOST = 2
+"""Calls of an update that takes more of them: the sum is over several."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What the judged step takes, in the graph's layout, and the same for the file."""
+
+    x: Array
+    y: Array
+    samples: tuple[Sample, ...]
+    micro_batch: int
+
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Return, for each different sample, the call that takes it and its place there."""
+        firsts = np.cumsum([0, *(sample.count for sample in self.samples[:-1])])
+        return tuple((int(first) // self.micro_batch, int(first) % self.micro_batch) for first in firsts)
+
+
+class JudgedSamples:
+    """Batches of different samples, one after the other."""
+
+    def __init__(self, model: ImportedModel, train: TrainGraph, samples: Samples, loss: FileLoss) -> None:
+        self._model, self._train, self._samples = model, train, samples
+        self._values = ImportedValues(model, train, model.graph)
+        given = [self._sample(index) for index in range(len(samples.x))]
+        self._known = [(index, sample) for index, sample in enumerate(given) if loss.counts(sample)]
+
+    @property
+    def batches(self) -> int:
+        """Return how many batches of different samples there are."""
+        return len(self._known)
+
+    def batch(self, number: int) -> Batch:
+        """Return the samples of one update: two different ones at the most."""
+        train = self._train
+        calls = 1 if train.batch == 1 or train.in_place else min(train.batch // train.micro_batch, MOST)
+        size = calls * train.micro_batch
+        chosen = [self._known[(2 * number + offset if size > 1 else number) % len(self._known)] for offset in (0, 1)]
+        if size == 1 or chosen[0][0] == chosen[1][0]:
+            chosen = chosen[:1]
+        counts = (size,) if len(chosen) == 1 else (size - size // 2, size // 2)
+        order = [index for (index, _), count in zip(chosen, counts, strict=True) for _ in range(count)]
+        different = (Sample(s.x, s.y, count) for (_, s), count in zip(chosen, counts, strict=True))
+        return Batch(self._samples.x[order], self._samples.y[order], tuple(different), train.micro_batch)
+
+    def _sample(self, index: int) -> Sample:
+        x = self._values.onnx_input(self._samples.x[index : index + 1])
+        return Sample(x, self._label(self._samples.y[index]))
+
+    def _label(self, y: Array) -> Array:
+        model = self._model
+        if model.loss is not None:
+            return self._values.onnx_label(y)
+        real = y.dtype.kind == "f"
+        return FileTensor("", model.output_shape, model.output_perm).to_onnx(y).astype(np.float64) if real else y
+
+
+class RoundedValues:
+    """Tensors of the file as the integer graph holds them, as real numbers."""
+
+    def __init__(self, model: ImportedModel, train: TrainGraph) -> None:
+        self._model, self._train = model, train
+        self._clamped = storage_clamps(model.graph)
+        self._bounds: dict[str, tuple[float, float]] = {}
+        for node in model.graph.nodes:
+            known = self._bounds.get(node.inputs[0].name) if has_trait(node.op, "moves_data") else None
+            if isinstance(node.attrs, ClipAttrs):
+                known = node.attrs.low, node.attrs.high
+            if known is not None:
+                self._bounds |= {value.name: known for value in node.outputs}
+
+    def of(self, values: Mapping[str, Array], place: int) -> dict[str, Rounded]:
+        """Return those of one sample of a call, in the file's layout."""
+        found: dict[str, Rounded] = {}
+        for name, tensor in self._model.tensors.items():
+            for value in self._names(tensor.value):
+                array = values.get(value)
+                if array is not None and array.size == math.prod(tensor.shape) * self._train.micro_batch:
+                    real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place])
+                    found[name] = Rounded(tensor.to_onnx(real), tensor.to_onnx(ends))
+                    break
+        return found
+
+    def _names(self, value: str) -> tuple[str, ...]:
+        """Values that may hold it, the best first: with the saturation of its format, else as it is computed."""
+        held = (self._clamped.get(value, value), value)
+        return tuple(name for each in held for name in (*self._train.forms.get(each, ()), each))
+
+    def _real(self, value: str, array: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Real numbers, and where they are at an end of their range: errors do not pass there (docs/int8.md)."""
+        quant = self._train.formats.get(value)
+        if array.dtype != np.int8 or quant is None:
+            low, high = self._bounds.get(value, (-math.inf, math.inf))
+            return array.astype(np.float64), (array <= low) | (array >= high)
+        ends = (array <= quant.low) | (array >= quant.high)
+        return (array.astype(np.float64) - quant.zero) * quant.scale[0], ends
