@@ -128,6 +128,20 @@ static bool is_ready(const tiny_t *m)
     return m != NULL && m->magic[0] == model_magic[0] && m->magic[1] == model_magic[1];
 }
 
+/* While a callback runs, the handle is lent: a call on it is TINY_ERR_STATE, or NULL. */
+static void lend(tiny_t *m)
+{
+    m->magic[1] = ~model_magic[1];
+}
+
+/* Behind the callback. False: tiny_init was called there, and nothing is as it was. */
+static bool take_back(tiny_t *m)
+{
+    const bool is_lent = m->magic[1] == (uint32_t)~model_magic[1];
+    m->magic[1] = model_magic[1];
+    return is_lent;
+}
+
 static bool are_classes(const tiny_label_t *label)
 {
     for (size_t i = 0; i < TINY_LABEL_ELEMENTS; ++i) {
@@ -190,6 +204,9 @@ tiny_status tiny_infer(tiny_t *m, tiny_output_t *out)
         return TINY_ERR_ARGUMENT;
     }
     uint8_t *arena = (uint8_t *)m;
+    if (!tt_holds_finite(arena + AT_x, 12u)) {
+        return TINY_ERR_NAN;
+    }
     infer_1(arena);
     memcpy(out, arena + AT_second_Gemm, sizeof *out);
     return TINY_OK;
@@ -204,6 +221,10 @@ static tiny_status run_step(tiny_t *m, const tiny_label_t *label, float *loss)
         return TINY_ERR_ARGUMENT;
     }
     uint8_t *arena = (uint8_t *)m;
+    if (!tt_holds_finite(arena + AT_x, 12u)) { /* the loss may hide it, and gradients not */
+        *loss = tt_from_bits(0x7fc00000u);
+        return TINY_ERR_NAN;
+    }
     step_1(arena, label);
     memcpy(loss, arena + AT_loss, sizeof *loss);
     if (!tt_is_finite(*loss)) { /* all that outlives the call is as it was */
@@ -259,6 +280,16 @@ static bool is_sound(uint8_t *arena)
     return sound;
 }
 
+static tiny_status give(tiny_t *m, tiny_write_fn write, void *ctx, const void *data, size_t size)
+{
+    lend(m);
+    const int failed = write(ctx, data, size);
+    if (!take_back(m)) {
+        return TINY_ERR_STATE;
+    }
+    return failed == 0 ? TINY_OK : TINY_ERR_IO;
+}
+
 tiny_status tiny_save(tiny_t *m, tiny_write_fn write, void *ctx)
 {
     if (!is_ready(m)) {
@@ -273,38 +304,47 @@ tiny_status tiny_save(tiny_t *m, tiny_write_fn write, void *ctx)
     }
     const uint32_t head[CHECKPOINT_WORDS] = {CHECKPOINT_FORMAT, model_magic[0], model_magic[1], TINY_STATE_BYTES};
     uint32_t crc = tt_crc32(0, head, sizeof head);
-    if (write(ctx, head, sizeof head) != 0) {
-        return TINY_ERR_IO;
-    }
-    for (size_t i = 0; i < sizeof state_slots / sizeof state_slots[0]; ++i) {
+    tiny_status status = give(m, write, ctx, head, sizeof head);
+    for (size_t i = 0; status == TINY_OK && i < sizeof state_slots / sizeof state_slots[0]; ++i) {
         crc = tt_crc32(crc, arena + state_slots[i].offset, state_slots[i].size);
-        if (write(ctx, arena + state_slots[i].offset, state_slots[i].size) != 0) {
-            return TINY_ERR_IO;
-        }
+        status = give(m, write, ctx, arena + state_slots[i].offset, state_slots[i].size);
     }
-    return write(ctx, &crc, sizeof crc) == 0 ? TINY_OK : TINY_ERR_IO;
+    return status == TINY_OK ? give(m, write, ctx, &crc, sizeof crc) : status;
 }
 
-static tiny_status read_state(uint8_t *arena, tiny_read_fn read, void *ctx)
+static tiny_status take(tiny_t *m, tiny_read_fn read, void *ctx, void *data, size_t size)
 {
+    lend(m);
+    const int failed = read(ctx, data, size);
+    if (!take_back(m)) {
+        return TINY_ERR_STATE;
+    }
+    return failed == 0 ? TINY_OK : TINY_ERR_IO;
+}
+
+static tiny_status read_state(tiny_t *m, tiny_read_fn read, void *ctx)
+{
+    uint8_t *arena = (uint8_t *)m;
     uint32_t head[CHECKPOINT_WORDS];
-    if (read(ctx, head, sizeof head) != 0) {
-        return TINY_ERR_IO;
+    tiny_status status = take(m, read, ctx, head, sizeof head);
+    if (status != TINY_OK) {
+        return status;
     }
     if (head[0] != CHECKPOINT_FORMAT || head[1] != model_magic[0] || head[2] != model_magic[1] ||
         head[3] != TINY_STATE_BYTES) {
         return TINY_ERR_FORMAT;
     }
     uint32_t crc = tt_crc32(0, head, sizeof head);
-    for (size_t i = 0; i < sizeof state_slots / sizeof state_slots[0]; ++i) {
-        if (read(ctx, arena + state_slots[i].offset, state_slots[i].size) != 0) {
-            return TINY_ERR_IO;
-        }
+    for (size_t i = 0; status == TINY_OK && i < sizeof state_slots / sizeof state_slots[0]; ++i) {
+        status = take(m, read, ctx, arena + state_slots[i].offset, state_slots[i].size);
         crc = tt_crc32(crc, arena + state_slots[i].offset, state_slots[i].size);
     }
-    uint32_t stored;
-    if (read(ctx, &stored, sizeof stored) != 0) {
-        return TINY_ERR_IO;
+    uint32_t stored = 0;
+    if (status == TINY_OK) {
+        status = take(m, read, ctx, &stored, sizeof stored);
+    }
+    if (status != TINY_OK) {
+        return status;
     }
     return stored == crc && is_sound(arena) ? TINY_OK : TINY_ERR_FORMAT;
 }
@@ -318,7 +358,7 @@ tiny_status tiny_load(tiny_t *m, tiny_read_fn read, void *ctx)
         return TINY_ERR_ARGUMENT;
     }
     write_initial_state(m); /* sums of gradients that belong to other weights are dropped */
-    const tiny_status status = read_state((uint8_t *)m, read, ctx);
+    const tiny_status status = read_state(m, read, ctx);
     if (status != TINY_OK) {
         write_initial_state(m);
         return status;

@@ -99,9 +99,10 @@ typedef enum {
     TINY_ERR_SIZE = 2,
     /** The arena is not aligned to TINY_ALIGNMENT. */
     TINY_ERR_ALIGNMENT = 3,
-    /** The handle is not what tiny_init gave. */
+    /** The handle is not what tiny_init gave, or a callback of another call on it is running. */
     TINY_ERR_STATE = 4,
-    /** The loss is NaN or infinite: the call changed nothing that outlives it. Or the state is, and was not written. */
+    /** The loss is NaN or infinite, or the input is: the call changed nothing that outlives it. Or the state is, and
+     * was not written. */
     TINY_ERR_NAN = 5,
     /** A read or write callback failed. */
     TINY_ERR_IO = 6,
@@ -125,9 +126,10 @@ typedef struct {
 /** A label: a class, 0 to 1. */
 typedef int32_t tiny_label_t;
 
-/** Writes `size` bytes of a checkpoint; 0, or anything else to stop. Must not call the instance that calls it. */
+/** Writes `size` bytes of a checkpoint; 0, or anything else to stop. What it calls on the instance that calls it is
+ * TINY_ERR_STATE; tiny_init is not, but then the call that was running is. It has to return: no longjmp. */
 typedef int (*tiny_write_fn)(void *ctx, const void *data, size_t size);
-/** Reads `size` bytes of a checkpoint; 0, or anything else to stop. Must not call the instance that calls it. */
+/** Reads `size` bytes of a checkpoint; 0, or anything else to stop. As tiny_write_fn it may not call the instance. */
 typedef int (*tiny_read_fn)(void *ctx, void *data, size_t size);
 
 /**
@@ -153,9 +155,8 @@ static inline tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
 
 /**
  * The input slot inside the arena: fill it before every call that infers or trains; each of them may destroy its
- * content. Numbers must be finite. NaN or infinity that reaches the loss is reported (TINY_ERR_NAN) and trains nothing,
- * but a ReLU, a clip or a pooling may hide it from the loss and not from a weight's gradient: check data that may hold
- * any.
+ * content. Numbers must be finite: with one that is NaN or infinite every such call is TINY_ERR_NAN, and changes
+ * nothing.
  * @return NULL where the handle is not what tiny_init gave.
  */
 tiny_input_t *tiny_input(tiny_t *m);
@@ -163,7 +164,7 @@ tiny_input_t *tiny_input(tiny_t *m);
 /**
  * Forward pass of the sample in the slot. Changes nothing that training reads.
  * @param[out] out What the model computes.
- * @return TINY_OK, TINY_ERR_STATE or TINY_ERR_ARGUMENT.
+ * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT or TINY_ERR_NAN.
  */
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 
