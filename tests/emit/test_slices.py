@@ -65,16 +65,8 @@ class Sliced(Device):
                     assert self._call("apply") == OK
                 return loss, count
 
-    def put(self, x: Array) -> None:
-        slot = self._library.net_input
-        slot.restype = ctypes.c_void_p
-        data = np.ascontiguousarray(x, np.dtype(self.interface.input_dtype))
-        ctypes.memmove(slot(self._model), data.ctypes.data, data.nbytes)
-
     def has_input(self) -> bool:
-        slot = self._library.net_input
-        slot.restype = ctypes.c_void_p
-        return slot(self._model) is not None
+        return self.slot() is not None
 
     def others(self) -> list[int]:
         """The statuses of all other calls."""
