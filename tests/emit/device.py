@@ -76,6 +76,10 @@ class Device:
         out = np.zeros(self.interface.output_elements, np.float32)
         return self._call("infer", out.ctypes.data_as(ctypes.c_void_p)), out
 
+    def apply(self) -> int:
+        """The status of m_apply."""
+        return self._call("apply")
+
     def restart(self) -> int:
         """The status of m_init on the memories that the instance has."""
         places = [(memory.ctypes.data + 63) // 64 * 64 for memory in self._memories]

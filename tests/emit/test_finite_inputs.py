@@ -16,14 +16,15 @@ from testing import models
 from tests.e2e import chain
 from tests.emit.device import ERR_NAN, OK, Device
 from tests.emit.test_features import instances
-from tests.emit.test_generated_c import needs_gcc
+from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
 from tests.emit.test_slices import Sliced
-from tests.quantize import nets
+from tests.quantize import lines, nets
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.driver.reference_instance import ReferenceInstance
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.verify.build import write_files
 
 pytestmark = needs_gcc
 NONE = (np.nan, np.inf, -np.inf)
@@ -106,7 +107,7 @@ def test_what_was_summed_before_stays(tmp_path: Path) -> None:
         if index:
             assert device.try_train(bad, samples.y[:1], "accumulate")[0] == ERR_NAN
         assert device.try_train(samples.x[1:2], samples.y[1:2], "accumulate")[0] == OK
-        assert device._call("apply") == OK  # pyright: ignore[reportPrivateUsage]
+        assert device.apply() == OK
     assert devices[0].save() == devices[1].save()
 
 
@@ -170,9 +171,75 @@ def test_the_reference_does_the_same() -> None:
         assert {name: array.tobytes() for name, array in trainer.state.items()} == before
     made = chain.project(train)
     twin = ReferenceInstance(train, made.bundle.interface)
-    for call in (lambda: twin.train(changed, samples.y), lambda: twin.infer(changed)):
+    for refused in (lambda: twin.train(changed, samples.y), lambda: twin.infer(changed)):
         with pytest.raises(CompileError, match=r"E0603.*number of the input"):
-            call()
+            refused()
+
+
+ROWS = """#include "net_train.h"
+#include <stdlib.h>
+#include <string.h>
+static net_row_t image[NET_INPUT_ROWS];
+static int calls, refused;
+static net_t *model;
+static int row_of(void *context, size_t row, void *dst)
+{
+    (void)context;
+    calls += 1;
+    refused += net_push_rows(model, image, 1) == NET_ERR_STATE && net_begin(model, NET_TRAIN) == NET_ERR_STATE;
+    memcpy(dst, &image[row], sizeof image[row]);
+    return 0;
+}
+static unsigned char states[2][NET_CHECKPOINT_BYTES];
+static int keep(void *context, const void *data, size_t size)
+{
+    unsigned char **to = context;
+    memcpy(*to, data, size);
+    *to += size;
+    return 0;
+}
+static void save(int which)
+{
+    unsigned char *to = states[which];
+    (void)net_save(model, keep, &to);
+}
+int main(void)
+{
+    const net_label_t label = 1;
+    const uint32_t none[3] = {0x7fc00000u, 0x7f800000u, 0xff800000u};
+    net_output_t out;
+    float loss = 0.0f;
+    int wrong = net_init(&model, malloc(NET_ARENA_BYTES), NET_ARENA_BYTES) != NET_OK;
+    save(0);
+    for (size_t row = 0; row < NET_INPUT_ROWS; ++row) {
+        for (size_t i = 0; i < NET_ROW_ELEMENTS; ++i) {
+            memcpy(&image[row].values[i], &none[i % 3], sizeof(float));
+            wrong += net_train_step_rows(model, row_of, NULL, &label, &loss) != NET_ERR_NAN || loss - loss == 0.0f;
+            wrong += net_infer_rows(model, row_of, NULL, &out) != NET_ERR_NAN;
+            wrong += net_begin(model, NET_TRAIN) != NET_OK || net_push_rows(model, image, row) != NET_OK;
+            wrong += net_push_rows(model, image + row, NET_INPUT_ROWS - row) != NET_ERR_NAN;
+            image[row].values[i] = 0.5f; /* none of these was taken: they come again */
+            wrong += net_push_rows(model, image + row, NET_INPUT_ROWS - row) != NET_OK;
+            wrong += net_infer_end(model, &out) != NET_ERR_STATE || net_init(&model, model, NET_ARENA_BYTES) != NET_OK;
+            save(1);
+            wrong += memcmp(states[0], states[1], sizeof states[0]) != 0;
+        }
+    }
+    wrong += net_train_step_rows(model, row_of, NULL, &label, &loss) != NET_OK || loss - loss != 0.0f;
+    save(1);
+    wrong += memcmp(states[0], states[1], sizeof states[0]) == 0 || calls == 0 || refused != calls;
+    return wrong == 0 ? 0 : 1;
+}
+"""
+
+
+def test_rows_with_it_are_not_taken(tmp_path: Path) -> None:
+    train = lines.float_train(4)
+    made = lines.project(train, lines.longest(train, 4))
+    write_files(tmp_path, {**made.bundle.files, "rows.c": ROWS})
+    build(["gcc", *STRICT, *NUMERIC, "-O0", *SANITIZED, "rows.c", *sources(made.bundle), "-o", "rows"], tmp_path)
+    done = call([tmp_path / "rows"], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_integers_are_not_looked_at() -> None:
