@@ -6,15 +6,13 @@ initializer. It shares no code with the compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from testing.places import SHARED
-from tests.e2e.marks import needs_shared
 from tests.frontend.models import parse, write
 from tests.frontend.test_written_losses import Oracle
 from tinytrain_compile.driver.options import CompileOptions
@@ -35,6 +33,9 @@ MAIN = f"{HIDDEN} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) "
 CE = "l = SoftmaxCrossEntropyLoss (y, t) "
 AUX = "a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) k = Constant <value_float = 0.3> () "
 SQUARES = "e = Sub (y, t) ee = Mul (e, e) l = ReduceMean <keepdims = 0> (ee) "
+HALVED = "c2 = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (r1, k2) "
+TWICE = "s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () "
+NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
 TWO = "two = Constant <value_float = 2.0> () "
 
 
@@ -58,7 +59,9 @@ class Fork:
 FORKS = {
     "an auxiliary head": Fork(INDICES, f"{MAIN} {CE} {AUX} ka = Mul (la, k) loss = Add (l, ka)", "y"),
     "the auxiliary head first in the file": Fork(
-        INDICES, f"{HIDDEN} {AUX} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) {CE} ka = Mul (la, k) loss = Add (ka, l)", "y"
+        INDICES,
+        f"{HIDDEN} {AUX} {SECOND} y = Gemm <transB = 1> (h2, w3, b3) {CE} ka = Mul (la, k) loss = Add (ka, l)",
+        "y",
     ),
     "heads at three depths": Fork(
         INDICES,
@@ -97,8 +100,8 @@ FORKS = {
     ),
     "two heads that agree": Fork(
         INDICES,
-        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) p = Softmax <axis = 1> (y) q = Softmax <axis = 1> (a) d = Sub (p, q) "
-        "dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (l, m)",
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) p = Softmax <axis = 1> (y) q = Softmax <axis = 1> (a) "
+        "d = Sub (p, q) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (l, m)",
         "y",
     ),
     "branches that contrast": Fork(
@@ -114,6 +117,13 @@ FORKS = {
         f"{MAIN} {SQUARES} a = Gemm <transB = 1> (h, v1) sp = Softplus (a) at = Mul (a, t) b = Sub (sp, at) "
         "lb = ReduceMean <keepdims = 0> (b) loss = Add (lb, l)",
         "y",
+    ),
+    "a regression of the class": Fork(
+        INDICES,
+        f"{MAIN} {CE} r = Gemm <transB = 1> (h, v3) f = Cast <to = 1> (t) o = Constant <value_ints = [1]> () "
+        "q = Squeeze (r, o) d = Sub (q, f) dd = Mul (d, d) m = ReduceMean <keepdims = 0> (dd) loss = Add (m, l)",
+        "y",
+        {**DENSE, "v3": (1, 8)},
     ),
     "a decoder of the input": Fork(
         INDICES,
@@ -133,10 +143,17 @@ FORKS = {
     ),
     "a weight of a term as an initializer": Fork(
         INDICES,
-        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ka = Mul (la, k) loss = Add (l, ka)",
+        f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ka = Mul (la, k) "
+        "loss = Add (l, ka)",
         "y",
         beside=", float[N, 4] y",
         numbers={"k": 0.3},
+    ),
+    "terms of the loss as outputs": Fork(
+        INDICES,
+        f"{MAIN} {CE} {AUX} ka = Mul (la, k) loss = Add (l, ka)",
+        "y",
+        beside=", float l, float la, float[N, 4] y",
     ),
     "features as an output": Fork(
         INDICES,
@@ -148,7 +165,8 @@ FORKS = {
     "learned weights of tasks": Fork(
         INDICES,
         f"{MAIN} {CE} a = Gemm <transB = 1> (h, v1) la = SoftmaxCrossEntropyLoss (a, t) ns = Neg (s) es = Exp (ns) "
-        "nr = Neg (r) er = Exp (nr) ls = Mul (es, l) lr = Mul (er, la) p = Add (ls, s) q = Add (lr, r) loss = Add (p, q)",
+        "nr = Neg (r) er = Exp (nr) ls = Mul (es, l) lr = Mul (er, la) p = Add (ls, s) q = Add (lr, r) "
+        "loss = Add (p, q)",
         "y",
         {**DENSE, "s": (1,), "r": (1,)},
     ),
@@ -166,11 +184,9 @@ FORKS = {
     ),
     "resolutions": Fork(
         "int64[N, 4, 4] t",
-        "c1 = Conv <pads = [1, 1, 1, 1]> (x, k1, b1) r1 = Relu (c1) c2 = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (r1, k2) "
-        "r2 = Relu (c2) s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () "
-        "d2 = Conv (r2, k3) up = Resize <mode = \"nearest\", coordinate_transformation_mode = \"asymmetric\", "
-        "nearest_mode = \"floor\"> (d2, , s) u2 = Resize <mode = \"nearest\", coordinate_transformation_mode = \"asymmetric\", "
-        "nearest_mode = \"floor\"> (r2, , s) j = Concat <axis = 1> (r1, u2) y = Conv (j, k4) "
+        f"c1 = Conv <pads = [1, 1, 1, 1]> (x, k1, b1) r1 = Relu (c1) {HALVED} r2 = Relu (c2) d2 = Conv (r2, k3) "
+        f"{TWICE} up = Resize <{NEAREST}> (d2, , s) u2 = Resize <{NEAREST}> (r2, , s) "
+        "j = Concat <axis = 1> (r1, u2) y = Conv (j, k4) "
         "l = SoftmaxCrossEntropyLoss (y, t) lb = SoftmaxCrossEntropyLoss (up, t) loss = Add (l, lb)",
         "y",
         {"k1": (4, 2, 3, 3), "b1": (4,), "k2": (5, 4, 3, 3), "k3": (3, 5, 1, 1), "k4": (3, 9, 1, 1)},
@@ -263,3 +279,50 @@ def test_a_batch_has_the_loss_of_the_file(name: str, tmp_path: Path) -> None:
 def test_products_of_samples_are_one_sample_only(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"E0304.*no mean or sum over samples"):
         trainer(write(net(FORKS["orthogonal features"]), tmp_path), 2)
+
+
+def test_a_head_that_the_loss_does_not_read_is_named(tmp_path: Path) -> None:
+    """An output beside the loss that it does not depend on: its weights are selected, and stay as they are."""
+    fork = replace(FORKS["an auxiliary head"], body=f"{MAIN} {CE} loss = Add (l, l) z = Gemm <transB = 1> (h, v1)")
+    both = write(net(replace(fork, beside=", float[N, 4] z, float[N, 4] y")), tmp_path)
+    assert load_model(both).output_name == "y"
+    path = write(net(replace(fork, beside=", float[N, 4] z")), tmp_path)
+    imported = load_model(path)
+    train = build_training(imported, resolve_update(imported.graph, "all"), TrainingOptions())
+    assert imported.output_name == "z"
+    assert "not trained, since the loss does not depend on them: v1" in train.graph.notes
+    assert set(train.trained) == {value.name for value in imported.graph.parameters} - {"v1"}
+
+
+def test_numbers_of_a_loss_that_might_be_weights_are_named(tmp_path: Path) -> None:
+    """Not the factors of its terms, which nobody trains."""
+    notes = {name: load_model(write(net(FORKS[name]), tmp_path)).graph.notes for name in FORKS}
+    said = {name: [note for note in notes[name] if note.startswith("numbers of the loss")] for name in notes}
+    assert {name: found for name, found in said.items() if found} == {
+        "orthogonal features": ["numbers of the loss itself, not trained: eye"],
+        "sparse hidden activations, by numbers of the loss": ["numbers of the loss itself, not trained: rho"],
+    }
+    assert notes["an auxiliary head"] == ("m_infer gives y; the loss also reads a, and trains what leads there",)
+
+
+def test_a_fresh_head_is_not_one_of_several(tmp_path: Path) -> None:
+    """--classes would leave the other head with its own number of classes."""
+    with pytest.raises(CompileError, match=r"E0101.*the loss also reads a, which is not of the last layer"):
+        load_model(write(net(FORKS["an auxiliary head"]), tmp_path), FrontendOptions(classes=3))
+    fork = FORKS["a penalty on a hidden activation"]
+    assert load_model(write(net(fork), tmp_path), FrontendOptions(classes=4)).fresh
+
+
+@pytest.mark.parametrize("name", ["a decoder of the input", "a learned weight of the only task"])
+def test_the_c_code_of_a_fork(name: str, tmp_path: Path) -> None:
+    """In int8 a loss that reads a head and the input itself; in float32 one of shape [1]."""
+    fork = FORKS[name]
+    path, data = write(net(fork), tmp_path), tmp_path / "data.npz"
+    x, t = samples(fork, 12)
+    np.savez(data, x=x, y=t)
+    integers = {"quant": "int8", "calib": data} if "decoder" in name else {}
+    summary = compile_model(CompileOptions(path, out=tmp_path / "o", verify="host", data=data, **integers)).summary
+    assert summary is not None
+    assert summary.verify.result == "pass"
+    assert summary.verify.file is not None
+    assert summary.verify.file.whole

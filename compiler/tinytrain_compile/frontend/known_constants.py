@@ -30,7 +30,7 @@ _POSITIVE = frozenset(("Abs", "Clip", "Exp", "Max", "Relu", "Sigmoid", "Softmax"
 """Operators whose results a trained exponent has: the gradient is a logarithm."""
 _USUAL_EXPONENTS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 _MADE = re.compile(
-    r"val_\d+|onnx::\w+|const_fold_opt__\d+|scalar_tensor.*|(zeros|ones|full|arange|empty)(_like)?(_\d+)?|\d+"
+    r"val_\d+|onnx::\w+|const_fold_opt__\d+|scalar_tensor.*|(new_)?(zeros|ones|full|arange|empty)(_like)?(_\d+)?|\d+"
     r"|.*_output_\d+|.*/[xy](__\d+)?:0|.*Cast(_\d+)?:0|.*/Const(_\d+)?:0|.*/zeros(_\d+)?:0"
 )
 """Names that exporters give to numbers of their own (PyTorch's two, tf2onnx)."""

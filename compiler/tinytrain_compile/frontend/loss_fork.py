@@ -6,7 +6,7 @@ weights in front of these, and what leads to it. So no weight on a way to the lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
@@ -42,7 +42,9 @@ def site_notes(model: OnnxModel, site: LossSite) -> list[str]:
     notes = [f"outputs beside the loss: m_infer gives {site.scores}, not {beside}"] if beside else []
     if site.ends:
         others = ", ".join(site.ends)
-        notes.append(f"the loss also reads {others}: trained with the rest; m_infer gives {site.scores}")
+        notes.append(f"m_infer gives {site.scores}; the loss also reads {others}, and trains what leads there")
+    if site.numbers:
+        notes.append(f"numbers of the loss itself, not trained: {', '.join(site.numbers)}")
     return notes
 
 
@@ -61,10 +63,11 @@ class _Fork:
     """The nodes of a loss, by what they depend on."""
 
     def __init__(self, model: OnnxModel, site: LossSite, trained: Trainables) -> None:
-        self._site, self._constants = site, model.constants
+        self._site, self._choices = site, trained.choices
         self._nodes = reachable(model.nodes, tuple(name for name in (site.scores, site.output) if name))
         self._links = Links(self._nodes, (site.output,), model.constants)
-        self._needs = needs_of(self._nodes, [value.name for value in model.inputs])
+        valued = [node for node in self._nodes if node.op not in ("Shape", "Size")]  # shapes are known
+        self._needs = needs_of(valued, [value.name for value in model.inputs])
         self._roots = self._weights(trained)
         self._sums = self._summing()
         self._judged = {node.name for node in self._before(self._read_beside_labels())}
@@ -80,7 +83,13 @@ class _Fork:
             ends = self._ends(found)
             scores = site.scores if site.beside else self._main(ends, carriers)
             site = replace(site, scores=scores, ends=tuple(name for name in ends if name != scores))
-        return replace(site, ends=(*site.ends, *self._weights_of_the_loss(forward))) if site.scores else site
+        if not site.scores:
+            return site
+        ends = (*site.ends, *self._weights_of_the_loss(self._roots_of(forward)))
+        known = self._roots_of({node.name for node in self._before((site.scores, *ends))})
+        rest = self._roots_of({node.name for node in self._nodes}) - known
+        numbers = (name for name in rest if not self._is_factor(name) and not self._is_chosen(name))
+        return replace(site, ends=ends, numbers=tuple(sorted(numbers)))
 
     # ---- what a tensor depends on -------------------------------------------------------------------------------
 
@@ -108,6 +117,11 @@ class _Fork:
                     roots.setdefault(name, found)
         return roots
 
+    def _roots_of(self, nodes: Collection[str]) -> frozenset[str]:
+        """The weights that these nodes compute with."""
+        read = (name for node in self._nodes if node.name in nodes for name in node.inputs)
+        return frozenset[str]().union(*(self._roots.get(name, frozenset()) for name in read))
+
     # ---- the parts of the loss ----------------------------------------------------------------------------------
 
     def _summing(self) -> frozenset[str]:
@@ -117,12 +131,21 @@ class _Fork:
             node = self._links.maker(tensors.pop())
             if node is None or node.name in found or node.domain:
                 continue
-            computed = [name for name in node.inputs if self._needs.get(name)]
+            made = [name for name in node.inputs if self._links.maker(name) is not None or self._needs.get(name)]
+            computed = [name for name in made if self._needs.get(name)] or made
             scales = node.op == "Mul" or (node.op == "Div" and computed == [node.input(0)])
             if node.op in _SUMS or (scales and len(computed) == 1):
                 found.add(node.name)
-                tensors += computed
+                tensors += made if node.op in _SUMS else computed
         return frozenset(found)
+
+    def _is_factor(self, name: str) -> bool:
+        """Whether a number is only a factor of a term, or a term: following its gradient, it would grow for ever."""
+        readers = self._links.readers(name)
+        return bool(readers) and all(
+            node.name in self._sums and all(out == self._site.output or self._is_factor(out) for out in node.outputs)
+            for node in readers
+        )
 
     def _read_beside_labels(self) -> list[str]:
         """Tensors of the model that a term of the loss compares with labels."""
@@ -134,7 +157,8 @@ class _Fork:
         if not any(self._of_samples(name) for name in node.inputs) or self._of_labels(node):
             return False
         weights = frozenset[str]().union(*(self._roots.get(name, frozenset()) for name in node.inputs))
-        return bool(weights) and (node.name in self._judged or node.op in _TABLES)
+        tables = any(self._choices[name].elements > 1 for name in weights)  # one number may be the loss's own
+        return tables and (node.name in self._judged or node.op in _TABLES)
 
     # ---- where the model ends -----------------------------------------------------------------------------------
 
@@ -159,23 +183,24 @@ class _Fork:
 
         def depth(name: str) -> tuple[int, int]:
             nodes = self._before((name,))
-            return sum(node.name in weighty for node in nodes), sum(node.op not in VIEWS for node in nodes)
+            return sum(node.name in weighty for node in nodes), sum(
+                bool(node.inputs) and node.op not in VIEWS for node in nodes
+            )
 
         judged = [name for name in ends if (maker := self._links.maker(name)) and maker.name in self._judged]
         return max(judged or ends, key=depth, default="")
 
-    def _weights_of_the_loss(self, forward: set[str]) -> list[str]:
+    def _weights_of_the_loss(self, known: frozenset[str]) -> list[str]:
         """What follows from weights that only the loss reads, if it computes with them: exp(-s) of a learned noise.
 
         A number that it reads as it is may be a buffer as well, like the weights of classes: these stay what they are.
         """
-        known = {root for n in self._nodes if n.name in forward for name in n.inputs for root in self._roots.get(name, ())}
         found = dict[str, None]()
         for node in self._nodes:
-            if node.name in forward or self._of_weights(node):
+            if self._of_weights(node):
                 continue
             for index, name in enumerate(node.inputs):
-                own = self._roots.get(name, frozenset()) - known
+                own = [root for root in self._roots.get(name, frozenset()) - known if not self._is_factor(root)]
                 if own and self._is_computed(name) and not self._is_setting(node, index):
                     found[name] = None
         return list(found)
@@ -185,6 +210,11 @@ class _Fork:
         while node is not None and node.op in (*VIEWS, *PARTS):
             node = self._links.maker(node.input(0))
         return node is not None and node.op != "Constant"
+
+    def _is_chosen(self, name: str) -> bool:
+        """Whether labels choose the elements of a table: weights of classes."""
+        readers = self._links.readers(name)
+        return bool(readers) and all(self._is_setting(node, list(node.inputs).index(name)) for node in readers)
 
     def _is_setting(self, node: OnnxNode, index: int) -> bool:
         """Whether no gradient reaches an operand, or labels choose its elements, as they do weights of classes."""

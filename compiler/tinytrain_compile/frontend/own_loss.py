@@ -24,6 +24,7 @@ class LossSite:
     written: whether the loss is nodes of the file that are differentiated as they stand.
     beside: whether the scores are an output of the file.
     ends: further tensors of the model that a written loss reads (see loss_fork.py).
+    numbers: initializers that only the loss reads, and that would be parameters elsewhere.
     """
 
     node: OnnxNode
@@ -33,6 +34,7 @@ class LossSite:
     written: bool = False
     beside: bool = False
     ends: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -43,20 +45,29 @@ class LossSite:
 def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | None:
     """The model's own loss; None for a forward model. label: the input that the user says holds the labels.
 
-    A loss operator whose labels are an input, and which is an output itself, is preferred to any other scalar output.
+    A loss operator whose labels are an input, and which is an output itself, is preferred to any other scalar output;
+    but not a term of a loss to the loss.
     """
-    for output in model.outputs:
+    needs = needs_of(model.nodes, [value.name for value in model.inputs])
+    scalars = [name for name in model.outputs if len(needs.get(name, ())) == 2 and _is_scalar(model, links, name)]
+    terms = _terms(model, scalars)
+    for output in (name for name in model.outputs if name not in terms):
         site = _operator(model, links, output)
         if site is not None:
             return site
-    names = [value.name for value in model.inputs]
-    needs = needs_of(model.nodes, names)
-    for output in model.outputs:
-        if len(needs.get(output, ())) == 2 and _is_scalar(model, links, output):
-            site = _written(model, links, output, needs, label)
-            if site is not None:
-                return site
+    for output in (name for name in scalars if name not in terms):
+        site = _written(model, links, output, needs, label)
+        if site is not None:
+            return site
     return None
+
+
+def _terms(model: OnnxModel, scalars: Sequence[str]) -> set[str]:
+    """Those of some outputs that another one follows from."""
+    if len(scalars) < 2:
+        return set()
+    read = {one: {name for node in reachable(model.nodes, (one,)) for name in node.inputs} for one in scalars}
+    return {name for name in scalars if any(name in read[other] for other in scalars if other != name)}
 
 
 def _operator(model: OnnxModel, links: Links, output: str) -> LossSite | None:
@@ -116,7 +127,9 @@ def _written(
     if node is None:
         return None
     own = frozenset((data,))
+    read = {name for one in reachable(model.nodes, (output,)) for name in one.inputs}
     beside = [name for name in model.outputs if needs.get(name) == own and name != data]
+    beside.sort(key=lambda name: name not in read)  # one that the loss follows from, if there is any
     scores = beside[0] if beside else _scores(model, output, needs, (data, label.name))
     return LossSite(node, scores, label, output, True, bool(beside))
 

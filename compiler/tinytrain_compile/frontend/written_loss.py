@@ -14,9 +14,10 @@ from tinytrain_compile.frontend.entries import Entry, Order
 from tinytrain_compile.frontend.folding import fold
 from tinytrain_compile.frontend.loss_forms import joined, known_loss
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.own_loss import LossSite, through
+from tinytrain_compile.frontend.own_loss import LOSS_OPS, LossSite, through
 from tinytrain_compile.ir.imported import ImportedLoss, LossKind, WrittenLoss
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
+from tinytrain_compile.ops.embedding import GatherAttrs
 
 _LABEL_VIEWS = frozenset(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten"))
 
@@ -57,14 +58,34 @@ def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
     if label is None or node.op not in _LABEL_VIEWS or node.domain:
         return False
     if node.op == "Cast" and node.integer("to", 0) not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
-        what = "class indices become numbers here, and indices elsewhere"
-        raise Unsupported("to", what, "OneHot, or one use of the labels")
+        _as_numbers(ctx, node, label)
+        return True
     others = {name: ctx.entry(name).data for name in node.inputs[1:] if name and ctx.entry(name).is_constant}
     index = np.zeros(ctx.entry(node.input(0)).shape, np.int64)
     (shown,) = fold(node, {**others, node.input(0): index}, ctx.model.opset)
     ctx.define_value(node.output(0), label, tuple(shown.shape))
     ctx.labels[node.output(0)] = label
     return True
+
+
+def _as_numbers(ctx: ImportContext, node: OnnxNode, label: Value) -> None:
+    """Class indices as real numbers, which a regression on them reads: looked up in a table of 0, 1, 2, ..."""
+    readers = [(name, reader) for name in ctx.labels for reader in ctx.links.readers(name)]
+    classes = max((_classes(ctx, name, reader) for name, reader in readers), default=0)
+    if node.integer("to", 0) != onnx.TensorProto.FLOAT or not classes:
+        what = "class indices become numbers here, and indices elsewhere"
+        raise Unsupported("to", what, "OneHot, or one use of the labels")
+    table = ctx.constant(np.arange(classes, dtype=np.float32).reshape(classes, 1), f"{node.name}.numbers", node)
+    numbers = ctx.emit(node, "Gather", (table, label), GatherAttrs(classes))
+    shape = ctx.entry(node.input(0)).shape
+    ctx.define_value(node.output(0), ctx.reshape(node, numbers, shape), shape)
+
+
+def _classes(ctx: ImportContext, label: str, reader: OnnxNode) -> int:
+    """How many classes a reader of labels chooses from; 0 if that is not known yet."""
+    picks = reader.op in (*LOSS_OPS, "GatherElements") and reader.input(1) == label and ctx.has(reader.input(0))
+    scores = ctx.entry(reader.input(0)).shape if picks else ()
+    return scores[1] if len(scores) > 1 else 0
 
 
 def ends_of(ctx: ImportContext, site: LossSite, values: Sequence[Value]) -> tuple[Value, ...]:
