@@ -72,6 +72,16 @@ def test_what_the_user_decides_is_not_noted() -> None:
     assert about_exporters(found) == []
 
 
+def test_names_are_enough_without_the_record(tmp_path: Path) -> None:
+    """Tools that simplify a file may drop its metadata."""
+    model = onnx.load(FOLDER / "exp_scale.dyn.onnx")
+    del model.graph.metadata_props[:]
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    (note,) = load_model(path, FrontendOptions()).graph.notes
+    assert "the exporter computed exp (8 from parameters)" in note and REMEDY in note
+
+
 def test_a_parameter_behind_a_rule_is_noted(tmp_path: Path) -> None:
     """The record says PARAMETER, the rules say preprocessing: a module may hold that without a gradient."""
     model = onnx.load(FOLDER / "exp_scale.raw.onnx")

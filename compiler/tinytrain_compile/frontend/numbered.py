@@ -15,6 +15,8 @@ from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.ir.types import Array
 
 _NAME = re.compile(r"(?:onnx::\w+?_)?(\d+)")
+_RESULT = re.compile(r"(mul|add|sub|div|exp|neg|abs|pow|sqrt|sigmoid|softplus|tanh|softmax|clamp)(_\d+)?")
+"""Names that the newer exporter gives to results; its record may have been lost on the way of a file."""
 _MOVED = 5
 """A chain that is longer may be of shapes, which the exporter evaluates as well; a Slice has four and its own."""
 _MATRICES = 6
@@ -34,7 +36,13 @@ def numbered_remarks(model: OnnxModel, links: Links) -> dict[str, Remark]:
     chains = _chains(model, names)
     found = {name: _remark(name, model.constants[name], chains[name], links) for name in names}
     buffers = {name: Remark("may be a buffer") for name in model.constants if _is_buffer(name, model, links)}
-    return buffers | {name: remark for name, remark in found.items() if remark is not None}
+    results = {name: Remark("made of parameters") for name, array in model.constants.items() if _is_result(name, array)}
+    return buffers | results | {name: remark for name, remark in found.items() if remark is not None}
+
+
+def _is_result(name: str, array: Array) -> bool:
+    """Whether a table has the name of a computation."""
+    return array.dtype.kind == "f" and array.size > 1 and not is_flat(array) and _RESULT.fullmatch(name) is not None
 
 
 def _chains(model: OnnxModel, names: list[str]) -> dict[str, int | None]:
