@@ -1,4 +1,4 @@
-"""Modules as PyTorch's exporters write them (scripts/export_folded.py) train as in PyTorch, or a note names the tensor."""
+"""Modules as PyTorch's exporters write them (scripts/export_folded.py) train as there, or a note names the tensor."""
 
 from __future__ import annotations
 

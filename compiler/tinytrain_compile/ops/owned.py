@@ -39,7 +39,7 @@ class Owned:
 
     def with_sums(self, names: Iterable[str]) -> Owned:
         """Declare the same of an operator that overwrites running sums of these names as well."""
-        return Owned({**self.holds, **{name: "SUM" for name in names}}, self.int8)
+        return Owned({**self.holds, **dict.fromkeys(names, "SUM")}, self.int8)
 
 
 @dataclass(frozen=True)
