@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet bench-proven clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ bench-boards: setup ## Examples linked with the memory maps of nine boards: ever
 
 bench-auto: $(STAMP) ## What --update auto trains in many arenas, and against other rules; ARGS='--keep FILE sweep|schemes|published|run NETWORK ..'
 	$(BIN)/python -m benchmarks.auto $(ARGS)
+
+bench-proven: $(STAMP) ## PROVEN BEST and bounds of --update auto against all schemes of 500 networks (an hour); ARGS='--keep FILE --count N --large'
+	$(BIN)/python -m benchmarks.proven $(ARGS)
 
 bench-chosen: $(STAMP) ## What it costs that a device chooses channels itself, in instructions and bytes (5 minutes); ARGS='cortex-m7'
 	$(BIN)/python -m benchmarks.chosen $(ARGS)
@@ -144,6 +147,9 @@ docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in 
 
 zoo: $(STAMP) ## Networks of other frameworks: losses and weights of five steps against theirs, and the C on the host
 	$(BIN)/python -m benchmarks.zoo --verify host
+
+zoo3: $(STAMP) ## The networks of ../shared/zoo3 likewise, as PyTorch trains them (ARGS='--notes', '--folder DIR', NAME)
+	$(BIN)/python -m benchmarks.zoo --zoo3 $(ARGS)
 
 export-zoo: $(STAMP) ## The same networks learn three steps and go back to ONNX (ARGS='--int8', '--models', NAME)
 	$(BIN)/python -m benchmarks.export $(ARGS)

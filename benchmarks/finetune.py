@@ -25,7 +25,7 @@ from choice import NETS, make_task
 from convergence import make_model
 
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import finetune as search
+from tinytrain_compile.driver import rate_search
 from tinytrain_compile.driver.finetune import Effort, finetune
 from tinytrain_compile.driver.learning import Build, LearningRun, learn_all
 from tinytrain_compile.ir.learning import Curve, Finding
@@ -62,7 +62,7 @@ def measure(name: str, seeds: int, task_seed: int, folder: Path) -> tuple[float,
         updates[0] += sum((len(curve.scores) - 1) * curve.steps for curve in curves if not curve.failed)
         return curves
 
-    search.learn_all = watched  # type: ignore[assignment]
+    rate_search.learn_all = watched  # type: ignore[assignment]
     options = options_from(model, {"data": data, "update": "all", "verify": "none"})
     effort = Effort(EPOCHS, seeds)
     found: Finding = finetune(options, effort, folder / f"{name}.toml", lambda _what, _share: None)

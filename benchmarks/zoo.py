@@ -1,8 +1,11 @@
 """`make zoo`: every network of ../shared/zoo trains as in its framework, or is refused with a reason. Exit code 1 else.
 
     python -m benchmarks.zoo [--verify host] [PATTERN ...]
+    python -m benchmarks.zoo --zoo3 [--notes] [--verify host] [PATTERN ...]
 
 Losses of five steps and, where they are given, final weights, by the numpy reference. --verify host: the command too.
+--zoo3: those of ../shared/zoo3 (names like g_aux_deep.ts), or of --folder, a folder like it. --notes: what the compiler
+remarks of each.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from testing.zoo import ABSOLUTE, RELATIVE, Network, networks, trained_in_integers
+from testing.zoo import ABSOLUTE, RELATIVE, ZOO3, Network, networks, networks3, trained, trained_in_integers
 from testing.zoo_verdicts import OTHERWISE, judged
 from tinytrain_compile.driver.pipeline import compile_model
 
@@ -24,9 +27,9 @@ def compiled(network: Network) -> str:
     """What the command makes of it on the host: "" if it passes."""
     with tempfile.TemporaryDirectory() as folder:
         more, _ = OTHERWISE.get(network.name, ({}, ""))
-        given = frozenset({"update", "loss", "learning_rate", "data", *more})
+        given = frozenset({"update", "data", *network.training(), *more})
         options = network.options(out=Path(folder) / "out", verify="host", target="cortex-m7", given=given, **more)
-        data = network.path.with_suffix(".npz") if network.trains else None
+        data = network.data if network.trains else None
         result = compile_model(replace(options, data=data, verify_steps=3))
         return "" if result.summary is not None and result.summary.verify.result == "pass" else "not verified"
 
@@ -118,14 +121,32 @@ def in_integers(patterns: Sequence[str]) -> int:
     return int(bool(inside) or near < SHARE * count)
 
 
+def chosen(asked: argparse.Namespace, pattern: str) -> Iterator[Network]:
+    """The networks of the zoo that is asked for, by a pattern of their names."""
+    return networks3(pattern, asked.folder) if asked.zoo3 else networks(pattern)
+
+
+def remarks(network: Network) -> tuple[str, ...]:
+    """What the compiler notes of a network that it trains."""
+    more, _ = OTHERWISE.get(network.name, ({}, ""))
+    try:
+        return trained(network, **more).notes
+    except Exception as wrong:  # what is to be found: anything that is no CompileError
+        return (f"{type(wrong).__name__}: {wrong}",)
+
+
 def main() -> int:
     """Print a line for each network and the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("patterns", nargs="*", default=["*/*"])
+    parser.add_argument("patterns", nargs="*")
+    parser.add_argument("--zoo3", action="store_true", help="the networks of ../shared/zoo3")
+    parser.add_argument("--folder", type=Path, default=ZOO3, help="with --zoo3: another folder of such networks")
+    parser.add_argument("--notes", action="store_true", help="print the remarks of the compiler, too")
     parser.add_argument("--verify", choices=("none", "host"), default="none")
     parser.add_argument("--int8", action="store_true", help="the first loss in int8 instead")
     parser.add_argument("--write", type=Path, help="write the table of docs/zoo.md to this file")
     asked = parser.parse_args()
+    asked.patterns = asked.patterns or ["*" if asked.zoo3 else "*/*"]
     if asked.write:
         asked.write.write_text(page())
         return 0
@@ -133,7 +154,7 @@ def main() -> int:
         return in_integers(asked.patterns)
     counts: Counter[str] = Counter()
     wrong = False
-    for network in (network for pattern in asked.patterns for network in networks(pattern)):
+    for network in (network for pattern in asked.patterns for network in chosen(asked, pattern)):
         verdict, remark = judged(network)
         if asked.verify == "host" and verdict in ("equal", "imports", "changed"):
             try:
@@ -144,6 +165,8 @@ def main() -> int:
         counts[verdict] += 1
         wrong |= verdict.isupper()
         print(f"{verdict:<10}{network.name:<36}{remark}", flush=True)
+        for note in remarks(network) if asked.notes else ():
+            print(f"{'':<10}note: {note}", flush=True)
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
     return int(wrong)
 

@@ -1,6 +1,6 @@
-"""The zoo: networks as their exporters write them, with the losses that their own framework computed.
+"""The zoos: networks as their exporters write them, with the losses that their own framework computed.
 
-`../shared/zoo` has them; its README says what each file holds.
+`../shared/zoo` and `../shared/zoo3` have them; their READMEs say what each file holds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.driver.trial import with_exponents
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
@@ -29,9 +30,10 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
-from tinytrain_compile.training import TrainingOptions, build_training
+from tinytrain_compile.training import build_training
 
 ZOO = SHARED / "zoo"
+ZOO3 = SHARED / "zoo3"
 STEPS = 5
 RELATIVE, ABSOLUTE = 2e-4, 1e-4
 """How far a loss may be from the framework's, of itself; and a final weight, of max(1, the largest)."""
@@ -43,12 +45,30 @@ _LOSS = {
 }
 
 
+@dataclass(frozen=True)
+class Golden:
+    """One training by the framework. before, after: in its file of weights, how names of both begin.
+
+    how: a word for it, if a network has several.
+    """
+
+    losses: tuple[float, ...]
+    before: str = "i_"
+    after: str = "f_"
+    how: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
-    """One network: where its files are, and what is known of it (`loss`, `lr`, `losses`, `bn`)."""
+    """One network: where its files are, and what is known of it (`loss`, `lr`, `losses`, `bn`).
+
+    zoo3: one of ../shared/zoo3, where both exporters' files share samples and weights; `loss` may be "graph", the
+    file's own, and `opt` another optimizer than SGD.
+    """
 
     path: Path
     known: dict[str, Any]
+    zoo3: bool = False
 
     @property
     def name(self) -> str:
@@ -56,40 +76,77 @@ class Network:
         return f"{self.path.parent.name}/{self.path.stem}"
 
     @property
+    def data(self) -> Path:
+        """Its samples."""
+        return _beside(self.path).with_suffix(".npz") if self.zoo3 else self.path.with_suffix(".npz")
+
+    @property
+    def reference(self) -> Path:
+        """Its weights before and after the steps, by the framework's names."""
+        return self.data.with_suffix(".ref.npz")
+
+    @property
     def trains(self) -> bool:
         """Whether the framework computed losses."""
-        return bool(self.known.get("losses"))
+        return bool(self.goldens)
+
+    @property
+    def goldens(self) -> tuple[Golden, ...]:
+        """What the framework computed: as the module stands, and with BatchNormalization folded first."""
+        if not self.zoo3:
+            losses = self.known.get("losses")
+            return (Golden(tuple(losses)),) if losses else ()
+        folded = self.known["LB"]
+        plain = Golden(tuple(self.known["LA"]))
+        return (plain,) if folded is None else (Golden(tuple(folded), "bi_", "bf_", "folded"), plain)
 
     def options(self, **more: Any) -> CompileOptions:
         """The options of a command that trains it as the framework did."""
-        asked = {"loss": _LOSS[self.known["loss"]]} if self.trains else {}
-        rate = {"learning_rate": self.known["lr"]} if self.trains else {}
-        return CompileOptions(model=self.path, update="all", **asked, **rate, **more)
+        return CompileOptions(model=self.path, update="all", **{**self.training(), **more})
+
+    def training(self) -> dict[str, Any]:
+        """The options of these that say how it is trained."""
+        if not self.trains:
+            return {}
+        loss, optimizer = self.known["loss"], self.known.get("opt", "sgd")
+        asked = {} if loss == "graph" else {"loss": _LOSS[loss]}
+        return {**asked, "learning_rate": self.known["lr"], "optimizer": optimizer}
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """losses: ours, of each step; error: why it was refused, instead.
 
-    before, after: parameters as the graph holds them, by name.
+    before, after: parameters as the graph holds them, by name. notes: remarks for the user.
     """
 
     losses: tuple[float, ...] = ()
     before: Mapping[str, Array] = field(default_factory=dict[str, Array])
     after: Mapping[str, Array] = field(default_factory=dict[str, Array])
     error: CompileError | None = None
+    notes: tuple[str, ...] = ()
 
 
 def networks(pattern: str = "*/*") -> Iterator[Network]:
-    """All networks whose folder/name matches."""
+    """All networks of the first zoo whose folder/name matches."""
     for path in sorted(ZOO.glob(f"{pattern}.onnx")):
         yield Network(path, json.loads(path.with_suffix(".json").read_text()))
 
 
+def networks3(pattern: str = "*", folder: Path = ZOO3) -> Iterator[Network]:
+    """All networks of ../shared/zoo3, or of a folder like it, whose name (g_aux_deep.ts) matches."""
+    for path in sorted(folder.glob(f"{pattern}.onnx")):
+        yield Network(path, json.loads(_beside(path).with_suffix(".json").read_text()), zoo3=True)
+
+
+def _beside(path: Path) -> Path:
+    """The file name without .onnx and without its exporter."""
+    return path.with_suffix("").with_suffix("")
+
+
 def train_graph(model: ImportedModel, options: CompileOptions) -> TrainGraph:
     """The training graph of a float32 command."""
-    asked = TrainingOptions(loss=options.loss, learning_rate=options.learning_rate)
-    return build_training(model, resolve_update(model.graph, options.update), asked)
+    return build_training(model, resolve_update(model.graph, options.update), training_options(options, model))
 
 
 def trained(network: Network, **more: Any) -> Outcome:
@@ -100,38 +157,39 @@ def trained(network: Network, **more: Any) -> Outcome:
         if not network.trains:
             return Outcome()
         train = train_graph(model, options)
-        samples = load_samples(network.path.with_suffix(".npz"), model, train)
+        samples = load_samples(network.data, model, train)
     except CompileError as problem:
         return Outcome(error=problem)
     trainer = Trainer(train)
     before = {value.name: trainer.state[value.name].copy() for value in model.graph.parameters}
     losses = [trainer.step(x[None], y[None])[0] for x, y in zip(samples.x[:STEPS], samples.y[:STEPS], strict=True)]
-    return Outcome(tuple(losses), before, {name: trainer.state[name] for name in before})
+    after = {name: trainer.state[name] for name in before}
+    return Outcome(tuple(losses), before, after, notes=train.graph.notes)
 
 
-def loss_error(ours: tuple[float, ...], theirs: list[float]) -> float:
+def loss_error(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
     """Largest relative difference of the losses of the same steps."""
     a, b = np.array(ours), np.array(theirs[: len(ours)])
     return float(np.max(np.abs(a - b) / np.maximum(np.abs(b), 1e-6)))
 
 
-def weight_errors(network: Network, outcome: Outcome) -> dict[str, float]:
+def weight_errors(network: Network, outcome: Outcome, golden: Golden) -> dict[str, float]:
     """By the framework's names: how far each final weight is from ours, of max(1, the largest), where it gives them.
 
     The same parameter is the one with the same numbers at the start; inf if we train none and the framework does. A
     weight that several have at the start (fresh ones) counts by the nearest of them.
     """
-    path = network.path.with_suffix(".ref.npz")
-    if not path.exists():
+    if not network.reference.exists():
         return {}
-    reference, found = np.load(path), dict[str, float]()
-    for key in (key for key in reference.files if key.startswith("i_")):
-        first, last = reference[key], reference["f_" + key[2:]]
+    reference, found = np.load(network.reference), dict[str, float]()
+    for key in (key for key in reference.files if key.startswith(golden.before)):
+        name = key.removeprefix(golden.before)
+        first, last = reference[key], reference[golden.after + name]
         pairs = ((data, outcome.after[name]) for name, data in outcome.before.items())
         errors = [error for pair in pairs for error in _apart((first, last), pair)]
         moved = not np.array_equal(first, last)
         error = min(errors) if errors else np.inf if moved else 0.0
-        found[key[2:]] = error / max(1.0, float(np.abs(last).max()))
+        found[name] = error / max(1.0, float(np.abs(last).max()))
     return found
 
 
@@ -178,7 +236,7 @@ class Integer:
 
 def trained_in_integers(network: Network, **more: Any) -> Integer:
     """The first step of `--quant int8 --calib` with the network's own six samples, by the numpy reference."""
-    data = network.path.with_suffix(".npz")
+    data = network.data
     options = network.options(quant="int8", calib=data, data=data, **more)
     try:
         floats = imported(options)

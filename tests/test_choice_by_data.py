@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.command import run
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import choice_by_data, update_rounds
+from tinytrain_compile.driver import choice_by_data, update_best
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.external_kernels import Externals
 from tinytrain_compile.driver.reference import Trainer
@@ -41,7 +41,7 @@ OPTIONS = options_from(DIGITS / "digits.onnx", {"verify": "none", "quant": "fp32
 @pytest.fixture(autouse=True)
 def _no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes most of the time has tests of its own."""
-    monkeypatch.setattr(update_rounds, "PROOF_TURNS", 1)
+    monkeypatch.setattr(update_best, "PROOF_TURNS", 1)
 
 
 @pytest.fixture

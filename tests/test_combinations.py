@@ -52,7 +52,8 @@ def refused(model: str, flags: str, dry: bool = True) -> str:
         ("--count --target host", "--count: host has no board in QEMU"),
         ("--cycles --target host", "--cycles: host has no board"),
         ("--verify qemu --target host", "--verify qemu: host has no board"),
-        ("--flash-budget 64KB --target host", "--flash-budget: the code of host cannot be measured"),
+        ("--flash-budget 64KB --target host", "--flash-budget: host is compiled by this machine's compiler"),
+        ("--flash-budget 64KB --target esp32-s3", "--flash-budget: esp32-s3 is compiled by this machine's compiler"),
         ("--cycles --target cortex-m0plus", "--cycles: the target's file names no cycle model"),
         ("--memory sram2=1MB", "--memory: without --arena"),
         ("--count --verify-steps 1", "--count: needs QEMU and two steps"),
@@ -147,3 +148,24 @@ def test_what_can_be_honoured_is(flags: str) -> None:
 @pytest.mark.usefixtures("place")
 def test_steps_on_features_are_of_one_sample_in_one_memory(flags: str, said: str) -> None:
     assert said in refused("net.onnx", f"--features on --update head {flags}")
+
+
+@pytest.mark.parametrize(
+    ("tail", "flags", "asked"),
+    [
+        ("", "", True),
+        ("Sigmoid", "", True),
+        ("Softmax", "", False),
+        ("", "--loss mse", False),
+        ("", "--loss cross-entropy", False),
+    ],
+)
+def test_an_output_of_the_inputs_shape_needs_a_loss(tail: str, flags: str, asked: bool, tmp_path: Path) -> None:
+    """It may be an autoencoder: nothing is assumed, with or without data."""
+    model = write(models.mlp(inputs=4, classes=4, tail=tail), tmp_path, "same.onnx")
+    found = run(model, "--dry-run", "-o", tmp_path / "out", *flags.split())
+    if asked:
+        said = found.check_error("E0304", 2).err
+        assert "--loss: the output has the shape of the input, (1, 4): an autoencoder, or a classifier?" in said
+    else:
+        found.check_success()

@@ -25,6 +25,11 @@ DIGITS = Path(__file__).parents[1] / "examples" / "digits"
         ("data = ['a', 'b']", "give a text"),
         ("epochs = 1e400", "give a whole number"),
         ("lr = ", "not TOML"),
+        (f"lr = 0x{'f' * 400}", "more than 64 bits"),
+        (f"lr = [1, {{a = -{'9' * 30}}}]", "more than 64 bits"),
+        (f"arena = 0x{'f' * 5000}", "more than 64 bits"),
+        (f"batch = {'9' * 5000}", "not TOML"),
+        ("lr = 1e999", "--lr"),
     ],
 )
 def test_faults_of_a_config_are_one_line(text: str, said: str, tmp_path: Path) -> None:

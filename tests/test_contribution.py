@@ -94,7 +94,7 @@ def test_table_is_what_gains_reads_and_the_same_for_any_jobs(own: Path, tmp_path
     tables = list[str]()
     for jobs in (1, 2):
         out = tmp_path / f"gains{jobs}.csv"
-        gains = measure(asked(own), replace(SHORT, jobs=jobs), out, silent)
+        gains = measure(asked(own), replace(SHORT, jobs=jobs), out, silent).gains
         tables.append(out.read_text())
         assert max(gain.gain for gain in gains) > 0
         assert not out.with_name(out.name + PARTIAL).exists()
@@ -125,7 +125,7 @@ def test_groups_of_channels_share_the_gain_of_their_weight(tmp_path: Path) -> No
     options = options_from(write(models.mlp(), tmp_path), {"data": tmp_path / "own.npz"})
     out, found = tmp_path / "gains.csv", list[dict[tuple[str, ...], dict[str, float]]]()
     for groups in (1, 6):
-        gains = measure(options, replace(SHORT, groups=groups), out, silent)
+        gains = measure(options, replace(SHORT, groups=groups), out, silent).gains
         found.append(rows_of(out))
     one, six = found
     for key, channels in six.items():
@@ -230,7 +230,7 @@ def test_samples_of_a_batch_in_place_are_steps_of_their_own(own: Path, tmp_path:
 
 def test_a_diverged_run_counts_nothing(own: Path, tmp_path: Path) -> None:
     out = tmp_path / "gains.csv"
-    gains = measure(asked(own, lr=1e6), SHORT, out, silent)
+    gains = measure(asked(own, lr=1e6), SHORT, out, silent).gains
     assert all(np.isfinite(gain.gain) and gain.gain >= 0 for gain in gains)
 
 

@@ -10,7 +10,7 @@ import pytest
 from testing import models
 from tests.e2e.broken import write
 from tests.planning import planner
-from tinytrain_compile.driver import fallbacks, update_rounds
+from tinytrain_compile.driver import fallbacks, update_best
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.sparse import PRIOR, UNITS, gain_of_plan, resolve_update
 
@@ -31,9 +31,9 @@ def test_the_layers_of_the_end_are_looked_at(tmp_path: Path, monkeypatch: pytest
     path = Path(write(chain(6), tmp_path))
     room = planner(path).exact("last:4").plan.arena_bytes
     asked = planner(path, arena_bytes=room)
-    known = search_update(asked, asked.layer_count).choice.update
+    known = search_update(asked, asked.layer_count, proof=False).choice.update
     assert known is not None
-    monkeypatch.setattr(update_rounds, "MOST_LAYERS", 2)
+    monkeypatch.setattr(update_best, "MOST_LAYERS", 2)
     found = search_update(planner(path, arena_bytes=room), asked.layer_count)
     choice = found.choice.update
     assert found.label == "auto: last:2" and choice is not None and not choice.proven

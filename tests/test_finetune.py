@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from dataclasses import replace
@@ -20,10 +21,12 @@ import tinytrain_compile as tt
 from tests.e2e.command import run
 from tests.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import finetune as search
+from tinytrain_compile.driver import rate_search as search
 from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
 from tinytrain_compile.driver.known_runs import PARTIAL
 from tinytrain_compile.driver.learning import Build, LearningRun, area, learn_all
+from tinytrain_compile.driver.nothing_learned import check_learned
+from tinytrain_compile.driver.replay_size import kept_of, reservoir_sizes
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.own_data import own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots
@@ -234,7 +237,7 @@ def test_the_same_finding_by_dask(own: Path) -> None:
 def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> None:
     effort = Effort(2, seeds, batches=batches, jobs=1)
     found = found_by(own, effort)
-    assert found.trainings <= effort.most_runs(2 * max(1, len(batches)), old=False)
+    assert found.trainings <= effort.most_runs(2 * max(1, len(batches)), 1)
     assert {one.clip for one in found.rounds[0]} == {0.0, 1.0}
     rows = [line.split() for line in finding_lines(found) if line.split()[:1] == ["1"]]
     assert [row[6] for row in rows] == [str(one.best_epoch) for one in found.rounds[0]]
@@ -263,14 +266,15 @@ def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path:
     np.savez(path, x=shifted, y=1 - y[:120], x_old=x[120:], y_old=y[120:])
     options = options_from(first, {"update": "all", "data": path, "loss": "cross-entropy"})
     found = finetune(options, Effort(16, 2, replay=60, clips=(0.0,), jobs=1), tmp_path / "f.toml", silent)
-    plain, kept = found.learned
+    plain, few, *more = found.learned
+    kept = more[-1] if more else few
     assert plain.old[0].accuracy is not None and plain.old[-1].accuracy is not None
     assert plain.old[0].accuracy - plain.old[-1].accuracy > 0.05
     assert kept.old[-1].accuracy is not None and kept.old[-1].accuracy > plain.old[-1].accuracy
-    assert found.replay == 60 and kept.steps == 2 * plain.steps
-    assert any("keep 60 old samples" in line for line in finding_lines(found))
+    assert found.replay in (20, 60) and kept.steps == 2 * plain.steps
+    assert any(f"keep {found.replay} old samples" in line for line in finding_lines(found))
     written = [tomllib.loads(finding_toml(found, given))["runtime"] for given in ({}, {"runtime": "store, replay=9"})]
-    assert written == ["schedule,replay=60", "store,replay=9,schedule"]
+    assert written == [f"schedule,replay={found.replay}", "store,replay=9,schedule"]
 
 
 def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
@@ -339,11 +343,104 @@ def test_curves() -> None:
     assert one.epochs_to_most == 1 and one.epochs == 2
 
 
-def test_where_nothing_gets_better_no_rate_is_written() -> None:
-    """And losses that are not finite are drawn as the worst."""
-    bad = Tried(1, 0.0, 1.0, 1, (Score(1.0), Score(float("inf"))), 1)
-    one = Learned(0, (Score(1.0), Score(float("inf"))), (), 0.0, 7)
-    found = Finding(((bad,),), bad, 1.0, (one,), 0, 1)
-    text = finding_toml(found, {"arena": "24KB"})
-    assert tomllib.loads(text) == {"arena": "24KB"} and "recommend  nothing" in text
-    assert len(finding_lines(found)) > 3
+def finding_of(**given: Any) -> Finding:
+    """One that was worth it, but for what is given."""
+    good = Tried(1, 0.0, 0.01, 1, (Score(1.0, 0.4), Score(0.5, 0.8)), 0, settles=True)
+    known: dict[str, Any] = {"rounds": ((good,),), "chosen": good}
+    known |= {
+        "samples": 400,
+        "tests": 400,
+        "rate": 0.01,
+        "learned": (Learned(0, (Score(1.0, 0.5), Score(0.6, 0.7)), (), 0.0, 7),),
+    }
+    return Finding(**(known | {"replay": 0, "trainings": 1} | given))
+
+
+def tried_of(first: Score, last: Score, failed: int = 0) -> dict[str, Any]:
+    one = Tried(1, 0.0, 0.01, 1, (first, last), failed, settles=True)
+    other = replace(one, rate=0.1, curve=(first, replace(last, loss=last.loss + 1)))
+    third = replace(other, rate=0.001)
+    return {"rounds": ((third, one, other),), "chosen": one}
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        (tried_of(Score(0.1, 0.99), Score(0.1, 0.99)), "the network knows these samples already"),
+        (tried_of(Score(1.0, 0.4), Score(math.inf, 0.0), failed=1), "all rates from 0.001 ended in NaN or infinity"),
+        ({"learned": (Learned(0, (Score(1.0, 0.5), Score(0.9, 0.4)), (), 0.0, 7),)}, "x_test is unlike x"),
+        (tried_of(Score(1.0, 0.4), Score(1.1, 0.4)), "y does not belong to x"),
+        (tried_of(Score(1.0, 0.4), Score(1.1, 0.4)) | {"suspects": ("x is out of scale",)}, "x is out of scale"),
+    ],
+)
+def test_if_nothing_was_learned_the_error_names_the_likely_cause(given: dict[str, Any], cause: str) -> None:
+    """With the table of what was tried below it; losses that are not finite are drawn as the worst."""
+    check_learned(finding_of(), "own.npz")
+    with pytest.raises(CompileError, match=f"E0309.*own.npz: nothing was learned .*likely cause: {cause}") as problem:
+        check_learned(finding_of(**given), "own.npz")
+    assert problem.value.exit_code == 2
+    assert any(line.startswith("tried ") for line in problem.value.details)
+    assert "recommend  nothing" in "\n".join(problem.value.details)
+
+
+def test_inputs_out_of_scale_end_in_an_error_and_no_file(own: Path, tmp_path: Path) -> None:
+    """Counts of a sensor where the network knows numbers of about 1."""
+    with np.load(own) as data:
+        np.savez(own, x=np.rint(data["x"] * 4096).astype(np.int16), y=data["y"])
+    flags = ("--data", own, "--update", "all", "--epochs", "2", "--seeds", "1", "--jobs", "1", "--clips", "0")
+    said = run("finetune", DIGITS / "digits.onnx", *flags, "-o", tmp_path / "mine.toml")
+    assert said.exit_code == 2 and "E0309" in said.err, said.err + said.out
+    assert "likely cause: x of own.npz is out of scale" in " ".join(said.err.split())
+    assert not list(tmp_path.glob("mine*"))
+
+
+def test_reservoirs_start_at_20_samples_and_fit() -> None:
+    assert reservoir_sizes(100, 400, None) == (20, 100)
+    assert reservoir_sizes(100, 60, None) == (20, 30)
+    assert reservoir_sizes(100, 400, 50) == (20, 50)
+    assert reservoir_sizes(100, 400, 7) == (7,)
+    assert reservoir_sizes(100, 400, 0) == reservoir_sizes(0, 400, None) == reservoir_sizes(100, 1, None) == ()
+
+
+def kept(replay: int, *accuracies: float) -> Learned:
+    return Learned(replay, (Score(1.0, 0.5), Score(0.5, 0.8)), tuple(Score(1.0, one) for one in accuracies), 0.0, 7)
+
+
+@pytest.mark.parametrize(
+    ("after", "chosen"),
+    [
+        ((0.9, 0.9, 0.9), 0),
+        ((0.5, 0.89, 0.9), 20),
+        ((0.5, 0.7, 0.9), 100),
+        ((0.5, 0.7, 0.705), 20),
+        ((0.5, 0.5, 0.5), 0),
+    ],
+)
+def test_more_samples_are_kept_only_if_they_bring_back_more(after: tuple[float, ...], chosen: int) -> None:
+    learned = [kept(size, 0.9, one) for size, one in zip((0, 20, 100), after, strict=True)]
+    assert kept_of(learned) == chosen
+
+
+def test_what_is_kept_has_a_price() -> None:
+    plain, some = kept(0, 0.9, 0.5), kept(20, 0.9, 0.89)
+    text = "\n".join(finding_lines(finding_of(learned=(plain, some), replay=20, record_bytes=264)))
+    assert "with 20 old samples replayed (5,280 B of RAM beside the arena): accuracy 90.0%" in text
+    assert "; keep 20 old samples (5,280 B of RAM beside the arena), replay one after each new one" in text
+
+
+def test_no_more_samples_are_kept_than_the_board_has_room_for(own: Path) -> None:
+    """Of 256 KB, less what the rest of a firmware needs; a core says nothing of its RAM."""
+    x, y = some(60, 300)
+    with np.load(own) as data:
+        np.savez(own, x=data["x"], y=data["y"], x_old=x, y_old=y)
+    short = Effort(1, 1, replay=25, clips=(0.0,), jobs=1)
+    found = found_by(own, short)
+    assert found.most_kept is None and found.record_bytes == 64 * 4 + 4
+    board = found_by(own, short, target="nrf52840-dk", reserve="150KB")
+    assert board.most_kept is not None and 20 < board.most_kept < (256 - 150) * 1024 // 260
+    asked = ["--update", "head", "--target", "nrf52840-dk", "--reserve", "150KB", "--verify", "none", "--dry-run"]
+    run(DIGITS / "digits.onnx", *asked, "--runtime", f"schedule,replay={board.most_kept}").check_success()
+    tight = found_by(own, short, target="nrf52840-dk", reserve=str(150 * 1024 + (board.most_kept - 7) * 260))
+    assert tight.most_kept == 7 and [one.replay for one in tight.learned] == [0, 7]
+    said = "nrf52840-dk has room for at most 7 old samples beside the model (20 need 5,200 B)"
+    assert any(said in note for note in tight.notes)

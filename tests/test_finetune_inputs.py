@@ -69,6 +69,28 @@ def test_the_users_file_is_named(own: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("x", 1e300, r"mine\.npz: x holds 1e\+300 in sample 53 of x, more than float32 can hold"),
+        ("x", np.nan, r"mine\.npz: x holds NaN or infinity: nan in sample 53 of x"),
+        ("x_test", np.inf, r"mine\.npz: x_test holds NaN or infinity: inf in sample 53 of x_test"),
+    ],
+)
+def test_a_number_that_nothing_can_hold_is_named_by_its_place(name: str, value: float, said: str, own: Path) -> None:
+    """By the samples of the file, which is split before it is trained on."""
+    x, y = some(60)
+    arrays = {"x": x.astype(float), "y": y, "x_test": x.astype(float), "y_test": y}
+    arrays[name][53, 0, 2, 1] = value
+    path = own.with_name("mine.npz")
+    np.savez(path, **(arrays if name == "x_test" else {key: arrays[key] for key in "xy"}))
+    with pytest.raises(CompileError, match=said):
+        found_by(path)
+    if name == "x":
+        outcome = run(DIGITS / "digits.onnx", "--data", path, "--dry-run")
+        assert outcome.exit_code == 2 and "E0105" in outcome.err and "in sample 53 of x" in outcome.err
+
+
+@pytest.mark.parametrize(
     ("name", "of", "said"),
     [
         ("y", lambda y: np.eye(10)[y], r"one-hot, of shape \(samples, 10\); give .* \(samples,\)"),

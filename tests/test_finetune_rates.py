@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.finetuning import found_by, write_own
-from tinytrain_compile.driver import finetune as search
+from tinytrain_compile.driver import rate_search as search
 from tinytrain_compile.driver.finetune import Effort
 from tinytrain_compile.driver.learning import LearningRun
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Curve, Score, Tried
 from tinytrain_compile.report import finding_lines, finding_toml
 
@@ -42,7 +44,8 @@ def test_longer_trainings_are_taken_only_where_they_are_better(own: Path, monkey
         assert found.taken.epochs == epochs and found.chosen.best.accuracy == best[epochs]
         assert found.worth_it and sum("<- taken" in line for line in finding_lines(found)) == 1
     best = {1: 0.1, 2: 0.1, 6: 0.1}
-    assert not found_by(own).worth_it
+    with pytest.raises(CompileError, match="nothing was learned"):
+        found_by(own)
 
 
 def test_rates_outside_of_the_first_are_tried_while_they_are_better(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +69,61 @@ def test_rates_outside_of_the_first_are_tried_while_they_are_better(own: Path, m
         assert tomllib.loads(finding_toml(found, {}))["lr"] == found.rate
     best = 1e6
     assert len(found_by(own, Effort(6, 3, clips=(0.0,), jobs=1)).rounds[0]) == 7 + search.MORE_RATES
+
+
+@pytest.mark.parametrize("steps", [-4, -3, -2, 2, 3, 4])
+def test_rounds_go_on_while_their_best_rate_is_at_an_end(
+    steps: int, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longer a training, the further its best rate is from that of short ones, up or down; work is bounded."""
+    trained = list[LearningRun]()
+
+    def learned(_builds: Any, runs: Sequence[LearningRun], _jobs: int, told: Any) -> list[Curve]:
+        trained.extend(runs)
+        found = [Curve((Score(9.0, 0.1), *([Score(1.0, worth(run))] * run.epochs)), (), 9) for run in runs]
+        for index, curve in enumerate(found):
+            told(index, curve)
+        return found
+
+    def worth(run: LearningRun) -> float:
+        """A pure function of rate and length: 24 epochs want a rate that is `steps` quarters of a decade away."""
+        best = -2 + steps / 4 * math.log(run.epochs / 3) / math.log(8)
+        return 0.9 - 0.05 * (math.log10(run.rate) - best) ** 2 + 0.001 * run.epochs
+
+    monkeypatch.setattr(search, "learn_all", learned)
+    effort = Effort(24, 3, clips=(0.0,), jobs=1)
+    found = found_by(own, effort)
+    last = [one.rate for one in found.rounds[2]]
+    assert last == sorted(last) and all(pytest.approx(b / a, rel=1e-2) == 3.16**0.5 for a, b in pairwise(last))
+    wanted = 10 ** (-2 + steps / 4)
+    assert min(last) < wanted < max(last) and found.rate == pytest.approx(wanted, rel=0.01)
+    assert not any("the best rate is the" in note for note in found.notes)
+    assert found.chosen.seeds == 3
+    base = 7 * 3 + 3 * 2 * 8 + 3 * 3 * 24 + 3 * 24
+    worked = sum(run.epochs for run in trained)
+    assert base <= worked <= base * (1 + search.MORE_WORK)
+    assert found.trainings == len(trained) <= effort.most_runs(1, 1)
+
+
+def test_a_rate_at_the_end_of_what_the_work_allows_is_reported(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer trainings want ever larger rates: the search ends, and says that it had to."""
+
+    def learned(_builds: Any, runs: Sequence[LearningRun], _jobs: int, told: Any) -> list[Curve]:
+        rates = [(run, math.log10(run.rate) if run.epochs > 3 else -((math.log10(run.rate) + 2) ** 2)) for run in runs]
+        found = [
+            Curve((Score(9.0, 0.1), *([Score(1.0, 0.5 + 0.05 * worth)] * run.epochs)), (), 9) for run, worth in rates
+        ]
+        for index, curve in enumerate(found):
+            told(index, curve)
+        return found
+
+    monkeypatch.setattr(search, "learn_all", learned)
+    found = found_by(own, Effort(24, 3, clips=(0.0,), jobs=1))
+    assert found.chosen.rate == max(one.rate for one in found.rounds[2])
+    assert (
+        f"the best rate is the largest that full trainings tried: --lr {found.rate:.4g} tries larger ones"
+        in found.notes
+    )
 
 
 @pytest.mark.parametrize(("gain", "clip"), [(0.3, 1.0), (0.02, 0.0), (-0.3, 0.0)])
@@ -101,4 +159,5 @@ def test_clipping_has_to_be_better_than_chance_makes_it(
 def test_the_top_of_a_parabola(accuracies: tuple[float, ...], steps: float) -> None:
     rates = (0.01, 0.03, 0.09)
     tried = [Tried(1, 0.0, r, 1, (Score(1.0, a),), 0) for r, a in zip(rates, accuracies, strict=True)]
-    assert math.log(search.top_of(tried) / 0.03, 3) == pytest.approx(steps, abs=2e-4)
+    best = max(tried, key=lambda one: one.best.worth)
+    assert math.log(search.top_of(tried, best) / 0.03, 3) == pytest.approx(steps, abs=2e-4)

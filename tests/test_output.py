@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +16,28 @@ import pytest
 
 from tests.e2e.command import tree
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files import output_folder
+from tinytrain_compile.files import journal, output_folder
+from tinytrain_compile.files.journal import JOURNAL
 from tinytrain_compile.files.manifest import MANIFEST, read_manifest
-from tinytrain_compile.files.output_folder import JOURNAL, STAGED, WRITTEN, check_place, write_output
+from tinytrain_compile.files.output_folder import STAGED, WRITTEN, check_place, write_output
+from tinytrain_compile.files.user_file import read_file
 
-OLD = {"net.c": "old", "same.h": "same", "gone.h": "gone", "verify/main.c": "old", "deep/er/gone.c": "gone"}
-NEW = {"net.c": "new", "same.h": "same", "fresh.h": "fresh", "verify/main.c": "new", "other/in.c": "new"}
+OLD = {
+    "net_train.h": "old",
+    "net.c": "old",
+    "same.h": "same",
+    "gone.h": "gone",
+    "verify/main.c": "old",
+    "deep/er/gone.c": "gone",
+}
+NEW = {
+    "net_train.h": "new",
+    "net.c": "new",
+    "same.h": "same",
+    "fresh.h": "fresh",
+    "verify/main.c": "new",
+    "other/in.c": "new",
+}
 WRITING = [(os, "rename"), (os, "mkdir"), (Path, "write_bytes")]
 OPERATIONS = [*WRITING, (os, "rmdir"), (os, "unlink")]
 
@@ -272,43 +289,117 @@ def _killed(out: Path, limit: int) -> None:
     os._exit(0)
 
 
+def check_half(out: Path, mine: dict[str, str], outputs: tuple[dict[str, str], ...]) -> bool:
+    """Nothing can be made of a folder between two outputs, and nothing of the user's is touched; whether it is one."""
+    visible = {path: digest for path, digest in tree(out).items() if not path.startswith(".tinytrain")}
+    assert {path: digest for path, digest in visible.items() if path in mine} == mine
+    between = (out / JOURNAL).exists()
+    listed = read_manifest(out / MANIFEST)
+    assert (listed is None) <= between, "where there is no manifest there is a journal"
+    assert {path: visible.get(path) for path in listed or {}} == (listed or {}), "who has one has all that it lists"
+    files = {path: digest for path, digest in visible.items() if digest and path not in mine and path != MANIFEST}
+    whole = [{path: digest for path, digest in each.items() if digest and path != MANIFEST} for each in outputs]
+    assert "net_train.h" not in files or files in whole, "the header is there only if all the rest is"
+    for path in ("net.c", "net_train.h", "verify/main.c", MANIFEST) if between else ():
+        with pytest.raises(OSError, match="a run was killed while it wrote out: compile again with -o out"):
+            read_file(out / path)
+    return between
+
+
+def killed(out: Path, limit: int) -> int:
+    """What a process ends with that writes NEW and is killed at a file operation; 0 if it got to the end."""
+    child = multiprocessing.get_context("fork").Process(target=_killed, args=(out, limit))
+    child.start()
+    child.join(60)
+    assert child.exitcode is not None
+    return child.exitcode
+
+
 def test_a_run_that_is_killed_is_undone_by_the_next(
     tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed at every step: nothing of the user's is touched, and a look at the folder puts the rest back."""
-    monkeypatch.setattr(output_folder, "PATIENCE_S", 0.0)
+    """Killed at every step: as README and ADR 19 say, and a look at the folder puts the rest back."""
+    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
     monkeypatch.setattr(output_folder, "STALE_S", 0.0)
     out, seen = tmp_path / "out", set[str]()
     write_output(out, OLD)
     mine = furnish(out)
     shutil.copytree(out, tmp_path / "kept", symlinks=True)
-    context = multiprocessing.get_context("fork")
     for limit in range(1, 200):
-        child = context.Process(target=_killed, args=(out, limit))
-        child.start()
-        child.join(60)
-        between = (out / JOURNAL).exists()
-        listed = read_manifest(out / MANIFEST) or {}
-        assert {path: tree(out).get(path) for path in listed} == listed, "who has a manifest has all that it lists"
-        assert between or listed, "and where it has none there is a journal"
+        ended = killed(out, limit)
+        between = check_half(out, mine, outputs)
         check_place(out, NEW)
         visible = {path: digest for path, digest in tree(out).items() if not path.startswith(".tinytrain")}
-        assert {path: digest for path, digest in visible.items() if path in mine} == mine
         now = {path: digest for path, digest in visible.items() if path not in mine or path == "verify"}
         assert now in outputs, limit
         seen.add(f"{between} {now == outputs[1]}")
         write_output(out, NEW)
         assert own(out) == outputs[1] and foreign(out) == mine, "nothing is left behind"
-        if child.exitcode == 0:
+        if ended == 0:
             break
         shutil.rmtree(out)
         shutil.copytree(tmp_path / "kept", out, symlinks=True)
     assert seen == {"False False", "True False", "False True"}
 
 
+def _repaired(out: Path, limit: int) -> None:
+    """Put back what a killed run has moved, and die before the N-th file operation."""
+    interrupter = Interrupter(pytest.MonkeyPatch(), None, after=False)
+    interrupter.limit = limit
+    check_place(out)
+    os._exit(0)
+
+
+def test_a_repair_that_is_killed_is_no_worse(
+    tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at every step of putting back, from the middle of a run: the same holds, and the next run ends it."""
+    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(output_folder, "STALE_S", 0.0)
+    out = tmp_path / "out"
+    write_output(out, OLD)
+    mine = furnish(out)
+    assert killed(out, 36) < 0 and (out / JOURNAL).exists()
+    shutil.copytree(out, tmp_path / "kept", symlinks=True)
+    steps = 0
+    for limit in range(1, 200):
+        child = multiprocessing.get_context("fork").Process(target=_repaired, args=(out, limit))
+        child.start()
+        child.join(60)
+        check_half(out, mine, outputs)
+        write_output(out, NEW)
+        assert own(out) == outputs[1] and foreign(out) == mine
+        if child.exitcode == 0:
+            break
+        shutil.rmtree(out)
+        shutil.copytree(tmp_path / "kept", out, symlinks=True)
+        steps += 1
+    assert steps > 10
+
+
+def test_a_file_that_another_run_is_moving_is_waited_for(tmp_path: Path) -> None:
+    """A consumer reads the file when it is in its place; and what no run moves is read at once."""
+    out = tmp_path / "out"
+    write_output(out, OLD)
+    furnish(out)
+    (out / JOURNAL / "new").mkdir(parents=True)
+    (out / "net.c").rename(out / JOURNAL / "new" / "net.c")
+    assert read_file(out / "net.onnx") == b"model"
+
+    def end() -> None:
+        (out / JOURNAL / "new" / "net.c").rename(out / "net.c")
+        (out / JOURNAL / "new").rmdir()
+        (out / JOURNAL).rmdir()
+
+    timer = threading.Timer(0.3, end)
+    timer.start()
+    assert read_file(out / "net.c") == b"old"
+    timer.join()
+
+
 def test_putting_back_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that the user made where a killed run had moved one away."""
-    monkeypatch.setattr(output_folder, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
     out = tmp_path / "out"
     write_output(out, OLD)
     child = multiprocessing.get_context("fork").Process(target=_killed, args=(out, 30))
@@ -328,7 +419,7 @@ def test_a_failure_that_stays_leaves_what_the_next_run_puts_back(
     tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is gone in the middle of it: nothing can be undone then, and the line says so."""
-    monkeypatch.setattr(output_folder, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
     out, real, calls = tmp_path / "out", os.rename, 0
     write_output(out, OLD)
     mine = furnish(out)

@@ -14,23 +14,16 @@ import onnx
 import pytest
 
 from testing import models
+from testing.all_schemes import Kept, case_of, compared
 from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.planning import planner
-from tinytrain_compile.driver import fallbacks, update_rounds
+from tinytrain_compile.driver import fallbacks, update_best
 from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.update_best import DEPTHS, FREE, HALVINGS, SCOUT_ROUNDS, best_choice
 from tinytrain_compile.driver.update_model import build_update_model, largest_load
-from tinytrain_compile.driver.update_rounds import (
-    DEPTHS,
-    FREE,
-    FULL_TRIES,
-    HALVINGS,
-    QUICK_ROUNDS,
-    SCOUT_ROUNDS,
-    SUFFIX_TRIES,
-    best_choice,
-)
+from tinytrain_compile.driver.update_rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
@@ -166,6 +159,33 @@ def test_as_good_as_the_best_of_all_schemes_in_300_cases(first: int, tmp_path: P
     assert sum(check_case(number, tmp_path) for number in range(first, first + 20)) > 5
 
 
+@pytest.mark.parametrize("number", [4, 31])
+def test_no_scheme_that_fits_gains_more_than_is_said(number: int, tmp_path: Path) -> None:
+    """By an enumeration of the ONNX file's schemes. In 31 the best one fits only with the smallest arena that a command
+    finds, for which the search does not look before the proof. `make bench-proven` is the long form."""
+    found = compared(number, Kept(None), tmp_path)
+    assert found.answer["proven"] and found.kind == "best", found
+    assert found.plans > 0
+
+
+def test_nothing_is_proven_if_prepared_weights_may_shrink_the_plan(tmp_path: Path) -> None:
+    """--flash-budget takes scratch away once weights are prepared, after the search: no bound of a graph knows that."""
+    case = case_of(34, tmp_path)
+    plain, prepared = case.planner(update="auto"), case.planner(update="auto", flash_budget_bytes=1 << 24)
+    known, other = (best_choice(one, PRIOR, one.layer_count) for one in (plain, prepared))
+    assert known is not None and other is not None
+    assert known.choice.proven and not other.choice.proven
+    assert other.choice.best_gain >= known.choice.gain
+
+
+def test_an_answer_that_is_not_the_best_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison itself: it names a proof, a bound and an answer that a better scheme belies."""
+    for said, kind in (({"proven": True}, "FALSE"), ({"bound": 1.5}, "BEYOND"), ({"bound": 1e9}, "better")):
+        kept = Kept(None)
+        kept.keep("31 answer", {"fits": True, "gain": 1.0, **said})
+        assert compared(31, kept, tmp_path).kind == kind
+
+
 def test_no_part_of_the_networks_outputs_is_a_way(tmp_path: Path) -> None:
     """A class that is not trained among others that are loses what it knew: a new head ended below the head alone."""
     *before, last = layer_ways(planner(Path(write(models.ds_cnn(channels=16, blocks=1), tmp_path))).model.graph, PRIOR)
@@ -281,7 +301,7 @@ def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Planner, "sketch", sketch)
     monkeypatch.setattr(Planner, "fitting", fitting)
-    monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1 << 60)
+    monkeypatch.setattr(update_best, "LEAST_PROOF", 1 << 60)
     asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
     assert best_choice(asked, PRIOR, asked.layer_count) is None
     scouts, rounds = len(DEPTHS) * (1 + SCOUT_ROUNDS), QUICK_ROUNDS * (1 + len(FREE))
@@ -289,26 +309,26 @@ def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 0 < len(full) <= FULL_TRIES * (1 + len(FREE) + HALVINGS) + SUFFIX_TRIES
 
 
-@pytest.mark.parametrize(("name", "value"), [("PROOF_TURNS", 10), ("PROOF_WORK", 10 * 45**3)])
+@pytest.mark.parametrize(("name", "value"), [("PROOF_TURNS", 4), ("PROOF_WORK", 4 * 45**3)])
 def test_the_proof_ends(name: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many looks, or so much work: what fits stays found, with a bound. Never begun for searches."""
     path = Path(write(SMALL, tmp_path))
 
     def plans(**options: object) -> tuple[int, UpdateChoice]:
-        asked = planner(path, arena_bytes=2600, **options)
+        asked = planner(path, arena_bytes=2900, **options)
         found = best_choice(asked, PRIOR, asked.layer_count)
         assert found is not None
         return sum(one.effort == "full" for one in found.choice.rounds), found.choice
 
     count, choice = plans()
-    assert choice.proven and count > 20
-    monkeypatch.setattr(update_rounds, "LEAST_PROOF", 1)
-    monkeypatch.setattr(update_rounds, name, value)
+    assert choice.proven and count > 4 + FULL_TRIES + SUFFIX_TRIES
+    monkeypatch.setattr(update_best, "LEAST_PROOF", 1)
+    monkeypatch.setattr(update_best, name, value)
     if name == "PROOF_TURNS":
         assert plans() == (count, choice), "of few schemes FEW_TIMES as many"
-    monkeypatch.setattr(update_rounds, "FEW_TIMES", 1)
+    monkeypatch.setattr(update_best, "FEW_TIMES", 1)
     some, other = plans()
-    assert 2 < some < count and some <= 10 + FULL_TRIES + SUFFIX_TRIES
+    assert 2 < some < count and some <= 4 + FULL_TRIES + SUFFIX_TRIES
     assert not other.proven and other.gain <= choice.gain <= other.best_gain
     monkeypatch.undo()
     searched, last = plans(optimise="time")

@@ -448,6 +448,18 @@ _kind(
     "the line: one that is not of this form, that says again what an earlier one has said, or a part or channel that "
     "the layer does not have.",
 )
+_kind(
+    "E0309",
+    EXIT_INPUT,
+    "nothing was learned",
+    "finetune tried all its rates. None of them made the samples that it holds back, or the test samples, better known "
+    "than before training. So there is nothing to recommend, and no file is written. The table below the message shows "
+    "every rate. Look at the samples first: inputs must have the units and the scale of the training (raw counts and "
+    "bytes often have not), labels must belong to their inputs, and there must be several classes, counted from 0. If "
+    "every rate ends in NaN or infinity, inputs or --lr are too large: the search covers 1/32 to 32 times --lr, and "
+    "some rates beyond. If accuracy was high before training, the network knows these samples already. If none of this "
+    "explains it, train more layers (--update all) or longer (--epochs).",
+)
 # E04xx: memory
 _kind(
     "E0401",
@@ -549,7 +561,10 @@ _kind(
     "Verification compiles the project and runs it on this machine and, for a core that QEMU has, in QEMU. Here a "
     "build failed, the emulator did not start, ended early or ran too long, or there is no C compiler. The message "
     "has the first line of what the tool said. Check that gcc, arm-none-eabi-gcc and qemu-system-arm run by "
-    "themselves and that the disk has room (TMPDIR). --verify host leaves QEMU out, --verify none all of it.",
+    "themselves and that the disk has room (TMPDIR). A program that takes far "
+    "longer than its work explains is ended (docs/verification.md has the limits). A tool that ends without an error "
+    "and without its file is named, too: the installation is damaged, or a wrapper of the same name comes before it "
+    "on PATH. --verify host leaves QEMU out, --verify none all of it.",
 )
 _kind(
     "E0603",

@@ -33,6 +33,7 @@ from board import Firmware, check_equal, facts, say, show, train
 import tinytrain_compile as tt
 from tinytrain_compile.driver.project_options import read_project
 from tinytrain_compile.files.own_data import old_parts, read_own_data
+from tinytrain_compile.target import load_target
 
 HERE = Path(__file__).resolve().parent
 
@@ -51,11 +52,13 @@ def own_arrays(path: Path, seed: int) -> dict[str, Any]:
     return arrays
 
 
-def twin_of(model: Path, project: Path, scheme: Path, calib: Path | None) -> tt.Twin:
-    """The model of an output folder on the desk; scheme: where to put what it trains."""
+def twin_of(model: Path, project: Path, scheme: Path, calib: Path | None, target: str | None) -> tt.Twin:
+    """The model of an output folder on the desk; scheme: where to put what it trains. target: a file of the user's."""
     options, text = read_project(project, {"calib": calib, "weights": None})
+    if target is not None:
+        options["target"] = load_target(target).base or target
     scheme.write_text(text, encoding="utf-8")
-    plain = {"update": scheme, "verify": "none", "remat": "off", "stream": "off"}
+    plain: dict[str, Any] = {"update": scheme, "verify": "none", "remat": "off", "stream": "off"}
     return tt.compile(model, **{**options, **plain}).twin()
 
 
@@ -115,6 +118,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="your samples, as finetune takes them")
     parser.add_argument("--project", type=Path, default=Path("out"), help="what tinytrain-compile wrote (default: out)")
     parser.add_argument("--calib", type=Path, help="the file that the project was calibrated with, if it was")
+    parser.add_argument("--target", help="the target file of yours that the project was made for, if it was a file")
     parser.add_argument("--work", type=Path, default=Path("own"), help="folder for what is made (default: own)")
     parser.add_argument("--seed", type=int, default=0, help="of the order of samples, and of a split as finetune's")
     parser.add_argument("--host", action="store_true", help="train on the host only, even where QEMU is installed")
@@ -129,7 +133,7 @@ def learn(given: argparse.Namespace, work: Path, project: Path) -> None:
     """Build the program, train, judge."""
     arrays = own_arrays(given.data, given.seed)
     work.mkdir(parents=True, exist_ok=True)
-    with twin_of(given.model, project, work / "update.toml", given.calib) as twin:
+    with twin_of(given.model, project, work / "update.toml", given.calib, given.target) as twin:
         program = own_program(project, work)
         report = json.loads((project / "report.json").read_text(encoding="utf-8"))
         replayed = replayed_samples(report, arrays)
@@ -138,7 +142,9 @@ def learn(given: argparse.Namespace, work: Path, project: Path) -> None:
             sys.exit(f"a batch of {report['batch']} is more than the {len(arrays['x'])} samples to train on")
         flags = (f"-DBATCH={report['batch']}u", f"-DUPDATES={updates}u")
         files = samples(twin, arrays, report["micro_batch"], given.seed, replayed)
-        result, host = train(Firmware(program, project, files, flags=flags), work, given.host, report["target"])
+        result, host = train(
+            Firmware(program, project, files, flags=flags), work, given.host, given.target or report["target"]
+        )
         folder = work / ("host" if host is None else "qemu")
         test = arrays["x_test"], arrays["y_test"]
         before = twin.evaluate(*test)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from testing.models import mlp, segmenter
 from tests.e2e.command import Outcome, run
@@ -97,6 +98,65 @@ def test_inputs_that_say_nothing(tmp_path: Path) -> None:
     assert note.startswith("all 24 samples x of data.npz are the same")
     (note,) = notes(tmp_path, x=np.zeros_like(X))
     assert note.startswith("x of data.npz is 0 everywhere")
+
+
+LONG = np.tile(X, (10, 1))
+MIXED = RNG.permutation(np.arange(240) % 4)
+
+
+def counts(x: np.ndarray) -> np.ndarray:
+    """Numbers of a sensor as a converter of 12 bits gives them."""
+    return np.rint(x * 4096).astype(np.int16)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (counts(X), Y, "x of data.npz is out of scale: it goes from -"),
+        (LONG, np.sort(MIXED), "samples of data.npz are in order of class (3 changes among 240 labels)"),
+        (LONG, np.repeat(np.arange(24) % 4, 10), "samples of data.npz are in order of class (23 changes"),
+        (LONG, np.where(np.arange(240) % 20, 2, MIXED), "of the samples of data.npz have class 2: whoever always says"),
+        (LONG, np.where((MIXED == 1) & (np.arange(240) > 20), 3, MIXED), "class 1 of data.npz has "),
+        (PIXELS, Y, "x of data.npz looks like pixels from 0 to 255"),
+        (X, np.full(24, 3), "all 24 samples of data.npz have class 3"),
+        (np.zeros_like(X), Y, "x of data.npz is 0 everywhere"),
+        (LONG, np.maximum(MIXED, 1), "no sample of data.npz has class 0"),
+    ],
+)
+def test_a_dry_run_has_the_notes_too(x: np.ndarray, y: np.ndarray, words: str, tmp_path: Path) -> None:
+    out = " ".join(compiled(tmp_path, "--dry-run", x=x, y=y).check_success().out.split())
+    assert out.count(words) == 1
+
+
+def test_networks_that_scale_their_inputs_take_raw_counts(tmp_path: Path) -> None:
+    """A division in front of the first layer is part of the network."""
+    model = mlp()
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(4096), "unit"))
+    for node in model.graph.node:
+        if "x" in node.input:
+            node.input[list(node.input).index("x")] = "scaled"
+    model.graph.node.insert(0, helper.make_node("Div", ["x", "unit"], ["scaled"], "scale"))
+    np.savez(tmp_path / "data.npz", x=counts(X), y=Y)
+    flags = ("--data", tmp_path / "data.npz", "--dry-run", "-o", tmp_path / "out")
+    assert "out of scale" not in run(write(model, tmp_path), *flags).check_success().out
+
+
+def test_all_commands_have_the_same_notes(tmp_path: Path) -> None:
+    """Bytes, in order of class, hardly any of class 1: compile, finetune and contribution say the same."""
+    y = np.sort(np.concatenate([np.zeros(30), np.ones(1), np.full(40, 2), np.full(40, 3)])).astype(np.int64)
+    np.savez(tmp_path / "own.npz", x=RNG.integers(0, 256, (111, 12)), y=y, x_test=PIXELS, y_test=Y)
+    model, data = write(mlp(), tmp_path), ("--data", tmp_path / "own.npz")
+    short = ("--epochs", 1, "--seeds", 1, "--clips", 0, "--jobs", 1)
+    said = [
+        run(model, *data, "--dry-run"),
+        run("finetune", model, *data, *map(str, short), "-o", tmp_path / "f.toml"),
+        run("contribution", model, *data, "--updates", "2", "--orders", "1", "--jobs", "1", "-o", tmp_path / "g.csv"),
+    ]
+    for outcome in said:
+        out = " ".join((outcome.out + outcome.err).split())
+        assert "x of own.npz looks like pixels from 0 to 255" in out
+        assert "samples of own.npz are in order of class (3 changes among 111 labels)" in out
+        assert "class 1 of own.npz has 1 of 111 samples" in out
 
 
 def test_labels_that_say_nothing(tmp_path: Path) -> None:

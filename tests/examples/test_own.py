@@ -75,6 +75,27 @@ def test_a_model_of_values_trains_on_the_board_as_its_twin_does(tmp_path: Path) 
     assert learned is not None and float(found[1]) == pytest.approx(float(learned[2]), rel=1e-3)
 
 
+@pytest.mark.qemu
+@needs_qemu
+@pytest.mark.parametrize("board", ["cortex-m0plus", "a file of the user's"])
+def test_the_twin_is_of_the_core_of_the_project(board: str, tmp_path: Path) -> None:
+    """On cores without a fused multiply-add float32 numbers are others than on the default target."""
+    model, rng = tmp_path / "values.onnx", np.random.default_rng(4)
+    values_model(model)
+    x = rng.standard_normal((20, 5)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x[:12], y=x[:12, :3] * 2, x_test=x[12:], y_test=x[12:, :3] * 2)
+    target, flags = board, ()
+    if board != "cortex-m0plus":
+        text = (ROOT / "targets" / "boards" / "rpi-pico.toml").read_text(encoding="utf-8")
+        (tmp_path / "mine.toml").write_text(text.replace('"rpi-pico"', '"mine"'), encoding="utf-8")
+        target, flags = str(tmp_path / "mine.toml"), ("--target", "mine.toml")
+    options = {"loss": "mse", "lr": 0.05, "verify": "none", "epochs": 1, "target": target}
+    tt.compile(model, **options).save(tmp_path / "out")
+    done = python(OWN / "run.py", model, "--data", "own.npz", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^equal      yes: ", done.stdout, re.MULTILINE)
+
+
 def test_the_program_of_an_int8_model_learns(tmp_path: Path) -> None:
     options = {"quant": "int8", "calib": DIGITS / "calib.npz", "batch": 4, "clip_norm": 1.0, "lr": 0.1, "epochs": 1}
     tt.compile(DIGITS / "digits.onnx", update="head", verify="none", **options).save(tmp_path / "out")

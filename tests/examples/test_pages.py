@@ -192,6 +192,19 @@ def test_volatile_parts_do_not_count() -> None:
     assert transcripts.stable("ARENA      36,912 B") != transcripts.stable("ARENA      36,916 B")
 
 
+def test_a_digest_is_compared_or_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that shows one is out of date, whatever it is; no page does."""
+    command = "$ printf 'wrote  out/  sha256 0123456789abcdef\\n'\n"
+    text = f"<!-- run -->\n```console\n{command}wrote  out/  sha256 fedcba9876543210\n```\n"
+    (tmp_path / "page.md").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(transcripts, "ROOT", tmp_path)
+    page = transcripts.refresh("page.md", tmp_path)
+    assert page.differences() == ["- wrote  out/  sha256 fedcba9876543210", "+ wrote  out/  sha256 ..."]
+    monkeypatch.undo()
+    shown = [path for path in transcripts.PAGES if re.search(r"sha256 [0-9a-f]{4}", (ROOT / path).read_text("utf-8"))]
+    assert shown == []
+
+
 def test_a_page_that_is_not_true_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "code.c").write_text("a\nb\nc\nd\n", encoding="utf-8")
     (tmp_path / "page.md").write_text(

@@ -21,6 +21,18 @@ from tinytrain_compile.training.options import TrainingOptions
 STEP = 1e-5
 
 
+def wide(node: onnx.NodeProto) -> None:
+    """A node's numbers in double precision."""
+    for attribute in node.attribute:
+        if attribute.name in ("value_float", "value_floats"):
+            numbers = [attribute.f] if attribute.name == "value_float" else list(attribute.floats)
+            shape = () if attribute.name == "value_float" else (len(numbers),)
+            tensor = numpy_helper.from_array(np.asarray(numbers, np.float64).reshape(shape))
+            attribute.CopyFrom(helper.make_attribute("value", tensor))
+        if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", TensorProto.FLOAT):
+            attribute.i = TensorProto.DOUBLE
+
+
 class FileTraining:
     """A model with one sample as input and one row of logits as output, trained with cross-entropy.
 
@@ -41,15 +53,14 @@ class FileTraining:
         for name, array in self.weights.items():
             made.graph.input.append(helper.make_tensor_value_info(name, TensorProto.DOUBLE, array.shape))
         for node in made.graph.node:
-            for attribute in node.attribute:
-                if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", TensorProto.FLOAT):
-                    attribute.i = TensorProto.DOUBLE
+            wide(node)
         self._trained = [name for name in self.weights if name not in frozen]
         self._input = made.graph.input[0].name
         self._evaluator = ReferenceEvaluator(made)
 
     def loss(self, x: np.ndarray, label: int) -> float:
-        (logits,) = self._evaluator.run(None, {self._input: x.astype(np.float64), **self.weights})
+        feeds = {self._input: x.astype(np.float64), **self.weights}
+        (logits,) = self._evaluator.run(None, feeds)  # pyright: ignore[reportUnknownMemberType]
         row = np.asarray(logits, np.float64).reshape(-1)
         return float(np.log(np.exp(row - row.max()).sum()) + row.max() - row[label])
 
@@ -79,8 +90,14 @@ def import_file(model: onnx.ModelProto, folder: object, **options: object) -> Im
     return load_model(write(model, folder), FrontendOptions(**options))  # type: ignore[arg-type]
 
 
-def our_losses(imported: ImportedModel, xs: np.ndarray, labels: Sequence[int], rate: float) -> list[float]:
-    """Losses of the imported model in our training, all parameters, a sample per step."""
+def our_losses(
+    imported: ImportedModel,
+    xs: np.ndarray,
+    labels: Sequence[int],
+    rate: float,
+    after: dict[str, np.ndarray] | None = None,
+) -> list[float]:
+    """Losses of the imported model in our training, all parameters, a sample per step. after: gets the last state."""
     options = TrainingOptions(loss="cross-entropy", learning_rate=rate)
     trainer = Trainer(build_training(imported, resolve_update(imported.graph, "all"), options))
     order = [len(imported.input_perm) if axis < 0 else axis for axis in imported.input_perm]
@@ -88,6 +105,8 @@ def our_losses(imported: ImportedModel, xs: np.ndarray, labels: Sequence[int], r
     for x, label in zip(xs, labels, strict=True):
         data = x[None][..., None] if -1 in imported.input_perm else x[None]
         losses += trainer.step(data.transpose(order), np.array([label], np.int32))
+    if after is not None:
+        after.update(trainer.state)
     return losses
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.frontend.models import check_against_onnxruntime, ops_of, parse
+from tests.frontend.models import check_against_onnxruntime, ops_of, parse, write
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import load_model
 
 EQUATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "bchw,cd->bd": ((1, 3, 4, 5), (3, 2)),
@@ -102,6 +104,7 @@ def test_on_images(body: str, tmp_path: Path) -> None:
             'y = Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, s)',
             "coordinate_transformation_mode",
         ),
+        ("y = Resize <exclude_outside = 1> (x, r, s)", "Resize, exclude_outside"),
         ("y = Elu <alpha = -1.0> (x)", "Elu, alpha"),
     ],
 )
@@ -112,3 +115,20 @@ def test_forms_without_an_operator_are_named(body: str, told: str, tmp_path: Pat
         check_against_onnxruntime(parse(text, {k: v for k, v in constants.items() if f" {k}" in body}), tmp_path)
     assert caught.value.code == "E0501"
     assert told in caught.value.details[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "size"), [("linear", 2**24), ("cubic", 2**24), ("nearest", 2**28), ("nearest", 2**40), ("cubic", 2**40)]
+)
+def test_a_resize_that_is_too_large_takes_no_memory(form: str, size: int, tmp_path: Path) -> None:
+    """By its table of weights, or by its result."""
+    text = f'net (float[1, 8, 1] x) => (float[N] y) {{ y = Resize <mode = "{form}"> (x, , , s) }}'
+    path = write(parse(text, {"s": np.array([1, 8, size], np.int64)}), tmp_path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CompileError) as caught:
+            load_model(path)
+        assert caught.value.code == "E0217"
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()

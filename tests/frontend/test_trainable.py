@@ -161,9 +161,9 @@ def test_equal_values_are_tied_until_told_apart(tmp_path: Path) -> None:
     assert not any("tied" in note for note in apart.graph.notes)
 
 
-def test_tables_without_a_parameter_are_said(tmp_path: Path) -> None:
+def test_tables_that_rules_leave_out_have_a_reason(tmp_path: Path) -> None:
     model = imported(tmp_path, "h = Add (x, p)" + HEAD, {"p": WAVES[None], **OUT})
-    assert "no parameters by rule: p (--verbose, --trainable)" in model.graph.notes
+    assert decided(model)["p"] == (False, "a table of sines and cosines")
 
 
 @pytest.mark.parametrize("op", ["Identity", "Add"])

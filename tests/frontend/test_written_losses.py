@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.frontend.file_training import wide
 from tests.frontend.models import parse, write
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import compile_model
@@ -135,18 +136,6 @@ class Oracle:
             weight[place] = kept
             gradient[place] = (ends[0] - ends[1]) / (2 * STEP)
         return gradient
-
-
-def wide(node: onnx.NodeProto) -> None:
-    """A node's numbers in double precision."""
-    for attribute in node.attribute:
-        if attribute.name in ("value_float", "value_floats"):
-            numbers = [attribute.f] if attribute.name == "value_float" else list(attribute.floats)
-            shape = () if attribute.name == "value_float" else (len(numbers),)
-            tensor = numpy_helper.from_array(np.asarray(numbers, np.float64).reshape(shape))
-            attribute.CopyFrom(helper.make_attribute("value", tensor))
-        if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", TensorProto.FLOAT):
-            attribute.i = TensorProto.DOUBLE
 
 
 def trainer(path: Path, batch: int = 1, **more: object) -> Trainer:

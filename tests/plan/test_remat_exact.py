@@ -100,3 +100,20 @@ def test_storages_at_the_bottleneck_are_enough_for_most_budgets_and_never_wrong(
         if answer.decision is not None:
             assert max(profile(problem, answer.decision).loads) <= budget
             assert extra_cost(problem, answer.decision) >= min(cost for peak, cost, _ in known if peak <= budget)
+
+
+def test_two_outputs_do_not_both_lie_over_one_input() -> None:
+    """A stream with two results may write one of them over its input. Two questions below a budget got an answer that
+    was above it, and a search of the smallest arena ended with an AssertionError."""
+    operations = (
+        Operation(0, (0,), (1,), 0, ()),
+        Operation(1, (0,), (2, 3), 0, ((2, 0, 6), (3, 0, 4))),
+        Operation(2, (1, 2, 3), (), 0, ()),
+    )
+    again = {1: Again(0, 1, 3)}
+    problem = Problem(operations, (8, 1, 8, 4), ((0, 1), (2,), (2,), (2,)), (-1, 0, 1, 1), (-1,) * 4, again)
+    least = max(profile(problem, {}).loads)
+    for budget in range(8, least + 1):
+        decision = solve(problem, problem.again, budget, None, Limits(1.0)).decision
+        assert decision is None or max(profile(problem, decision).loads) <= budget
+    assert decision == {} and least == 15

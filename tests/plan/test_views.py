@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -16,13 +17,14 @@ from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder, op_def
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs
-from tinytrain_compile.plan import PlanError, PlanOptions, plan_graph, plan_memory, validate_plan
+from tinytrain_compile.plan import PlanError, PlanOptions, arena_bound, plan_graph, plan_memory, validate_plan
 from tinytrain_compile.plan.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.exact import Optimum, smallest_peak
 from tinytrain_compile.plan.model import build_model, program_order
 from tinytrain_compile.plan.order import peak
 from tinytrain_compile.plan.ranks import rank_order
 from tinytrain_compile.plan.views import candidates, with_views
+from tinytrain_compile.report.text import proof
 
 QUICK = PlanOptions(effort="quick")
 
@@ -94,6 +96,46 @@ def test_random_pieces_compute_the_same_where_they_lie(effort: str) -> None:
         smaller += planned.plan.arena_bytes < copied.arena_bytes
     assert viewed >= (200 if effort == "quick" else 60)
     assert smaller >= (40 if effort == "quick" else 8)
+
+
+def smallest_by_views(graph: Graph, options: PlanOptions) -> int:
+    """The arena with the best of all sets of views."""
+    pieces = [node.name for node in graph.nodes if op_def(node.op).as_view]
+    sets = itertools.chain(*(itertools.combinations(pieces, count) for count in range(len(pieces) + 1)))
+    graphs = {with_views(graph, candidates(graph, 8, copied)) for copied in sets}
+    return min(plan_memory(one, options).arena_bytes for one in graphs)
+
+
+def test_no_views_need_less_than_the_bound_says() -> None:
+    """Which a proof of --update auto rests on. A node that reads a map and a slice of it needs no bytes for both."""
+    builder, x = start()
+    half = cut(builder, x, 0, 4)
+    both = builder.emit("Concat", (half, x), ConcatAttrs(1))
+    graph = graph_of(builder, x, builder.emit("Tanh", (both,)), builder.emit("Neg", (half,)))
+    known = [graph, *(random_pieces(seed) for seed in range(60))]
+    for one in known:
+        if sum(op_def(node.op).as_view is not None for node in one.nodes) <= 4:
+            assert arena_bound(one, QUICK, once=False) <= smallest_by_views(one, QUICK)
+
+
+def test_optimal_is_said_of_the_steps_of_a_plan() -> None:
+    """No order of them needs less, by an engine of its own; but other views may."""
+    options, proven, others = PlanOptions(deterministic_time=0.3), 0, 0
+    for seed in range(40):
+        graph = random_pieces(seed)
+        planned = plan_graph(graph, options)
+        model = build_model(planned.graph, options)
+        if planned.plan.order_proven and planned.plan.gap_bytes == 0 and len(model.nodes) <= 8:
+            least = optimum(model.tasks)
+            below = planned.plan.persistent_bytes + options.reserved(options.header_bytes)
+            assert planned.plan.arena_bytes == below + least
+            assert proof(planned.plan) == "OPTIMAL for these steps"
+            proven += 1
+    for seed in (17, 27):
+        graph = random_pieces(seed)
+        plan = plan_graph(graph, options).plan
+        others += "OPTIMAL" in proof(plan) and smallest_by_views(graph, options) < plan.arena_bytes
+    assert proven >= 5 and others >= 1
 
 
 def test_what_may_not_be_a_view() -> None:

@@ -129,6 +129,7 @@ def test_update_lists_trained_layers_in_the_words_of_a_scheme() -> None:
         "total_layers": 4,
         "parameters": 80,
         "total_parameters": 206,
+        "untrained": 0,
     }
 
 

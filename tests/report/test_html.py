@@ -168,7 +168,7 @@ def test_over_the_limit() -> None:
     )
     page = Page(text)
     assert "Over by 68 B." in text
-    assert "no order and no placement can fit" in text
+    assert "no order and no placement of these steps can fit" in text
     assert len(page.all("rect", class_="over")) == 1
     assert "What would fit, each priced by planning it" in page.texts["h2"]
 

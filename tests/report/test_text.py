@@ -101,7 +101,7 @@ def test_without_a_limit() -> None:
 @pytest.mark.parametrize(
     ("gap", "order", "placement", "text"),
     [
-        (0, True, True, "OPTIMAL"),
+        (0, True, True, "OPTIMAL for these steps"),
         (0, False, True, "placement OPTIMAL, order not proven minimal"),
         (8, True, True, "placement proven minimal for this order, order proven minimal"),
         (8, False, False, "placement not proven, order not proven"),
@@ -114,7 +114,7 @@ def test_proof_claims_no_more_than_is_known(gap: int, order: bool, placement: bo
 @pytest.mark.parametrize(
     ("bound", "order", "placement", "text"),
     [
-        (310, True, False, "proven, no order and no placement can fit"),
+        (310, True, False, "proven, no order and no placement of these steps can fit"),
         (310, False, True, "no placement of this order can fit; a better order is not excluded"),
         (300, True, True, "proven, no placement of this order can fit; a better order is not excluded"),
         (300, True, False, "a placement that fits is not excluded, the search found none"),
@@ -132,7 +132,7 @@ def test_does_not_fit_block() -> None:
     )
     assert does_not_fit_text(two_layers_summary(arena_limit_bytes=300, suggestions=ways)) == [
         "  training needs 368 B, the arena is 300 B: over by 68 B",
-        "  lower bound 336 B: proven, no order and no placement can fit",
+        "  lower bound 336 B: proven, no order and no placement of these steps can fit",
         "  peak at step 9 of 11: d_w (GemmGradWeight of fc1)",
         "  live there, largest first:",
         "    128 B  fc1_w          updated weight (permanent)",

@@ -212,6 +212,11 @@ def test_depthwise_has_no_input_axis(spotting: ImportedModel, tmp_path: Path) ->
     assert "dw0/Conv" in str(error)
 
 
+def test_too_many_channels_are_an_error_before_they_take_memory(spotting: ImportedModel, tmp_path: Path) -> None:
+    error = failure(spotting, scheme(tmp_path, f'layer = "pw0/Conv"\nweight = {2**62}'))
+    assert error.code == "E0302" and f"{2**62} asked" in error.what
+
+
 def test_slices_of_what_has_no_channels(encoder: ImportedModel, tmp_path: Path) -> None:
     assert failure(encoder, scheme(tmp_path, 'layer = "norm1/Norm"\nweight = 2')).code == "E0302"
     path = scheme(tmp_path, 'layer = "norm1/Norm"\nweight = "all"\nbias = true')

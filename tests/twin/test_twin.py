@@ -214,7 +214,7 @@ def test_a_loss_that_is_nodes_of_the_file(tmp_path: Path) -> None:
         Effort(updates=30, orders=1, jobs=1),
         tmp_path / "gains.csv",
         lambda _what, _share: None,
-    )
+    ).gains
     assert [gain.part for gain in measured] == ["weight"] and measured[0].gain > 0.1 * wanted
 
 

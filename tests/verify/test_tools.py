@@ -11,15 +11,18 @@ import pytest
 
 from tests.e2e.marks import needs_qemu
 from tests.verify import tiny_model
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import (
     build,
     find_tools,
+    run,
     verification_files,
     verification_input,
     verify,
 )
 from tinytrain_compile.verify.build import write_files
+from tinytrain_compile.verify.cycles import disassembly
 
 M7 = load_target("cortex-m7")
 DATA = tiny_model.samples()
@@ -74,6 +77,72 @@ def test_without_any_compiler_the_check_is_skipped(tmp_path: Path, monkeypatch: 
     report = verify(tiny_model.bundle(), M7, DATA, None, "qemu", steps=2)
     assert (report.mode, report.result) == ("none", "skipped")
     assert "no C compiler found" in report.message
+
+
+# ---- tools that do not do what they are for -------------------------------------------------------------------------
+
+
+def standing_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    """Put a shell script before a program; in it REAL is that program."""
+    place = tmp_path / "bin"
+    place.mkdir(exist_ok=True)
+    (place / name).write_text(f"#!/bin/sh\nREAL={shutil.which(name)}\n{script}\n")
+    (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("TINYTRAIN_OBJECTS", raising=False)
+
+
+CROSS, EMULATOR = "arm-none-eabi-gcc", "qemu-system-arm"
+ONLY_C = 'case "$*" in *" -c "*) exec $REAL "$@";; esac'
+GARBAGE = 'while [ "$1" != -o ]; do shift; done; echo no object > "$2"; touch "${2%.o}.ci"'
+NO_GRAPH = '$REAL "$@" && rm -f *.ci verify/*.ci'
+IDLE = [
+    ("gcc", "exit 0", "compiling .*: gcc ended without an error, but wrote no .*[.]o"),
+    ("gcc", ONLY_C, "linking: gcc ended without an error, but wrote no check"),
+    ("gcc", GARBAGE, "no ELF file with symbols"),
+    (CROSS, "exit 0", f"compiling .*: {CROSS} ended without an error, but wrote no .*[.]o"),
+    (CROSS, NO_GRAPH, f"compiling .*: {CROSS} ended without an error, but wrote no .*[.]ci"),
+    (CROSS, ONLY_C, f"linking: {CROSS} ended without an error, but wrote no check.elf"),
+    (CROSS, GARBAGE, "no ELF file with symbols"),
+    (EMULATOR, "exit 0", f"QEMU check on mps2-an500: {EMULATOR} ended without an error, but wrote no output.bin"),
+    (EMULATOR, "touch output.bin", "QEMU check on mps2-an500: the check program's output is incomplete"),
+    (EMULATOR, "exec sleep 60", f"{EMULATOR} is still running after 1 s .*check that {EMULATOR} works"),
+]
+
+
+@needs_qemu
+@pytest.mark.qemu
+@pytest.mark.parametrize(("name", "script", "said"), IDLE)
+def test_a_tool_that_does_nothing_is_named(
+    name: str, script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the folder for temporary files (E0110), and not the compiler (E0901)."""
+    standing_in(tmp_path, monkeypatch, name, script)
+    monkeypatch.setattr(run, "BASE_S", 1)
+    mode = "host" if name == "gcc" else "qemu"
+    with pytest.raises(CompileError, match=said) as caught:
+        verify(tiny_model.bundle(), M7, DATA, None, mode, steps=1, expected_cycles=100)  # type: ignore[arg-type]
+    assert caught.value.code == "E0602"
+
+
+@needs_qemu
+@pytest.mark.qemu
+def test_a_plugin_that_counts_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing_in(tmp_path, monkeypatch, EMULATOR, '$REAL "$@"; rm -f counts.txt')
+    with pytest.raises(CompileError, match="wrote no counts"):
+        verify(tiny_model.bundle(), M7, DATA, None, "qemu", steps=2, count=True)
+
+
+def test_a_disassembler_that_prints_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing_in(tmp_path, monkeypatch, "arm-none-eabi-objdump", "exit 0")
+    with pytest.raises(CompileError, match="arm-none-eabi-objdump printed no instruction of check"):
+        disassembly(tmp_path / "check.elf")
+
+
+def test_the_time_of_a_run_is_limited_by_its_work() -> None:
+    assert run.limit_of(0, False).seconds == 60
+    assert run.limit_of(2_000_000_000, False).seconds == 260
+    assert run.limit_of(2_000_000_000, True).seconds == 860
 
 
 def test_building_twice_gives_the_same_image(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def contribution(**flags: Any) -> None:
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:
-        gains = measure(options, effort, out, terminal.progress)
+        found = measure(options, effort, out, terminal.progress)
     finally:
         terminal.clear()
-    terminal.gains(gains, out)
+    terminal.gains(found, out)

@@ -101,7 +101,7 @@ def _own_options() -> list[click.Parameter]:
             type=click.IntRange(0, 1_000_000),
             default=100,
             show_default=True,
-            help="Old samples (x_old) that the device could keep.",
+            help="Old samples (x_old) that the device could keep at most; 20 are tried first.",
         ),
         GroupedOption(
             "common",

@@ -28,7 +28,7 @@ from tinytrain_compile.report.layout import LONG_LISTS, wrapped
 from tinytrain_compile.report.words import plural, printable
 
 if TYPE_CHECKING:
-    from tinytrain_compile.driver.contribution import Gain
+    from tinytrain_compile.driver.contribution import Contribution
     from tinytrain_compile.driver.export import Exported
 
 
@@ -81,9 +81,10 @@ class Terminal:
                 facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
                 for line in wrapped("layer      ", f"{printable(layer.name)}: {facts}"):
                     self._say(line)
-            for choice in result.summary.choices:
-                kind = "parameter" if choice.trained else "constant"
-                said = f"{printable(choice.name)}: {plural(choice.elements, 'number')}, {printable(choice.why)}"
+            for fate in result.summary.fates:
+                kind = "constant" if fate.kind == "other" else "parameter"
+                into = f", trained as one with {printable(fate.into)}" if fate.into else ""
+                said = f"{printable(fate.name)}: {plural(fate.elements, 'number')}, {printable(fate.why)}{into}"
                 for line in wrapped(f"{kind:<11}", said):
                     self._say(line)
             for line in (*low_rank_lines(result.summary), *reason_lines(result.summary)):
@@ -97,9 +98,12 @@ class Terminal:
             count, digest = len(result.files), result.digest[:16]
             self._say(f"wrote      {options.out}/ ({count} files)  sha256 {digest}")
 
-    def gains(self, gains: Sequence[Gain], out: Path) -> None:
+    def gains(self, found: Contribution, out: Path) -> None:
         """What each part was worth, most first, and where the table is; groups of channels with -v alone."""
-        for gain in sorted(gains, key=lambda gain: -gain.gain):
+        for note in found.notes:
+            for line in wrapped("note       ", printable(note)):
+                self._out.print(line, markup=False)
+        for gain in sorted(found.gains, key=lambda gain: -gain.gain):
             if gain.channels and not self._verbose:
                 continue
             right = "" if gain.accuracy is None else f"   accuracy {gain.accuracy:.1%}"

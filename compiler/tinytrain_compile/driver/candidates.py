@@ -133,6 +133,8 @@ class Planner:
         )
         self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
         """Samples in a step, unless the arena decides that (`driver/micro_batch.py`)."""
+        self.may_shrink = options.flash_budget_bytes is not None and options.quant == "int8"
+        """Whether a plan may end below the bounds of its graph: prepared weights need less scratch."""
         self.low_rank = LowRankChoice(model, options)
         self._made = _Made()
 
@@ -330,9 +332,8 @@ class Planner:
             train = prepared_as_locked(self.train(update, lock.micro_batch), lock, self.target.features.mve_int)
         except SamplesMixError as problem:
             what = f"has {lock.micro_batch} samples in a step, which does not fit these options ({problem})"
-            raise CompileError(
-                "E0106", lock.file, what, "compile without --lock, or with the lock's --batch"
-            ) from problem
+            way = "compile without --lock, or with the lock's --batch"
+            raise CompileError("E0106", lock.file, what, way) from problem
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
         planned = plan_from_lock(self._as_planned(train), lock, settings, self.means.memories)
         if self.means.lines:
@@ -353,11 +354,10 @@ class Planner:
 
     def unhelped_price(self, spec: str) -> Price | None:
         """What an update needs with nothing computed twice or moved, by a quick plan; None if no plan can fit."""
-        _, train = self._asked(spec)
         means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
         if self.impossible(spec):
             return None
-        planned, choice = self._plan(train, True, means)
+        planned, choice = self._plan(self.training(spec), True, means)
         return Price(planned.plan.arena_bytes, choice.cost.ps)
 
     def impossible(self, spec: str) -> bool:
@@ -368,8 +368,8 @@ class Planner:
         room += sum(memory.capacity_bytes for memory in self.means.memories)
         if sum(value.size_bytes for value in (*train.graph.state, *train.graph.accumulators)) > room:
             return True
-        once = self.means.remat == "off" and self.means.objective is None
-        return self._bound(train, once) > room
+        means = self.means
+        return not self.may_shrink and self._bound(train, means.remat == "off" and means.objective is None) > room
 
     def could_fit(self, candidate: Candidate) -> bool:
         """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""

@@ -14,6 +14,7 @@ from tinytrain_compile.files.samples import labelled, load_inputs
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.target import Target
+from tinytrain_compile.training import end_of
 
 
 def _chooses_layers(o: CompileOptions) -> bool:
@@ -211,7 +212,10 @@ def _no_cycles(target: Target) -> str:
 
 
 def _check_budget(target: Target, missing: bool) -> None:
-    if missing or (target.qemu is None and not target.gcc_flags):
+    if target.qemu is None and not target.gcc_flags:
+        what = f"{target.name} is compiled by this machine's compiler; only code for a Cortex-M is measured"
+        raise CompileError("E0101", "--flash-budget", what, "give a Cortex-M as --target, or leave the option out")
+    if missing:
         what = f"the code of {target.name} cannot be measured here (no cross compiler)"
         raise CompileError("E0101", "--flash-budget", what, "install gcc-arm-none-eabi, or leave the option out")
 
@@ -241,6 +245,17 @@ def check_model(options: CompileOptions, model: ImportedModel) -> None:
             f"the model brings its ranges (QDQ), and {options.calib.name} has no labels y for the exponents of errors"
         )
         raise CompileError("E0101", "--calib", what, "add y, or leave --calib out")
+
+
+def check_loss(options: CompileOptions, model: ImportedModel) -> None:
+    """E0304 if nothing says whether a model repeats its input or tells classes apart."""
+    known = options.loss is not None or model.loss is not None or model.output_shape != model.input_shape
+    if known or end_of(model.graph, model.graph.outputs[0]).op in ("Softmax", "LogSoftmax"):
+        return
+    what = f"the output has the shape of the input, {model.input_shape}: an autoencoder, or a classifier?"
+    raise CompileError(
+        "E0304", "--loss", what, "choose --loss mse (values), bce (yes or no) or cross-entropy (classes)"
+    )
 
 
 def _check_penalty(model: ImportedModel) -> None:

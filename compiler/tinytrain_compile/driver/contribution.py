@@ -83,7 +83,15 @@ class _Part:
         return sum(value.elements for value in values)
 
 
-def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progress) -> list[Gain]:
+@dataclass(frozen=True)
+class Contribution:
+    """What each part is worth, and notes on the samples that say so."""
+
+    gains: list[Gain]
+    notes: tuple[str, ...] = ()
+
+
+def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progress) -> Contribution:
     """Measure all parts and write the table to `out`. What an earlier call had done already is not done again.
 
     Deterministic: the same model, options, data and effort give the same table, however many jobs there are.
@@ -112,7 +120,7 @@ def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progre
     except OSError as problem:
         raise unwritten(out, problem.strerror or "cannot be written") from problem
     known.runs.forget()
-    return gains
+    return Contribution(gains, desk.notes)
 
 
 def table(layers: Sequence[Layer], gains: Sequence[Gain]) -> str:

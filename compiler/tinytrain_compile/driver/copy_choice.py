@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.update_rounds import SCHEME, best_choice
+from tinytrain_compile.driver.update_best import best_choice
+from tinytrain_compile.driver.update_rounds import SCHEME
 from tinytrain_compile.driver.update_search import search_update
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
@@ -158,7 +159,8 @@ def _auto(planner: Planner, gains: GainTable, exact: Candidate) -> Candidate:
     fits = planner.meets(exact.plan.arena_bytes, exact.choice.cost.ps)
     best, rounds = (before if fits else -1, exact), list[ChoiceRound]()
     every = resolve_update(graph, f"last:{planner.layer_count}")
-    searched = best_choice(planner, gains, planner.layer_count, False, _kinds(planner, every))
+    kinds = _kinds(planner, every)
+    searched = best_choice(planner, gains, planner.layer_count, False, kinds)
     if searched is not None:
         rounds += searched.choice.rounds
         chosen = searched.candidate.update
@@ -176,7 +178,17 @@ def _auto(planner: Planner, gains: GainTable, exact: Candidate) -> Candidate:
         size = None if found is None else found[1].plan.arena_bytes
         rounds.append(ChoiceRound("full", (gain if found is None else found[0]) / UNITS, size, found is not None))
         best = best if found is None else found
-    return exact if best[1] is exact else _told(planner, gains, best, before if fits else 0, exact, rounds)
+    if best[1] is exact:
+        return _bounded(exact, gain_of_plan(graph, every, gains)) if any(kinds.values()) else exact
+    return _told(planner, gains, best, before if fits else 0, exact, rounds)
+
+
+def _bounded(exact: Candidate, most: int) -> Candidate:
+    """The choice without copies, whose bound is now that of all layers: its proof knows nothing of copies."""
+    if exact.choice.update is None:
+        return exact
+    update = replace(exact.choice.update, best_gain=most / UNITS)
+    return replace(exact, choice=replace(exact.choice, update=update))
 
 
 def _told(

@@ -13,7 +13,7 @@ from tinytrain_compile.driver.boards import check_constants, check_flash, with_b
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.channel_choice import check_choice
 from tinytrain_compile.driver.code import Generated, generate
-from tinytrain_compile.driver.combinations import check_machine, check_model
+from tinytrain_compile.driver.combinations import check_loss, check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.delta import check_delta, delta_files
 from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
@@ -31,7 +31,7 @@ from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_large
 from tinytrain_compile.driver.prepared import with_prepared_weights
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.ram_use import buffers_of
-from tinytrain_compile.driver.summary import layer_updates
+from tinytrain_compile.driver.summary import fates_of, layer_updates
 from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
@@ -119,6 +119,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     asked = replace(options, arena_bytes=given.arena_bytes, memories=given.memories)  # without what the board offers
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
+    check_loss(options, model)
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
@@ -135,9 +136,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary, smaller = _with_plans(summary, planner, candidate)
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
-        if options.data is not None:  # a dry run refuses what the run itself would
-            _samples(model, candidate.train.training_step, options)
-        return Result(summary)
+        return _planned_only(summary, model, candidate, options)
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
@@ -157,6 +156,13 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model, candidate.of_one)
+
+
+def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Result:
+    """What a dry run ends in: it refuses the samples that the run itself would refuse."""
+    if options.data is not None:
+        _samples(model, candidate.train.training_step, options)
+    return Result(_noted(summary, model, candidate, options))
 
 
 def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
@@ -197,9 +203,15 @@ def _on_data(
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
     step = one.training_step
-    notes = (*summary.notes, *data_notes(model, step, options))
     agreement = compare(step, model, floats, options)
-    return candidate, replace(summary, train=candidate.train, agreement=agreement, notes=notes)
+    summary = replace(summary, train=candidate.train, agreement=agreement)
+    return candidate, _noted(summary, model, candidate, options)
+
+
+def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
+    """With what looks like a mistake in --data and --calib."""
+    notes = data_notes(model, candidate.of_one.training_step, options)
+    return replace(summary, notes=(*summary.notes, *notes))
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
@@ -316,7 +328,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         code_bytes=None,
         const_bytes=None,
         external_functions=candidate.externals.functions,
-        choices=model.choices,
+        fates=fates_of(model, candidate.update),
         options=recorded(options, model.training is not None, candidate.train),
         board=target.board,
         core=target.core_name,

@@ -12,6 +12,7 @@ from tinytrain_compile.driver.options import OF_THE_MODEL, OPTIONS, CompileOptio
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.target import list_targets
 
 REPORT = "report.json"
 _RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}
@@ -52,6 +53,8 @@ def _plain(value: Any) -> Any:
 def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[str, Any], str]:
     """The options that a project was made with, as `tinytrain_compile.compile` takes them, and its scheme.
 
+    target is the core, on which a step's float32 numbers depend (has it a fused multiply-add?); without a board's
+    memories, which are no limit on the desk. It is left out if the target was a file.
     files: those that the caller has again, by the names of their options. Raises CompileError E0105, and E0101 for a
     file that was not given again.
     """
@@ -64,6 +67,7 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
     try:
         content: Any = json.loads(text)
         options, scheme = dict(content["options"]), str(content["scheme"])
+        core = content["target"] if content["board"] is None else content["board"]["core"]
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise wrong("says no options: it is damaged, or of an earlier version") from problem
     unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING | {"micro_batch"}})
@@ -75,4 +79,4 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
             raise CompileError("E0101", flag, f"the project was made with {options[name]}", f"give {flag} FILE again")
         if path is not None:
             options[name] = path
-    return options, scheme
+    return options | ({"target": core} if core in list_targets() else {}), scheme

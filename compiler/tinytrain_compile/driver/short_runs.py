@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tinytrain_compile.driver.data_notes import data_notes
 from tinytrain_compile.driver.options import OF_THE_MODEL, CompileOptions
 from tinytrain_compile.driver.pipeline import Progress, Result, make_project
 from tinytrain_compile.driver.processes import in_processes
@@ -54,7 +55,7 @@ class Desk:
     x, y: what runs train on, held: what they are judged by; both as the calls take them. count: updates of a run.
     rate: the learning rate that the file or the options say. start: parameters that runs begin with, where these are
     not the file's. clip: the largest norm of a step's gradients, of what the run trains (0: any); for plain SGD alone,
-    where it is what the step moves: other optimizers, int8, and a norm per layer run without.
+    where it is what the step moves: other optimizers, int8, and a norm per layer run without. notes: on the samples.
     """
 
     model: ImportedModel
@@ -67,6 +68,7 @@ class Desk:
     rate: float
     start: Mapping[str, Array] = field(default_factory=dict[str, Array])
     clip: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -226,4 +228,6 @@ def make_desk(options: CompileOptions, count: int, progress: Progress) -> Desk:
         options.optimizer == "sgd" and not options.weight_decay and not train.integer and options.clip_per == "model"
     )
     clip = (options.clip_norm or 0.0) if plain else 0.0
-    return Desk(made.model, train, made.bundle, samples.x[rest], samples.y[rest], judged, count, rate, clip=clip)
+    notes = data_notes(made.model, train, options)
+    x, y = samples.x[rest], samples.y[rest]
+    return Desk(made.model, train, made.bundle, x, y, judged, count, rate, clip=clip, notes=notes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tinytrain_compile.ir.imported import ImportedModel, ParameterChoice
 from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
-from tinytrain_compile.ir.summary import LayerUpdate
+from tinytrain_compile.ir.summary import Fate, LayerUpdate
 from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.sparse import Layer, layers_of
 from tinytrain_compile.sparse.layers import channel_axes, weight_axis
@@ -12,6 +13,24 @@ from tinytrain_compile.sparse.layers import channel_axes, weight_axis
 def layer_updates(graph: Graph, plan: UpdatePlan) -> tuple[LayerUpdate, ...]:
     """What is updated of every layer, in the user's own names."""
     return tuple(_layer_update(layer, plan) for layer in layers_of(graph))
+
+
+def fates_of(model: ImportedModel, plan: UpdatePlan) -> tuple[Fate, ...]:
+    """Return what becomes of every floating-point initializer under these updates."""
+    layers = layers_of(model.graph)
+    updated = {value.name: _updated(layer, value, plan) for layer in layers for value in layer.parameters}
+    return tuple(_fate(choice, sum(updated.get(name, 0) for name in choice.values)) for choice in model.choices)
+
+
+def _fate(choice: ParameterChoice, updated: int) -> Fate:
+    """updated: how many elements of the parameters that hold the initializer are trained."""
+    if not choice.values:
+        return Fate(choice.name, "other", choice.why, choice.elements)
+    if not updated:
+        return Fate(choice.name, "update", choice.why, choice.elements, into=choice.into)
+    if choice.into:
+        return Fate(choice.name, "absorbed", choice.why, choice.elements, into=choice.into)
+    return Fate(choice.name, "trained", choice.why, choice.elements, min(updated, choice.elements))
 
 
 def _layer_update(layer: Layer, plan: UpdatePlan) -> LayerUpdate:

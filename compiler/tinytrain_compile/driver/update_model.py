@@ -23,7 +23,7 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.ops.stream import computed
-from tinytrain_compile.plan import Event, PlanOptions, Row, Selection, build_model, node_loads, node_ps
+from tinytrain_compile.plan import Event, PlanOptions, Row, Selection, build_model, node_needs, node_ps
 from tinytrain_compile.sparse import LayerWays, parameter_of, scheme_plan
 
 NEVER: Event = frozenset()
@@ -85,7 +85,8 @@ def build_update_model(planner: Planner, layers: tuple[LayerWays, ...]) -> Updat
     rest = {event: amount + amount // MIXED_SHARE for event, amount in owned.items()} if mixed else owned
     rows, split = timeline.rows((always, {**rest, **beside})), timeline.loss_step + 1
     header = settings.reserved(settings.header_bytes)
-    floor = Row(header + _largest(planner, [least, *probes], settings), tuple(owned.items()), 0)
+    largest = 0 if planner.may_shrink else _largest(planner, [least, *probes], settings)
+    floor = Row(header + largest, tuple(owned.items()), 0)
     forward, backward = needed_rows(rows[:split]), needed_rows(rows[split:])
     core = planner.means.core
     time = _summed(least, probes, lambda node: node_ps(node, core))
@@ -218,7 +219,7 @@ def _largest(planner: Planner, probes: Sequence[_Probe], settings: PlanOptions) 
     streams = planner.means.stream != "off" or planner.means.lines
     found: dict[str, int] = {}
     for index, probe in enumerate(probes):
-        known = node_loads(probe.graph, settings)
+        known = node_needs(probe.graph, settings)
         fixed = {node.name for node in probe.graph.nodes if not (streams and row_form(node) is not None)}
         here = {name: load for name, load in known.items() if name in fixed and probe.events[name] is None}
         found = here if index == 0 else {name: min(load, here[name]) for name, load in found.items() if name in here}

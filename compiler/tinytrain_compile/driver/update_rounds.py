@@ -7,20 +7,18 @@ not timed.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.update_flash import FlashLimit, flash_limit
-from tinytrain_compile.driver.update_model import UpdateModel, build_update_model, largest_load, with_limit
+from tinytrain_compile.driver.update_flash import FlashLimit
+from tinytrain_compile.driver.update_model import UpdateModel, largest_load, with_limit
 from tinytrain_compile.driver.update_reasons import layer_reasons
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.plan import Answer, Row, Selection, load_per_step, select
-from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways, scheme_text, with_copies
+from tinytrain_compile.sparse import GainTable, scheme_text
 from tinytrain_compile.sparse.gains import UNITS
 
 QUICK_ROUNDS = 8
@@ -33,23 +31,6 @@ LESS = 64
 """Where a full plan does not fit, so large a part of --arena is left free in the next proposals."""
 NEAR = 1.06
 """What a quick plan of a suffix may need, over --arena, for a full one to be tried."""
-DEPTHS, DEPTH_PARTS, SHALLOW = (64, 48, 32, 24, 16, 8, 4, 2, 1), 64, 4
-"""How many of the layers that may be trained are looked at, from the back, in DEPTH_PARTS of them; one of SHALLOW and
-more only where nothing else is found that fits."""
-HALVINGS = 6
-"""How often the layers that are looked at are halved once more, while no full plan fits."""
-FREE = (8, 4, 2)
-"""Before that, one after the other: so large a part of --arena stays free in what is proposed."""
-SCOUT_ROUNDS = 2
-"""Proposals for each of these that get a quick plan, before the best goes on."""
-PROOF_WORK, PROOF_TURNS, LEAST_PROOF, SEARCHES = 5_000_000, 300, 32, 16
-"""What ruling out everything better one by one may cost, a full plan priced at the cube of its nodes, and at SEARCHES
-times that where each plan is a search (--optimise, --remat min, further memories); how many may be looked at; for how
-many there must be room, or it is not begun."""
-FEW_SCHEMES, FEW_TIMES = 1296, 8
-"""As many schemes as four layers of six ways have are ruled out to the end, as far as so many times that goes."""
-MOST_LAYERS = 200
-"""Layers that are looked at, from the back: a model of all of them grows with the square of their number."""
 SUFFIX_TRIES = 4
 """Suffixes of more gain that are planned at the end."""
 MORE_BYTES = 10_240
@@ -71,9 +52,9 @@ class Search:
     """One planner's search.
 
     model: of the layers that are looked at; whole: of all of them. short: what plans needed more than the guide said,
-    up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; refused:
-    what has none that fits. likely: what has no full plan yet,
-    and whether it surely fits. best, candidate: what does.
+    up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; failed: whose
+    full plan did not fit, though a command that is given it may find one that does. refused: what no command can fit.
+    likely: what has no full plan yet, and whether it surely fits. best, candidate: what does.
     bound: of the gain of anything that fits; beyond: what layers that are not looked at may add to it.
     """
 
@@ -88,6 +69,7 @@ class Search:
     lost: int = 0
     left: int = QUICK_ROUNDS
     seen: set[Selection] = field(default_factory=set[Selection])
+    failed: set[Selection] = field(default_factory=set[Selection])
     refused: set[Selection] = field(default_factory=set[Selection])
     rounds: list[ChoiceRound] = field(default_factory=list[ChoiceRound])
     likely: dict[Selection, bool] = field(default_factory=dict[Selection, bool])
@@ -129,7 +111,7 @@ class Search:
     def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
         """The best that was not planned yet and is better than what fits, or is likely to.
 
-        exact: the best that no full plan has refused, to the end.
+        exact: the best that is not proven to fit nowhere, to the end.
         """
         known = [*self.likely, *([] if self.best is None else [self.best])]
         above = max((self.whole.gain(selection) for selection in known), default=0)
@@ -209,19 +191,34 @@ class Search:
         return self.best is not None and answer.gain * CLOSE <= self.whole.gain(self.best)
 
     def full(self, selection: Selection) -> bool:
-        """Plan a selection in full; whether it fits."""
+        """Plan a selection in full, without a search for its smallest arena; whether it fits."""
         spec, found = self.spec(selection), None
         if not self.flash.refuses(self.flash.unplanned(spec), self.whole.nodes, selection):
             found = self.planner.fitting(spec)
             if self.flash.refuses(found, self.whole.nodes, selection):
                 found = None
+        self.failed |= set[Selection]() if found is not None else {selection}
+        return self.planned(selection, found)
+
+    def decided(self, selection: Selection) -> bool:
+        """Plan a selection as a command would that is given it, so that it is known whether it fits; False if that is
+        unknown, since nothing more is compiled to measure flash."""
+        found = self.planner.exact(self.spec(selection))
+        fits = self.planner.meets(found.plan.arena_bytes, found.choice.cost.ps)
+        large = fits and self.flash.refuses(found, self.whole.nodes, selection)
+        if not self.planned(selection, found if fits and not large else None):
+            if large and self.flash.unknown:
+                return False
+            self.refused.add(selection)
+        return True
+
+    def planned(self, selection: Selection, found: Candidate | None) -> bool:
+        """Write down what a full plan of a selection came to (None: it does not fit); whether it fits."""
         size = None if found is None else found.plan.arena_bytes
         self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
         self.seen.add(selection)
         if found is not None:
             self.best, self.candidate = selection, found
-        elif not self.flash.unknown:
-            self.refused.add(selection)
         return found is not None
 
     def suffixes(self, layer_count: int) -> None:
@@ -232,7 +229,7 @@ class Search:
             selection = tuple(len(one.ways) - 1 if index >= first else 0 for index, one in enumerate(ways))
             if self.best is not None and self.whole.gain(selection) <= self.whole.gain(self.best):
                 return
-            if selection in self.refused or not all(row.holds(selection) for row in self.floor()):
+            if selection in self.failed | self.refused or not all(row.holds(selection) for row in self.floor()):
                 continue
             if tries == SUFFIX_TRIES:
                 return
@@ -241,32 +238,6 @@ class Search:
                 continue
             if near_limits(self.planner, self.spec(selection), NEAR) and self.full(selection):
                 return
-
-    def prove(self, whole: bool) -> None:
-        """What nothing that fits can gain more than; on small graphs, until that is found. whole: else one look.
-
-        Where nothing was found to fit, too: the model of the rounds may let none of it fit.
-        """
-        few = math.prod(len(item.ways) for item in self.whole.layers) <= FEW_SCHEMES
-        times = FEW_TIMES if few else 1
-        work, floor = times * PROOF_WORK, self.floor()
-        for _ in range(times * PROOF_TURNS if whole else 1):
-            answer = self.propose(floor, self.whole, exact=True)
-            if answer.selection is None:
-                self.bound = answer.best_gain
-                return
-            self.bound = answer.best_gain
-            spec = self.spec(answer.selection)
-            if not self.builds(answer.selection):
-                continue
-            price = len(self.planner.training(spec).graph.nodes) ** 3 * (SEARCHES if self.planner.searches else 1)
-            if price * LEAST_PROOF > PROOF_WORK or work < price:
-                return
-            if self.planner.impossible(spec):
-                self.refused.add(answer.selection)
-            else:
-                work -= price
-                self.full(answer.selection)
 
     # ---- what is said of it -----------------------------------------------------------------------------------------
 
@@ -325,76 +296,3 @@ def near_limits(planner: Planner, spec: str, near: float) -> bool:
         return True
     price = planner.price(spec)
     return planner.meets(int(price.arena_bytes / near), price.ps)
-
-
-Copies = Mapping[str, Sequence[LowRank]]
-"""Weight -> low-rank copies that its layer may keep."""
-
-
-def best_choice(
-    planner: Planner,
-    gains: GainTable,
-    layer_count: int,
-    proof: bool = True,
-    copies: Copies | None = None,
-    flash: FlashLimit | None = None,
-) -> Found | None:
-    """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update.
-
-    copies: further ways to train a layer, worth less by their errors. flash: what is known of that limit.
-    """
-    layer_count = min(layer_count, MOST_LAYERS)
-    every = with_copies(layer_ways(planner.model.graph, gains), copies or {}, gains)
-    search = _looked_at(planner, every, gains, layer_count, flash or flash_limit(planner))
-    search.run()
-    for part in FREE:
-        if search.candidate is not None or planner.options.arena_bytes is None:
-            break
-        lost = planner.options.arena_bytes // part
-        search = replace(_with_model(search, search.model, QUICK_ROUNDS), lost=lost)
-        search.run()
-    for _ in range(HALVINGS):
-        if search.candidate is not None or search.model.depth == 1:
-            break
-        ways = _last(search.whole.layers, max(1, search.model.depth // 2))
-        search = _with_model(search, build_update_model(planner, ways), QUICK_ROUNDS)
-        search.run()
-    search.suffixes(layer_count)
-    search.prove(proof and search.flash.most is None)
-    return None if search.candidate is None else search.found()
-
-
-def _looked_at(
-    planner: Planner, every: tuple[LayerWays, ...], gains: GainTable, layer_count: int, flash: FlashLimit
-) -> Search:
-    """The search among as many layers, from the back, as the best of a few quick plans says.
-
-    What a model knows of the forward pass is what one plan does that trains all of its layers. Where fewer are trained,
-    less is kept, streams are longer, and other layers are the narrow place: so that is a model of its own.
-    """
-    depths = dict.fromkeys(max(1, layer_count * part // DEPTH_PARTS) for part in DEPTHS)
-    whole = build_update_model(planner, _last(every, layer_count))
-    unlooked = every[len(every) - planner.layer_count : len(every) - layer_count]
-    beyond = sum(max(way.gain for way in one.ways) for one in unlooked)
-    found, first = list[Search](), Search(planner, gains, whole, whole, flash, beyond)
-    for depth in depths:
-        if depth * SHALLOW < layer_count and any(first.likely.values()):
-            break  # few layers, and something fits
-        model = whole if depth == layer_count else build_update_model(planner, _last(every, depth))
-        found.append(_with_model(first, model, SCOUT_ROUNDS))
-        known = set(first.likely)
-        found[-1].quick()
-        found[-1].left = QUICK_ROUNDS if known != set(first.likely) else 0
-    able = [search for search in found if search.left] or found[:1]
-    return replace(able[-1], left=QUICK_ROUNDS)  # each one has proposed what gains more than all before
-
-
-def _with_model(search: Search, model: UpdateModel, rounds: int) -> Search:
-    """The same search, which goes on with what was planned so far, by a model that no plan has corrected yet."""
-    return replace(search, model=model, short=(0, 0), slow=0, lost=0, left=rounds)
-
-
-def _last(ways: Sequence[LayerWays], depth: int) -> tuple[LayerWays, ...]:
-    """The same, with all but the last `depth` layers frozen."""
-    first = len(ways) - depth
-    return tuple(replace(one, ways=one.ways[:1]) if i < first else one for i, one in enumerate(ways))

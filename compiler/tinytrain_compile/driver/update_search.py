@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates import Candidate, Planner
+from tinytrain_compile.driver.update_best import MOST_LAYERS, best_choice
 from tinytrain_compile.driver.update_flash import FlashLimit, flash_limit
-from tinytrain_compile.driver.update_rounds import MOST_LAYERS, best_choice, near_limits
+from tinytrain_compile.driver.update_rounds import near_limits
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.sparse import PRIOR, GainTable, read_gains
 

@@ -18,6 +18,9 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.verify import LoadedReference, ReferenceRun
 
 
+_SWITCHED_OFF = VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
+
+
 def verified(
     summary: Summary,
     bundle: SourceBundle,
@@ -36,21 +39,20 @@ def verified(
     from tinytrain_compile.verify import verify
 
     if options.verify == "none":
-        return replace(
-            summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
-        )
+        return replace(summary, verify=_SWITCHED_OFF)
     progress("running the numpy reference", 0.62)
     train = summary.train
     whole = _whole(train, samples, options) if loaded is None else None
     reference = loaded or whole or StepwiseReference(train, samples, options.seed)
     progress(f"building and running the firmware ({options.verify})", 0.75)
     steps, batch = options.verify_steps if loaded is None else 0, summary.train.batch
+    cycles = _expected_cycles(summary, target, steps * batch)
     for one, interface in zip(smaller, bundle.smaller, strict=True):
         own = like_one(one.train, train)
         plan, its = replace(bundle, interface=interface), reference
         if own.micro_batch != train.micro_batch:  # losses and outputs are those of its calls
             its = _whole(own, samples, options) or StepwiseReference(own, samples, options.seed)
-        verify(plan, target, samples, its, options.verify, steps=steps, batch=batch)
+        verify(plan, target, samples, its, options.verify, steps=steps, batch=batch, expected_cycles=cycles)
     report = verify(
         bundle,
         target,
@@ -59,6 +61,7 @@ def verified(
         options.verify,
         steps=steps,
         batch=batch,
+        expected_cycles=cycles,
         count=options.count or options.cycles,
         cycles=options.cycles,
         file=agreed,
@@ -67,6 +70,14 @@ def verified(
         report = replace(report, saturations=count_saturations(train, whole.states[-1]))
     notes = (*exploding_note(train, samples, report, options), *summary.notes)
     return replace(summary, verify=report, notes=notes, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
+
+
+def _expected_cycles(summary: Summary, target: Target, samples: int) -> int | None:
+    """Return what training on so many samples, and the inferences beside it, take by the target's model."""
+    if summary.choice is None:
+        return None
+    calls = -(-samples // summary.train.micro_batch) + 2
+    return calls * summary.choice.cost.ps * target.core.clock_mhz // 1_000_000
 
 
 def _whole(train: TrainGraph, samples: Samples, options: CompileOptions) -> ReferenceRun | None:

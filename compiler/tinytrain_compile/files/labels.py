@@ -51,11 +51,27 @@ def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -
 
 def values(name: str, y: Array) -> Array:
     """Labels that are numbers, as float32; E0305 unless they are finite."""
+    if y.dtype.kind not in "fiub":
+        raise CompileError("E0305", name, f"y is {y.dtype}", "this loss takes finite numbers")
+    check_finite(name, "y", y, "E0305")
+    return y.astype(np.float32)
+
+
+def check_finite(where: str, name: str, array: Array, code: str = "E0105") -> None:
+    """An error for the first sample with NaN, infinity, or a number beyond float32, which would become infinity."""
+    if array.dtype.kind != "f":
+        return
     with np.errstate(over="ignore"):
-        numbers = y.astype(np.float32) if y.dtype.kind in "fiub" else None
-    if numbers is None or not np.isfinite(numbers).all():
-        raise CompileError("E0305", name, f"y is {y.dtype} or not finite", "this loss takes finite numbers")
-    return numbers
+        bad = ~np.isfinite(array.astype(np.float32))
+    if not bad.any():
+        return
+    place = np.unravel_index(int(bad.argmax()), array.shape)
+    value, sample = float(array[place]), f"sample {place[0]} of {name}" if array.ndim else name
+    if not np.isfinite(value):
+        what = f"{name} holds NaN or infinity: {value:g} in {sample}"
+        raise CompileError(code, where, what, "leave such samples out, or mend what made them")
+    what = f"{name} holds {value:.4g} in {sample}, more than float32 can hold (3.4e38)"
+    raise CompileError(code, where, what, "scale the data as in training, or leave such samples out")
 
 
 def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ def read_manifest(manifest: Path) -> dict[str, str] | None:
     if not os.path.lexists(manifest):
         return None
     try:
-        content: Any = json.loads(read_file(manifest, MOST_TEXT_BYTES))
+        content: Any = json.loads(read_file(manifest, MOST_TEXT_BYTES, moving=True))
         known = {str(path): str(digest) for path, digest in content["sha256"].items()}
     except (KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise ValueError("another structure") from problem

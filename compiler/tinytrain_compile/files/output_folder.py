@@ -18,15 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.journal import JOURNAL, NEW, OLD, wait_for
 from tinytrain_compile.files.manifest import MANIFEST, manifest_text, objection, read_manifest, unchanged
 
-JOURNAL, STAGED = ".tinytrain-journal", ".tinytrain-new-"
-"""Folders in the output folder: the first while files are moved; the second before that, and while it is removed."""
+STAGED = ".tinytrain-new-"
+"""Folders in the output folder that become the journal, and that it becomes, until they are removed."""
 WRITTEN = "the output is complete"
 """What to say of an interrupt that came when everything was in place."""
-_NEW, _OLD = "new", "old"
-PATIENCE_S, STALE_S = 2.0, 600.0
-"""Moving takes milliseconds: a journal that stays so long was left by a run that was killed. So were new files."""
+STALE_S = 600.0
+"""New files that stay so long were left by a run that was killed."""
+_HEADER = "_train.h"
+"""What a firmware includes: without it nothing is built from the other files."""
 _ANOTHER = "choose another folder with -o, or add --force, which overwrites files of these names"
 
 
@@ -113,10 +115,10 @@ class _Exchange:
     def stage(self, data: Mapping[str, bytes]) -> None:
         """Write everything, which is where a disk may be full, and nothing is in its place yet."""
         self._staged.mkdir()
-        (self._staged / _OLD).mkdir()
+        (self._staged / OLD).mkdir()
         (self._staged / MANIFEST).write_bytes(manifest_text(data))
         for path, content in data.items():
-            place = self._staged / _NEW / path
+            place = self._staged / NEW / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
         self._names = tuple(data)
@@ -128,10 +130,10 @@ class _Exchange:
             self._begin()
             leaving = self._leaving()
             moving = True
-            for path in _manifest_first(leaving):
-                _move(self._folder / path, self._journal / _OLD / path)
-            for path in reversed(_manifest_first(self._names)):
-                _move(self._journal / _NEW / path, self._folder / path)
+            for path in _leading_first(leaving):
+                _move(self._folder / path, self._journal / OLD / path)
+            for path in reversed(_leading_first(self._names)):
+                _move(self._journal / NEW / path, self._folder / path)
             _prune(self._folder, leaving)
             os.rename(self._journal, self._staged)
             self.complete = True
@@ -205,11 +207,7 @@ def _known(folder: Path, names: Iterable[str], force: bool) -> dict[str, str]:
 
 def _recover(folder: Path) -> None:
     """Wait while another run moves files; if it was killed while it did, put back what it had moved."""
-    journal = folder / JOURNAL
-    end = time.monotonic() + PATIENCE_S
-    while journal.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    if journal.exists():
+    if wait_for(folder / JOURNAL):
         aside = folder / f"{STAGED}{secrets.token_hex(8)}"
         _undo(folder, aside)
         shutil.rmtree(aside, ignore_errors=True)
@@ -221,19 +219,19 @@ def _undo(folder: Path, aside: Path) -> None:
     if not journal.exists():  # another run has undone this one
         return
     new = read_manifest(journal / MANIFEST) or {}
-    for path in _manifest_first(new):
-        placed = os.path.lexists(folder / path) and not os.path.lexists(journal / _NEW / path)
+    for path in _leading_first(new):
+        placed = os.path.lexists(folder / path) and not os.path.lexists(journal / NEW / path)
         if placed and unchanged(folder / path, new[path]):
-            _move(folder / path, journal / _NEW / path)
-    for path in reversed(_manifest_first(_files(journal / _OLD))):
-        _move(journal / _OLD / path, folder / path)
+            _move(folder / path, journal / NEW / path)
+    for path in reversed(_leading_first(_files(journal / OLD))):
+        _move(journal / OLD / path, folder / path)
     _prune(folder, new)
     os.rename(journal, aside)
 
 
-def _manifest_first(paths: Iterable[str]) -> list[str]:
-    """All paths in order, the manifest before the rest: no folder has one that is not complete."""
-    return sorted(paths, key=lambda path: (path != MANIFEST, path))
+def _leading_first(paths: Iterable[str]) -> list[str]:
+    """All paths in order, first the manifest, then the header: no folder has one of them that is not complete."""
+    return sorted(paths, key=lambda path: (path != MANIFEST, not path.endswith(_HEADER), path))
 
 
 def _files(folder: Path) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.labels import check_finite
 from tinytrain_compile.files.samples import class_count, read_arrays, samples_of
 from tinytrain_compile.files.user_file import open_file
 from tinytrain_compile.ir.imported import ImportedModel
@@ -52,6 +53,8 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
     if "x" not in there:
         raise CompileError("E0105", path.name, "has no x", _HINT)
     found, notes = dict(zip(there, read_arrays(path, tuple(there)), strict=True)), ()
+    for name, array in found.items():  # before they are split: messages shall count as the file does
+        check_finite(path.name, name, array)
     for part in ("_test", "_old"):
         missing = [name for name in (f"x{part}", f"y{part}") if name not in found]
         if len(missing) == 1 and ("y" in found or missing[0][0] == "x"):

@@ -94,7 +94,7 @@ def samples_of(where: str, x: Array, y: Array, model: ImportedModel, train: Trai
 
 def inputs_of(where: str, x: Array, model: ImportedModel, train: TrainGraph) -> Array:
     """Inputs alone."""
-    return stored_input(_inputs(where, x, model), train)
+    return stored_input(graph_inputs(where, x, model), train)
 
 
 def stored_input(x: Array, train: TrainGraph) -> Array:
@@ -145,7 +145,7 @@ def raw_labels(path: Path) -> Array | None:
 def load_inputs(path: Path, model: ImportedModel) -> Array:
     """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
     (x,) = read_arrays(path, ("x",))
-    return _inputs(path.name, x, model)
+    return graph_inputs(path.name, x, model)
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
@@ -159,15 +159,15 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
         raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
 
 
-def _inputs(where: str, x: Array, model: ImportedModel) -> Array:
+def graph_inputs(where: str, x: Array, model: ImportedModel) -> Array:
+    """Inputs of an array of the file, in the graph's layout; CompileError E0105."""
     wanted = model.input_shape[1:]
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
         # How many there are is no fault unless there are none: `finetune` splits a file before this looks at it.
         given = labels.shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
         hint = f"expected numbers of shape {labels.shape_of_samples((0, *wanted))}"
         raise CompileError("E0105", where, f"x is {x.dtype} {given}", hint)
-    if not np.isfinite(x).all():
-        raise CompileError("E0105", where, "x holds NaN or infinity", "clean the data")
+    labels.check_finite(where, "x", x)
     rows = index_count(model.graph)
     if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
         raise CompileError("E0105", where, f"x has other numbers than 0 to {rows - 1}", "give indices of the table")

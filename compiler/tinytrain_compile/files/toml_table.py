@@ -46,11 +46,22 @@ def parse_table(text: str, where: str, kind: TableKind) -> Table:
 
 
 def load_toml(text: str) -> dict[str, Any]:
-    """TOML -> its root table; ValueError for whatever is none, too deep a nesting and too long a number included."""
+    """TOML -> its root table; ValueError for whatever is none, too deep a nesting and too long a number included.
+
+    TOML's integers have 64 bits. Python reads longer ones, which are then no float, and cannot always be printed.
+    """
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
+    left: list[Any] = [document]
+    while left:
+        item = left.pop()
+        if isinstance(item, int) and not -(1 << 63) <= item < 1 << 63:
+            raise ValueError("a whole number of more than 64 bits")
+        if isinstance(item, (dict, list)):
+            left += cast("dict[str, Any]", item).values() if isinstance(item, dict) else cast("list[Any]", item)
+    return document
 
 
 class Table:

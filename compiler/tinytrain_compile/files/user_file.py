@@ -13,19 +13,25 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.journal import unfinished
 
 MOST_TEXT_BYTES = 64 << 20
 """Of a file of text: targets, schemes, tiles, plans."""
 MOST_DATA_BYTES = 1 << 30
 """Of anything else: models, weights, samples."""
+_PIECE_BYTES = 16 << 20
 
 
-def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False) -> BinaryIO:
+def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False, moving: bool = False) -> BinaryIO:
     """Open a regular file for reading. OSError, with a reason in `strerror`, for whatever cannot be one.
 
     pipe: take what has no size too, of which the caller then reads no more than `most_bytes`.
+    moving: read a file of an output that is not finished too, as the run does that finishes it.
     """
     try:
+        half = "" if moving else unfinished(path)
+        if half:
+            raise OSError(errno.EBUSY, half)
         state = path.stat()
     except ValueError as problem:  # a zero byte, or what the file system cannot write
         raise OSError(errno.EINVAL, "the path cannot be one") from problem
@@ -38,13 +44,16 @@ def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False)
     return path.open("rb")
 
 
-def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False) -> bytes:
+def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False, moving: bool = False) -> bytes:
     """All of a file. OSError as `open_file`, and for one that turns out to be longer than `most_bytes`."""
-    with open_file(path, most_bytes, pipe) as stream:
-        data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MB")
-    return data
+    pieces, size = list[bytes](), 0
+    with open_file(path, most_bytes, pipe, moving) as stream:
+        while piece := stream.read(_PIECE_BYTES):  # read(most_bytes + 1) would ask for that much memory at once
+            pieces.append(piece)
+            size += len(piece)
+            if size > most_bytes:
+                raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MB")
+    return b"".join(pieces)
 
 
 def read_text(

@@ -76,7 +76,8 @@ def fold_into_layer(
 ) -> FoldedLayer:
     """Take a BatchNormalization that alone reads this Conv or Gemm into its weight ([out, ...]) and bias.
 
-    Not into a weight that others read too, nor one that others have a part in.
+    Not into a weight that others read too, nor one that others have a part in, nor a trained gamma into a weight that
+    is not trained. The new bias is trained as the layer's own was, or else as beta.
     """
     alone = FoldedLayer(weight, bias, bias_entry, node.output(0), node.input(2))
     found = None if ctx.options.batch_norm == "keep" else _follower(ctx, node, weight.shape[0])
@@ -91,14 +92,18 @@ def fold_into_layer(
     gamma, beta = (ctx.entry(name) for name in (found.gamma, found.beta))
     if ctx.is_tied(ctx.entry(node.input(1)), bias_entry, gamma, beta):
         return alone
+    if ctx.is_trained(gamma.origin) and not ctx.is_trained(ctx.entry(node.input(1)).origin):
+        return alone
     ctx.done.update(found.nodes)
     ctx.folded_norms += 1
     # Rounded to float32 by ImportContext.constant, which refuses what overflows.
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
-    named, tensor = (beta, found.beta) if bias_entry is None else (bias_entry, node.input(2))
+    own = bias_entry is not None and (ctx.is_trained(bias_entry.origin) or not ctx.is_trained(beta.origin))
+    named, tensor = (bias_entry, node.input(2)) if own else (beta, found.beta)
     nothing, origins = np.zeros_like(scale), (gamma.origin, beta.origin)
-    in_bias = (np.ones_like(scale), -norm.mean * scale) if bias is None else (scale, shift)  # that of beta, or its own
+    moved = -norm.mean * scale if bias is None else (bias.astype(np.float64) - norm.mean) * scale
+    in_bias = (scale, shift) if own else (np.ones_like(scale), moved)
     folds = Fold(origins, scale, nothing), Fold(origins, *in_bias)
     return FoldedLayer(folded, offset, named, found.output, tensor, *folds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -261,6 +262,12 @@ class ImportContext:
         array = use.data.astype(np.float32) if data is None else data
         return self.constant(array, entry.source or node.input(index), node, (use.origin,), fold=fold)
 
+    def check_size(self, node: OnnxNode, shape: tuple[int, ...]) -> None:
+        """Raise E0217 if a result of this shape is huge: before anything of its size is computed."""
+        if math.prod(shape) > MAX_ELEMENTS or len(shape) > MAX_RANK:
+            what = f"its result of shape {list(shape)} is too large"
+            raise CompileError("E0217", f"node {node.name} ({node.op})", what, "use smaller shapes")
+
     # ---- emission -----------------------------------------------------------------------------------------------
 
     def emit_all(
@@ -278,9 +285,7 @@ class ImportContext:
         outputs = self._builder.emit_all(op, inputs, attrs, name, node.name)
         self._makers.update({value.name: self._builder.nodes[-1] for value in outputs})
         for value in outputs:
-            if value.elements > MAX_ELEMENTS or len(value.shape) > MAX_RANK:
-                what = f"its result of shape {list(value.shape)} is too large"
-                raise CompileError("E0217", f"node {node.name} ({node.op})", what, "use smaller shapes")
+            self.check_size(node, value.shape)
             if any(dim < 1 for dim in value.shape):
                 what = f"its result has shape {list(value.shape)}"
                 raise CompileError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from tinytrain_compile.frontend.context import ImportContext
 from tinytrain_compile.frontend.entries import Entry, constant_entry, plain
 from tinytrain_compile.frontend.folding import PARTS, VIEWS, fold
@@ -83,7 +85,15 @@ def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
     entries = [ctx.entry(name) for name in node.inputs if name]
     if ctx.is_tied(*entries):
         return True
-    return node.op not in PARTS and is_trained_through(ctx, node)
+    return (node.op not in PARTS or _repeats(ctx, node)) and is_trained_through(ctx, node)
+
+
+def _repeats(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Whether a Gather has some elements of a weight several times: each copy would train by itself."""
+    if node.op != "Gather":
+        return False
+    entry = ctx.entry(node.input(1))
+    return entry.is_constant and np.unique(entry.data).size < entry.data.size
 
 
 def is_trained_through(ctx: ImportContext, node: OnnxNode) -> bool:

@@ -73,4 +73,6 @@ def _identity_channels(ctx: ImportContext, normal: OnnxNode) -> int:
     if not all(ctx.has(name) and ctx.entry(name).is_constant for name in normal.inputs[1:]):
         return 0
     scale, bias = (ctx.entry(name) for name in normal.inputs[1:])
+    if ctx.is_trained(scale.origin, bias.origin):  # ones and zeros that a training starts from
+        return 0
     return scale.elements if scalar(scale) == 1.0 and scalar(bias) == 0.0 else 0

@@ -8,13 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.entries import Entry
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_slicing import repeated, slice_entry
 from tinytrain_compile.frontend.model import OnnxNode
 from tinytrain_compile.frontend.operands import axis_indices, constant_input, integers
-from tinytrain_compile.ops.resize import COORDINATES, MODES, ROUNDINGS, ResizeAttrs, matrix, tables
+from tinytrain_compile.ops.resize import COORDINATES, MODES, ROUNDINGS, ResizeAttrs, tables, taps, weights_at_most
+
+MAX_WEIGHTS = 1 << 24
+"""Of one axis: 64 MB of a table in flash, and what numpy takes to make it."""
 
 
 def _resize(ctx: ImportContext, node: OnnxNode) -> None:
@@ -62,22 +66,29 @@ def _attrs(node: OnnxNode, size_in: int, size_out: int, scale: float) -> ResizeA
             raise Unsupported(name, f"{word} has no operator", ", ".join(known))
     mode, coordinates, rounding = (word for word, _ in words.values())
     cubic, outside = node.number("cubic_coeff_a", -0.75), bool(node.integer("exclude_outside", 0))
+    if outside and mode == "nearest":  # a place past the end has no other neighbour: weights would be 0 / 0
+        raise Unsupported("exclude_outside", "a nearest element is the only one of its sum", "exclude_outside = 0")
     filtered = bool(node.integer("antialias", 0)) and mode != "nearest"
     return ResizeAttrs(0, size_in, size_out, scale, mode, coordinates, rounding, cubic, outside, filtered)
 
 
 def _along(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, attrs: ResizeAttrs) -> Entry:
     """The entry with an ONNX axis resized: by moving elements where every new one is an old one."""
-    whole = matrix(attrs)
-    if (whole.max(axis=1) == 1.0).all() and (np.count_nonzero(whole, axis=1) == 1).all():
-        moved = _moved(ctx, node, x, axis, whole.argmax(axis=1))
+    shape = tuple(attrs.size_out if i == axis else dim for i, dim in enumerate(x.shape))
+    ctx.check_size(node, shape)
+    if weights_at_most(attrs) > MAX_WEIGHTS:
+        what = f"its table of {weights_at_most(attrs):,} weights is too large"
+        raise CompileError("E0217", f"node {node.name} ({node.op})", what, "use smaller shapes")
+    begins, factors = taps(attrs)
+    if (factors.max(axis=1) == 1.0).all() and (np.count_nonzero(factors, axis=1) == 1).all():
+        moved = _moved(ctx, node, x, axis, begins + factors.argmax(axis=1))
         if moved is not None:
             return moved
     first, weights = (ctx.constant(table, f"{node.name}.axis{axis}", node) for table in tables(attrs))
     assert x.value is not None
     here = replace(attrs, axis=x.order.index(axis))
     y = ctx.emit(node, "Resize", (x.value, first, weights), here)
-    return Entry(tuple(attrs.size_out if i == axis else dim for i, dim in enumerate(x.shape)), y, x.order)
+    return Entry(shape, y, x.order)
 
 
 def _moved(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, chosen: np.ndarray) -> Entry | None:

@@ -25,27 +25,38 @@ from tinytrain_compile.frontend import (
     import_shape,
     import_slicing,
 )
+from tinytrain_compile.frontend.accounts import accounted, folded_into
 from tinytrain_compile.frontend.annotate import annotated
 from tinytrain_compile.frontend.batch_norm import folding_note
 from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
+from tinytrain_compile.frontend.dropped_terms import dropped_terms
 from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.exporter_remarks import named, notes_on
 from tinytrain_compile.frontend.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.handler import Handler
 from tinytrain_compile.frontend.import_loss import class_order, describe_loss
+from tinytrain_compile.frontend.loss_fork import check_fresh_head, find_site, site_notes
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.new_head import with_fresh_head
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.origins import tied_weights
-from tinytrain_compile.frontend.own_loss import LossSite, find_loss
+from tinytrain_compile.frontend.own_loss import LossSite
 from tinytrain_compile.frontend.quantised import unquantised
 from tinytrain_compile.frontend.shared_weights import Merged, merged, untied, without_copies
 from tinytrain_compile.frontend.surviving import surviving
-from tinytrain_compile.frontend.trainable import choose_trainables
+from tinytrain_compile.frontend.trainable import choose_trainables, with_numbers_of_the_loss
 from tinytrain_compile.frontend.trained_set import as_the_file_says, trained_as_the_file
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
 from tinytrain_compile.frontend.whole_numbers import INDICES, in_real_numbers
-from tinytrain_compile.frontend.written_loss import declare_label, describe_written, in_two_parts, label_view
+from tinytrain_compile.frontend.written_loss import (
+    declare_label,
+    describe_written,
+    ending_where_read,
+    ends_of,
+    in_two_parts,
+    label_view,
+)
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import FileTraining, ImportedLoss, ImportedModel
 from tinytrain_compile.ir.types import Value
@@ -77,21 +88,23 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
 
     Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0231, E0305 for labels.
     """
-    model = unquantised(model)
-    site = find_loss(model, Links(model.nodes, model.outputs, model.constants), options.label)
+    read, model = model, unquantised(model)
+    site = find_site(model, options)
     _check_label_option(model, site, options)
-    left_out = [] if site is None else _outputs_left_out(model, site)
-    outputs = model.outputs if site is None else (site.scores, site.output) if site.written else (site.scores,)
+    left_out = [] if site is None else site_notes(model, site)
+    outputs = model.outputs if site is None else (*site.read, *((site.output,) if site.written else ()))
     model = without_copies(replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs))
     tied_by_exporter = () if options.untie else merged(model)
     model = with_fresh_head(untied(model) if options.untie else model, options)
+    check_fresh_head(model, site, options)
     model = replace(model, nodes=reachable(model.nodes, outputs))
     model = in_two_parts(model, site) if site is not None and site.written else model
     links = Links(model.nodes, outputs, model.constants)
     model, source, whole = in_real_numbers(model, links, _data_input(model, links, site, options))
     links = Links(model.nodes, outputs, model.constants)
-    judged = outputs[:1] if site is not None else outputs  # numbers of the loss itself are no parameters
+    judged = site.read if site is not None else outputs  # numbers of the loss itself are no parameters
     trainables = choose_trainables(model, Links(reachable(model.nodes, judged), judged, model.constants), options)
+    trainables = with_numbers_of_the_loss(trainables, model, links)
     trainables = trainables if training is None else as_the_file_says(trainables, training, options)
     tied: frozenset[str] = frozenset()
     while True:
@@ -104,16 +117,18 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
         imported = replace(_finish(ctx, site, source, (data, order), label), whole=whole)
         found = _check_parameters(ctx, imported)
         if not found:
-            return imported if training is None else trained_as_the_file(ctx, imported, training)
+            imported = imported if training is None else trained_as_the_file(ctx, imported, training)
+            ends = outputs if site is None else (*outputs, site.output)
+            return replace(imported, choices=accounted(ctx, read, ends, imported.graph.parameters))
         tied |= found
 
 
 def _parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
-    """What is trained as one because the file holds it once, and tables that rules leave out."""
+    """What is trained as one because the file holds it once, and what the exporter has computed from parameters."""
+    choices = ctx.trainables.choices
     tied = [one for one in found if ctx.trainables.trained(one.name)]
     notes = [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
-    left_out = ctx.trainables.left_out()
-    return [*notes, f"no parameters by rule: {left_out} (--verbose, --trainable)"] if left_out else notes
+    return [*notes, *notes_on(ctx.trainables.remarks, choices), *dropped_terms(ctx.model)]
 
 
 def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]:
@@ -138,12 +153,6 @@ def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
     bases = {one.tensor.name for name, one in model.sources.items() if np.ptp(numbers[name], axis=None) > 0}
     times = Counter(stored[name].root for name in bases if name in stored)
     return sorted(root for root, count in times.items() if count > 1)
-
-
-def _outputs_left_out(model: OnnxModel, site: LossSite) -> list[str]:
-    """Outputs beside the loss that no inference gives."""
-    names = ", ".join(name for name in model.outputs if name not in (site.output, site.scores))
-    return [f"outputs beside the loss: m_infer gives {site.scores}, not {names}"] if names else []
 
 
 def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
@@ -288,17 +297,19 @@ def _finish(
     values = tuple(
         ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )
+    values = values if site is None else (*values, *ends_of(ctx, site, values))
     inputs = () if data is None else (data,)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
     if ctx.folded_norms:
-        ctx.notes.append(folding_note(ctx.folded_norms))
+        ctx.notes.append(f"{folding_note(ctx.folded_norms)}: {named(folded_into(ctx, parameters))}")
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=(*ctx.model.notes, *ctx.notes))
     graph = annotated(ctx, graph)
     check_graph(graph, infer)
     loss = None
     if site is not None:
         loss = _describe_loss(ctx, site, (values[0], entries[0], orders[0]), graph, label)
+        graph = ending_where_read(graph, loss)
     return ImportedModel(
         graph=graph,
         contract=1 if site is None else 2,
@@ -310,9 +321,10 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
-        tensors=surviving(ctx, graph, dict(zip(outputs, zip(values, orders, strict=True), strict=True))),
+        tensors=surviving(
+            ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))
+        ),
         replaced=ctx.model.replaced,
-        choices=tuple(ctx.trainables.choices.values()),
         floats=frozenset(ctx.floats),
         sources=ctx.parameter_sources(parameters),
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),

@@ -30,7 +30,7 @@ _POSITIVE = frozenset(("Abs", "Clip", "Exp", "Max", "Relu", "Sigmoid", "Softmax"
 """Operators whose results a trained exponent has: the gradient is a logarithm."""
 _USUAL_EXPONENTS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 _MADE = re.compile(
-    r"val_\d+|onnx::\w+|const_fold_opt__\d+|scalar_tensor.*|(zeros|ones|full|arange|empty)(_like)?(_\d+)?|\d+"
+    r"val_\d+|onnx::\w+|const_fold_opt__\d+|scalar_tensor.*|(new_)?(zeros|ones|full|arange|empty)(_like)?(_\d+)?|\d+"
     r"|.*_output_\d+|.*/[xy](__\d+)?:0|.*Cast(_\d+)?:0|.*/Const(_\d+)?:0|.*/zeros(_\d+)?:0"
 )
 """Names that exporters give to numbers of their own (PyTorch's two, tf2onnx)."""
@@ -75,9 +75,14 @@ class Case:
         return bool(self.uses) and all(holds(use) for use in self.uses)
 
 
-def purpose(case: Case) -> str:
-    """What the numbers are for, "" if that is not known: then they are a parameter."""
-    return next((text for text, rule in RULES if rule(case)), "")
+def purpose(case: Case, recorded: bool = False) -> str:
+    """Return what the numbers are for, "" if that is not known: then they are a parameter.
+
+    recorded: the exporter has recorded what they are. Then only numbers count that a module may hold as parameters
+    without a gradient.
+    """
+    rules = ((text, rule) for text, rule in RULES if not recorded or rule in _TABLES)
+    return next((text for text, rule in rules if rule(case)), "")
 
 
 # ---- single numbers, and tables of one number ------------------------------------------------------------------------
@@ -307,3 +312,5 @@ RULES: tuple[tuple[str, Callable[[Case], bool]], ...] = (
     ("a fixed scale and shift behind a dense layer", is_rescaling),
 )
 """What the report says, and when."""
+_TABLES = (is_mask, is_transform, is_of_waves, is_filter_bank, is_preprocessing)
+"""Rules for numbers that a module may hold as parameters without a gradient."""

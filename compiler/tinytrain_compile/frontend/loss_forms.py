@@ -36,7 +36,7 @@ def joined(ctx: ImportContext, site: LossSite) -> LossJoin:
     over it is of one sample; of several it is their mean.
     """
     kinds: dict[str, str] = {value.name: _EACH for value in ctx.model.inputs}
-    forward = {node.name for node in reachable(ctx.model.nodes, (site.scores,))}
+    forward = {node.name for node in reachable(ctx.model.nodes, site.read)}
     for node in ctx.model.nodes:
         found = [kinds.get(name, _FIXED) for name in node.inputs if name]
         within = _EACH if _EACH in found else _FIXED  # what a model does inside of a sample is its own affair

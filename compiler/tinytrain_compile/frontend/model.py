@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from tinytrain_compile.frontend.quantisation import Quantisation
+from tinytrain_compile.ir.imported import Copy
 from tinytrain_compile.ir.types import Array
 
 
@@ -68,6 +69,10 @@ def _no_names() -> Mapping[str, str]:
     return {}
 
 
+def _no_copies() -> Mapping[str, Copy]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
     """A checked model: nodes in topological order, unique names, every read defined, finite weights.
@@ -75,7 +80,7 @@ class OnnxModel:
     quantisation: how its tensors are stored, once the nodes compute real numbers (see quantised.py).
     replaced: tensors that depend on a layer which is no longer the file's (see new_head.py); fresh: its constants.
     other_floats: numpy types of constants that are no float32 in the file.
-    copies: initializers that are read from another one, of equal numbers, instead.
+    copies: initializers that nodes make of another one instead.
     notes: what was made of the file before it was imported.
     """
 
@@ -89,7 +94,7 @@ class OnnxModel:
     quantisation: Quantisation = field(default_factory=Quantisation)
     replaced: frozenset[str] = frozenset()
     fresh: frozenset[str] = frozenset()
-    copies: Mapping[str, str] = field(default_factory=_no_names)
+    copies: Mapping[str, Copy] = field(default_factory=_no_copies)
     other_floats: Mapping[str, str] = field(default_factory=_no_names)
     notes: tuple[str, ...] = ()
 

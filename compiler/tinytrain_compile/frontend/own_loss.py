@@ -10,7 +10,7 @@ import onnx
 from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
 
 LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-_LAYERS = frozenset(["Gemm", "MatMul", "Conv", "ConvTranspose"])
+LAYERS = frozenset(["Gemm", "MatMul", "Conv", "ConvTranspose"])
 """Operators with weights: the input that reaches one is no label."""
 
 
@@ -19,8 +19,12 @@ class LossSite:
     """Where a model with its own loss ends.
 
     node: the one that makes the loss, for messages (and the loss operator itself, unless `written`).
-    scores: the tensor at which the forward model ends. label: the input with the labels. output: the model's output.
+    scores: the tensor at which the forward model ends, "" if all of a written loss reads no common one.
+    label: the input with the labels. output: the model's output.
     written: whether the loss is nodes of the file that are differentiated as they stand.
+    beside: whether the scores are an output of the file.
+    ends: further tensors of the model that a written loss reads (see loss_fork.py).
+    numbers: initializers that only the loss reads, and that would be parameters elsewhere.
     """
 
     node: OnnxNode
@@ -28,25 +32,42 @@ class LossSite:
     label: OnnxInput
     output: str
     written: bool = False
+    beside: bool = False
+    ends: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """All tensors at which the model ends, the one first that an inference gives."""
+        return (self.scores, *self.ends)
 
 
 def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | None:
     """The model's own loss; None for a forward model. label: the input that the user says holds the labels.
 
-    A loss operator whose labels are an input, and which is an output itself, is preferred to any other scalar output.
+    A loss operator whose labels are an input, and which is an output itself, is preferred to any other scalar output;
+    but not a term of a loss to the loss.
     """
-    for output in model.outputs:
+    needs = needs_of(model.nodes, [value.name for value in model.inputs])
+    scalars = [name for name in model.outputs if len(needs.get(name, ())) == 2 and _is_scalar(model, links, name)]
+    terms = _terms(model, scalars)
+    for output in (name for name in model.outputs if name not in terms):
         site = _operator(model, links, output)
         if site is not None:
             return site
-    names = [value.name for value in model.inputs]
-    needs = _needs(model.nodes, names)
-    for output in model.outputs:
-        if len(needs.get(output, ())) == 2 and _is_scalar(model, links, output):
-            site = _written(model, links, output, needs, label)
-            if site is not None:
-                return site
+    for output in (name for name in scalars if name not in terms):
+        site = _written(model, links, output, needs, label)
+        if site is not None:
+            return site
     return None
+
+
+def _terms(model: OnnxModel, scalars: Sequence[str]) -> set[str]:
+    """Those of some outputs that another one follows from."""
+    if len(scalars) < 2:
+        return set()
+    read = {one: {name for node in reachable(model.nodes, (one,)) for name in node.inputs} for one in scalars}
+    return {name for name in scalars if any(name in read[other] for other in scalars if other != name)}
 
 
 def _operator(model: OnnxModel, links: Links, output: str) -> LossSite | None:
@@ -72,7 +93,7 @@ def through(links: Links, tensor: str, ops: Sequence[str]) -> str:
     return tensor
 
 
-def _needs(nodes: Sequence[OnnxNode], inputs: Sequence[str]) -> dict[str, frozenset[str]]:
+def needs_of(nodes: Sequence[OnnxNode], inputs: Sequence[str]) -> dict[str, frozenset[str]]:
     """Which of these inputs each tensor depends on (the log-probabilities of a loss operator: not on its labels)."""
     needs = {name: frozenset((name,)) for name in inputs}
     for node in nodes:
@@ -103,20 +124,23 @@ def _written(
         return None
     (data,) = (name for name in inputs if name != label.name)
     node = links.maker(through(links, output, ("Identity",)))
-    scores = _scores(model, output, needs, (data, label.name))
-    return None if node is None or scores is None else LossSite(node, scores, label, output, True)
+    if node is None:
+        return None
+    own = frozenset((data,))
+    read = {name for one in reachable(model.nodes, (output,)) for name in one.inputs}
+    beside = [name for name in model.outputs if needs.get(name) == own and name != data]
+    beside.sort(key=lambda name: name not in read)  # one that the loss follows from, if there is any
+    scores = beside[0] if beside else _scores(model, output, needs, (data, label.name))
+    return LossSite(node, scores, label, output, True, bool(beside))
 
 
-def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], names: tuple[str, str]) -> str | None:
-    """Where the forward model ends: an output beside the loss, or else the last tensor that all of the loss reads.
+def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], names: tuple[str, str]) -> str:
+    """The last tensor that all of the loss reads; "" if there is none.
 
     names: of the inputs with the samples and with the labels.
     """
     data, label = names
     own = frozenset((data,))
-    beside = [name for name in model.outputs if needs.get(name) == own and name != data]
-    if beside:
-        return beside[0]
     nodes = reachable(model.nodes, (output,))
     behind: dict[str, frozenset[str]] = {data: frozenset((data,))}
     made: dict[str, int] = {}
@@ -127,8 +151,8 @@ def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], 
                 behind[name] = _common(ways) | {name}
                 made[name] = len(made)
     reads = [behind[n] for node in nodes if label in _of_any(needs, node.inputs) for n in node.inputs if n in behind]
-    common = [name for name in _common(reads) if needs[name] == own and name in made]
-    return max(common, key=lambda name: made[name], default=None)
+    common = [name for name in _common(reads) if needs[name] == own and name in made] if reads else []
+    return max(common, key=lambda name: made[name], default="")
 
 
 def _common(sets: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -153,6 +177,6 @@ def _feeds_layer(nodes: Sequence[OnnxNode], needs: Mapping[str, frozenset[str]],
     """Whether an input reaches a node with weights, or looks up a table of the file."""
     for node in nodes:
         table = node.op == "Gather" and not needs.get(node.input(0))
-        if (node.op in _LAYERS or table) and name in _of_any(needs, node.inputs):
+        if (node.op in LAYERS or table) and name in _of_any(needs, node.inputs):
             return True
     return False

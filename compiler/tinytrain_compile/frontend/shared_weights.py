@@ -7,14 +7,13 @@ and zero biases then train tied. Its newer exporter computes with constants, and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-import onnx
-from onnx import helper
-
+from tinytrain_compile.frontend.exporter_record import Record, read_record
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, rewritten, unused
+from tinytrain_compile.frontend.numbered import made as is_numbered
+from tinytrain_compile.frontend.weight_forms import form_of
+from tinytrain_compile.ir.imported import Copy
 from tinytrain_compile.ir.types import Array
 
 _COMPUTED = re.compile(
@@ -81,37 +80,29 @@ def untied(model: OnnxModel) -> OnnxModel:
 
 
 def without_copies(model: OnnxModel) -> OnnxModel:
-    """The model with what an exporter has computed, where that is a parameter again, read from the parameter.
+    """The model with what an exporter has computed, where that follows from a parameter, made of the parameter.
 
-    A zero state times a weight, plus a bias, is that bias: one parameter in the framework.
+    A zero state times a weight, plus a bias, is that bias: one parameter in the framework. So is a weight transposed.
     """
     floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size > 1}
+    record = read_record(model.proto)
+    made = {name for name in floats if _is_made(name, record)}
     links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
     nodes: list[OnnxNode] = []
-    copies: dict[str, str] = {}
-    for name, array in floats.items():
-        source = _source(name, array, floats) if _COMPUTED.fullmatch(name) else None
-        if source is not None:
-            shape = unused(f"{name}.shape", constants, links)
-            constants[shape] = np.array(array.shape, np.int64)
-            del constants[name]
-            copies[name] = source
-            nodes.append(_reshape(name, source, shape))
+    copies: dict[str, Copy] = {}
+    for name in (name for name in floats if name in made):
+        for source in (source for source in floats if source not in made):
+            form = form_of(floats[name], floats[source], model.opset)
+            if form is not None:
+                more, shapes = form.nodes(source, name, lambda new: unused(new, constants, links))
+                nodes += more
+                constants.update(shapes)
+                del constants[name]
+                copies[name] = Copy(source, form.of)
+                break
     return replace(model, nodes=(*nodes, *model.nodes), constants=constants, copies=copies) if nodes else model
 
 
-def _source(name: str, array: Array, floats: Mapping[str, Array]) -> str | None:
-    """An initializer of another kind of name with the same numbers, which are too many different ones for chance."""
-    flat = array.reshape(-1)
-    if len(np.unique(flat)) < min(4, flat.size):
-        return None
-    for other, data in floats.items():
-        same = other != name and data.size == flat.size and not _COMPUTED.fullmatch(other)
-        if same and np.array_equal(data.reshape(-1), flat):
-            return other
-    return None
-
-
-def _reshape(name: str, source: str, shape: str) -> OnnxNode:
-    proto: onnx.NodeProto = helper.make_node("Reshape", [source, shape], [name], name=f"{name}.copy")
-    return OnnxNode(f"{name}.copy", "Reshape", "", (source, shape), (name,), {}, proto)
+def _is_made(name: str, record: Record | None) -> bool:
+    """Whether an exporter has made up the name of a tensor."""
+    return name not in record.kinds if record is not None else bool(_COMPUTED.fullmatch(name)) or is_numbered(name)

@@ -3,28 +3,34 @@
 1. What the user says (--trainable, --frozen).
 2. An output of a Constant node is none, unless the file has no floating-point initializer at all.
 3. An initializer that no gradient reaches is none: settings of nodes, statistics of a BatchNormalization.
-4. Numbers with a known purpose are none (`frontend/known_constants.py`).
-5. Every other floating-point initializer is one, whatever node reads it.
+4. What the exporter recorded as a buffer, or computed from none of the parameters, is none (`frontend/recorded.py`).
+5. Numbers with a known purpose are none (`frontend/known_constants.py`).
+6. One that only the nodes of the model's own loss read is none: a factor of a term, weights of classes.
+7. Every other floating-point initializer is one, whatever node reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.exporter_record import read_record
+from tinytrain_compile.frontend.exporter_remarks import OF_THE_LOSS, Remark
 from tinytrain_compile.frontend.folding import PARTS, VIEWS, fold
 from tinytrain_compile.frontend.known_constants import Case, Use, prepared_inputs, purpose
 from tinytrain_compile.frontend.model import Links, OnnxModel
+from tinytrain_compile.frontend.numbered import numbered_remarks
 from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.recorded import recorded_remarks
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.types import Array
 
 _PASSING = (*VIEWS, *PARTS, "Expand")
 """Operators whose first input is still the same numbers behind them."""
 
-_SETTINGS: Mapping[str, tuple[int, ...]] = {
+SETTINGS: Mapping[str, tuple[int, ...]] = {
     "BatchNormalization": (3, 4),
     "Clip": (1, 2),
     "Dropout": (1, 2),
@@ -39,20 +45,42 @@ _SETTINGS: Mapping[str, tuple[int, ...]] = {
 """Operands that decide how a node computes, and get no gradient."""
 
 
+def _no_remarks() -> Mapping[str, Remark]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Trainables:
-    """Whether each floating-point initializer is trained, and why."""
+    """Whether each floating-point initializer is trained, and why. remarks: what the exporter's traces say of some."""
 
     choices: Mapping[str, ParameterChoice]
+    remarks: Mapping[str, Remark] = field(default_factory=_no_remarks)
 
     def trained(self, name: str) -> bool:
         """Whether an initializer is a parameter; False for what is no initializer."""
         return name in self.choices and self.choices[name].trained
 
-    def left_out(self) -> str:
-        """Names of tables (no settings, no single numbers) that rules say are no parameters; "" if there is none."""
-        known = [c.name for c in self.choices.values() if not c.trained and c.elements > 1 and c.known]
-        return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if known[3:] else "")
+
+def by_rules(model: OnnxModel, links: Links) -> Trainables:
+    """Decide as if the user had not named any initializer."""
+    return choose_trainables(model, links, FrontendOptions())
+
+
+def with_numbers_of_the_loss(found: Trainables, model: OnnxModel, links: Links) -> Trainables:
+    """Add the initializers that only the model's own loss reads. links: of the model with its loss."""
+    read = [name for name, array in model.constants.items() if array.dtype.kind == "f" and links.is_used(name)]
+    rest = {
+        name: ParameterChoice(name, False, OF_THE_LOSS, model.constants[name].size)
+        for name in read
+        if name not in found.choices and model.constants[name].size
+    }
+    return Trainables({**found.choices, **rest}, remarks_on(model, links))
+
+
+def remarks_on(model: OnnxModel, links: Links) -> Mapping[str, Remark]:
+    """Remark on initializers by the exporter's record, or by the names that it makes up."""
+    record = read_record(model.proto)
+    return numbered_remarks(model, links) if record is None else recorded_remarks(model, links, record)
 
 
 def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
@@ -64,11 +92,14 @@ def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) 
     candidates = {**(used or made), **{name: made[name] for name in asked if name in made}}
     prepared = prepared_inputs(model, links)
     cases = [Case(name, array, tuple(_uses(links, name)), links, prepared) for name, array in candidates.items()]
-    return Trainables({case.name: _choice(case, asked.get(case.name)) for case in cases})
+    remarks = remarks_on(model, links)
+    return Trainables(
+        {case.name: _choice(case, asked.get(case.name), remarks.get(case.name)) for case in cases}, remarks
+    )
 
 
-def _choice(case: Case, asked: str | None) -> ParameterChoice:
-    settings = all(use.index in _SETTINGS.get(use.node.op, ()) for use in case.uses)
+def _choice(case: Case, asked: str | None, remark: Remark | None) -> ParameterChoice:
+    settings = all(use.index in SETTINGS.get(use.node.op, ()) for use in case.uses)
     if asked is not None:
         trained = asked == "--trainable"
         if trained and settings:
@@ -76,10 +107,16 @@ def _choice(case: Case, asked: str | None) -> ParameterChoice:
             raise CompileError("E0101", "--trainable", what, "leave it out of --trainable")
         return ParameterChoice(case.name, trained, asked, case.array.size)
     if settings:
-        return ParameterChoice(case.name, False, f"a setting of {_readers(case)}", case.array.size)
-    known = purpose(case)
-    why = known or f"read by {_readers(case)}"
-    return ParameterChoice(case.name, not known, why, case.array.size, known=bool(known))
+        statistics = all(use.node.op == "BatchNormalization" for use in case.uses)
+        what = "running statistics of" if statistics else "a setting of"
+        return ParameterChoice(case.name, False, f"{what} {_readers(case)}", case.array.size)
+    kind = "" if remark is None else remark.kind
+    known = purpose(case, kind in ("parameter", "computed"))
+    if not known and remark is not None and kind in ("buffer", "number", "computed"):
+        known = remark.why
+    told = f"; {remark.why}" if remark is not None and kind in ("made of parameters", "may be a buffer") else ""
+    why = known or f"read by {_readers(case)}{told}"
+    return ParameterChoice(case.name, not known, why, case.array.size)
 
 
 def _readers(case: Case) -> str:

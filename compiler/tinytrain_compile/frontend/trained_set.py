@@ -19,10 +19,10 @@ def as_the_file_says(trainables: Trainables, training: FileTraining, options: Fr
         flag = "--trainable" if options.trainable else "--frozen"
         raise CompileError("E0101", flag, "the file says which weights it trains", "leave it out, or use --update")
     choices = {
-        name: replace(choice, trained=name in training.trained, why="the file says so", known=False)
+        name: replace(choice, trained=name in training.trained, why="the file says so")
         for name, choice in trainables.choices.items()
     }
-    return Trainables(choices)
+    return Trainables(choices, trainables.remarks)
 
 
 def trained_as_the_file(ctx: ImportContext, model: ImportedModel, training: FileTraining) -> ImportedModel:

@@ -64,10 +64,10 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
         file.make_room(sources[each], numbers)
     for each, numbers in learned.items():
         file.put(sources[each].tensor, numbers)
-    for copy, source in model.copies.items():
-        if source in learned:
-            numbers = learned[source].reshape(file.shape(copy))
-            file.put(FileNumbers(copy, "float32", numbers), numbers)
+    for name_of_copy, copy in model.copies.items():
+        if copy.source in learned:
+            numbers = copy.of(learned[copy.source])
+            file.put(FileNumbers(name_of_copy, "float32", numbers), numbers)
     return file.written(name)
 
 
@@ -112,10 +112,6 @@ class _File:
             self._given_to_readers(name, data, tensor.readers)
         else:
             raise CompileError("E0112", f"weight {name}", "the file has no such tensor", "please report this model")
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Of an initializer."""
-        return tuple(self._tensors[name].dims)
 
     def put_anew(self, tensor: FileNumbers) -> None:
         """A constant of another shape, read by its layer as it is: without nodes that moved or dequantised it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,13 +20,14 @@ LossJoin = Literal["mean", "sum", "other"]
 class WrittenLoss:
     """A loss that is nodes of the file: they are appended to the forward graph and differentiated as they stand.
 
-    nodes, constants: behind the graph, whose values they read by name. scores: the output of the graph as imported,
-    where it may have become another value. label: the value that holds the labels. value: the loss, a scalar.
+    nodes, constants: behind the graph, whose values they read by name. reads: the outputs of the graph as imported,
+    where they may have become other values; more than one if the loss reads other heads or hidden activations.
+    label: the value that holds the labels. value: the loss, a scalar.
     """
 
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
-    scores: Value
+    reads: tuple[Value, ...]
     label: Value
     value: Value
 
@@ -82,14 +83,16 @@ class FileTensor:
 class ParameterChoice:
     """Whether a floating-point initializer of the file is a parameter, in few words why, and how many numbers it is.
 
-    known: it is none because of what its numbers are for.
+    values: the parameters of the graph that hold its numbers. into: the tensor of the file into whose numbers the
+    compiler has taken it: they train as one.
     """
 
     name: str
     trained: bool
     why: str
     elements: int
-    known: bool = False
+    values: tuple[str, ...] = ()
+    into: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +203,15 @@ def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
 
-def _no_copies() -> Mapping[str, str]:
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """An initializer that follows from another one. source: that one; of: makes its numbers of the source's."""
+
+    source: str
+    of: Callable[[Array], Array]
+
+
+def _no_copies() -> Mapping[str, Copy]:
     return {}
 
 
@@ -210,21 +221,21 @@ def _no_sources() -> Mapping[str, ParameterSource]:
 
 @dataclass(frozen=True, eq=False)
 class ImportedModel:
-    """A forward graph with one data input and one output, and the way from ONNX arrays to it.
+    """A forward graph with one data input, and the way from ONNX arrays to it. Its first output is the model's.
 
     contract: 1 is a forward model (the user names the loss), 2 a model that ends in its loss; 3 and 4 see FileTraining.
-    graph: with a loss of its own it ends where the loss reads it.
+    graph: with a loss of its own it ends where the loss reads it, so it may have further outputs (WrittenLoss.reads).
     input_shape / output_shape: ONNX shapes, batch included.
     input_perm / output_perm: graph array = ONNX array transposed by this permutation.
     quantised: the ONNX model was a quantised one; its ranges are the values' `quant`.
     tensors: by the file's names, the tensors that are still there after fusing and folding: what can be compared.
     replaced: tensors of the file that depend on a layer which --classes has replaced.
-    choices: of every floating-point initializer that is used, whether it is a parameter.
+    choices: of every floating-point initializer that can change the result, whether it is a parameter.
     floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     training: how the file itself is trained, if it says so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
     sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
-    copies: initializers that are read from another one of the same numbers, which may be trained.
+    copies: initializers that the graph makes of another one, which may be trained.
     """
 
     graph: Graph
@@ -245,4 +256,4 @@ class ImportedModel:
     whole: WholeNumbers | None = None
     sources: Mapping[str, ParameterSource] = field(default_factory=_no_sources)
     fresh: tuple[FileNumbers, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=_no_copies)
+    copies: Mapping[str, Copy] = field(default_factory=_no_copies)

@@ -47,6 +47,11 @@ class Score:
         right = (self.accuracy * samples + 1) / (samples + 2)  # never sure of none or all, by a handful
         return self.accuracy - other.accuracy > (right * (1 - right) / max(samples, 1)) ** 0.5
 
+    def learned_since(self, before: Score, samples: int) -> bool:
+        """Whether more is known than before: more is right, or for all that so many samples can tell as much is right,
+        at a smaller loss."""
+        return self.worth > before.worth or (self.loss < before.loss and not before.better_than(self, samples))
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -164,7 +169,8 @@ class Finding:
     gives without replay and, where there are old samples, with it. replay: old samples to keep, 0 for none. samples,
     tests: how many of them. trainings: run. step: what a call costs on the target by its figures; calls: of an update.
     update: what is trained; scheme: as a file, where that was chosen by --update auto ("" else). notes: what was made
-    of the samples.
+    of the samples. record_bytes: of an old sample that is kept; most_kept: how many of them
+    the board has room for (None: its RAM is not known). suspects: notes that may say why nothing was learned.
     """
 
     rounds: tuple[tuple[Tried, ...], ...]
@@ -181,6 +187,9 @@ class Finding:
     update: str = ""
     scheme: str = ""
     notes: tuple[str, ...] = ()
+    record_bytes: int = 0
+    most_kept: int | None = None
+    suspects: tuple[str, ...] = ()
 
     @property
     def taken(self) -> Learned:
@@ -194,8 +203,10 @@ class Finding:
 
     @property
     def worth_it(self) -> bool:
-        """Whether held-back samples were known better after training than before it."""
-        return self.chosen.best.worth > self.chosen.curve[0].worth
+        """Whether samples are known better after training than before it: those held back, and the test samples."""
+        learned, seeds = self.learned[0].curve, self.chosen.seeds
+        held = self.chosen.best.learned_since(self.chosen.curve[0], seeds * self.samples // 4)
+        return held and learned[-1].learned_since(learned[0], seeds * self.tests)
 
     def device(self, updates: int) -> tuple[float, float] | None:
         """Seconds and joules of so many updates by the target's figures."""

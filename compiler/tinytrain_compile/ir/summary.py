@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tinytrain_compile.ir.cost import PlanChoice
-from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
 from tinytrain_compile.ir.ram import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
@@ -128,6 +127,22 @@ class LayerUpdate:
 
 
 @dataclass(frozen=True)
+class Fate:
+    """What becomes of one floating-point initializer of the file that can change the loss.
+
+    kind: "trained" (at least in part: `updated` of its elements); "absorbed" into the numbers of `into`, which is
+    trained; "update": --update leaves it as it is; "other": not trained, because of `why`.
+    """
+
+    name: str
+    kind: Literal["trained", "absorbed", "update", "other"]
+    why: str
+    elements: int
+    updated: int = 0
+    into: str = ""
+
+
+@dataclass(frozen=True)
 class Agreement:
     """The untrained model on the user's data; shares are 0 to 1, None where labels or a float model are missing.
 
@@ -162,7 +177,7 @@ class Summary:
     """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
 
     notes: remarks on what the user gave (those on the graph are the graph's own).
-    choices: which initializers of the file are parameters.
+    fates: what becomes of every initializer of the file.
     options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
     --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
     runtime: parts of the loop around the step; replay: what a reservoir of samples takes, if there is one.
@@ -192,7 +207,7 @@ class Summary:
     tiles: TilesUsed = field(default_factory=TilesUsed)
     external_functions: tuple[str, ...] = ()  # all that --kernels offers
     notes: tuple[str, ...] = ()
-    choices: tuple[ParameterChoice, ...] = ()
+    fates: tuple[Fate, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scheme: str = ""
     board: Board | None = None

@@ -22,6 +22,7 @@ from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.repeat import along
 
 Matrix = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -94,42 +95,99 @@ _FILTERS: dict[str, tuple[int, Callable[[Matrix, float], Matrix]]] = {"linear": 
 """Mode -> reach on either side, and weight by distance."""
 
 
-def _taps(attrs: ResizeAttrs, places: Matrix) -> list[tuple[Matrix, Matrix]]:
-    """(element, weight) per place, for each neighbour that counts."""
+def _offsets(attrs: ResizeAttrs) -> range:
+    """Return the neighbours of a place that may count, relative to the element below it."""
     if attrs.mode == "nearest":
-        return [(ROUNDINGS[attrs.rounding](places), np.ones(places.shape))]
-    reach, weight = _FILTERS[attrs.mode]
+        return range(1)
     stretch = min(attrs.scale, 1.0) if attrs.antialias else 1.0
-    below = np.floor(places)
-    start = math.floor(-reach / stretch) + 1
-    taps = [(below + o, weight((o - (places - below)) * stretch, attrs.cubic)) for o in range(start, 2 - start)]
-    if not attrs.antialias:
-        return taps
-    whole = sum(factor for _, factor in taps)
-    return [(element, factor / whole) for element, factor in taps]
+    start = math.floor(-_FILTERS[attrs.mode][0] / stretch) + 1
+    return range(start, 2 - start)
 
 
-def matrix(attrs: ResizeAttrs) -> Matrix:
-    """What the forward operator multiplies by, size_out x size_in; elements outside count as those at the edge."""
-    places = COORDINATES[attrs.coordinates](attrs, np.arange(attrs.size_out, dtype=np.float64))
-    rows, whole = np.arange(attrs.size_out), np.zeros((attrs.size_out, attrs.size_in))
-    for element, weight in _taps(attrs, places):
-        inside = (element >= 0) & (element < attrs.size_in)
-        counted = np.where(inside, weight, 0.0) if attrs.exclude_outside else weight
-        np.add.at(whole, (rows, np.clip(element, 0, attrs.size_in - 1).astype(np.intp)), counted)
-    return whole / whole.sum(axis=1, keepdims=True) if attrs.exclude_outside else whole
+def weights_at_most(attrs: ResizeAttrs) -> int:
+    """Return how many weights `taps` goes through: known before any memory is taken."""
+    return attrs.size_out * len(_offsets(attrs))
+
+
+def _neighbours(attrs: ResizeAttrs, places: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the elements around each place and their weights (neighbour x place)."""
+    if attrs.mode == "nearest":
+        return ROUNDINGS[attrs.rounding](places)[None, :], np.ones((1, len(places)))
+    stretch = min(attrs.scale, 1.0) if attrs.antialias else 1.0
+    below, offsets = np.floor(places), np.asarray(_offsets(attrs), np.float64)[:, None]
+    weights = _FILTERS[attrs.mode][1]((offsets - (places - below)) * stretch, attrs.cubic)
+    if attrs.antialias:
+        weights = weights / np.cumsum(weights, axis=0)[-1]  # not sum, whose order depends on the shape
+    return below + offsets, weights
+
+
+_AT_A_TIME = 1 << 18
+"""Weights that are computed before numpy gives back what it needed on the way."""
+
+
+def taps(attrs: ResizeAttrs) -> tuple[Whole, Matrix]:
+    """Return where the rows of the forward operator begin (size_out), and their weights (size_out x width).
+
+    Elements outside count as those at the edge. Memory grows with the weights, never with the product of the extents.
+    """
+    step = max(1, _AT_A_TIME // len(_offsets(attrs)))
+    pieces = [_rows(attrs, at, min(at + step, attrs.size_out)) for at in range(0, attrs.size_out, step)]
+    rows = np.zeros((attrs.size_out, max(piece.shape[1] for _, piece in pieces)))
+    for at, (_, piece) in zip(range(0, attrs.size_out, step), pieces, strict=True):
+        rows[at : at + len(piece), : piece.shape[1]] = piece
+    return _within(np.concatenate([first for first, _ in pieces]), rows, attrs.size_in)
+
+
+def _rows(attrs: ResizeAttrs, begin: int, end: int) -> tuple[Whole, Matrix]:
+    """Return some rows of `taps`, each beginning with its first weight that is not 0."""
+    elements, weights = _neighbours(attrs, COORDINATES[attrs.coordinates](attrs, np.arange(begin, end, dtype=float)))
+    if attrs.exclude_outside:
+        weights = np.where((elements >= 0) & (elements < attrs.size_in), weights, 0.0)
+    inside = np.clip(elements, 0, attrs.size_in - 1).astype(np.int64)
+    low = inside.min(axis=0)
+    rows = np.zeros((end - begin, int((inside.max(axis=0) - low).max()) + 1))
+    np.add.at(rows, (np.arange(end - begin), inside - low), weights)
+    return _trimmed(low, rows / rows.sum(axis=1, keepdims=True) if attrs.exclude_outside else rows)
+
+
+def _trimmed(first: Whole, rows: Matrix) -> tuple[Whole, Matrix]:
+    """Return the same rows without zeros in front, and no wider than the longest; empty rows begin at 0."""
+    used = rows != 0.0
+    some, width = used.any(axis=1), rows.shape[1]
+    begin, end = used.argmax(axis=1), width - used[:, ::-1].argmax(axis=1)
+    columns = begin[:, None] + np.arange(int(np.where(some, end - begin, 1).max()))
+    kept = np.take_along_axis(rows, np.minimum(columns, width - 1), axis=1)
+    return np.where(some, first + begin, 0), np.where(columns < width, kept, 0.0)
+
+
+def _within(first: Whole, rows: Matrix, extent: int) -> tuple[Whole, Matrix]:
+    """Return the same rows, none of which reads past the end: a later one begins earlier, with zeros in front."""
+    late = np.flatnonzero(first + rows.shape[1] > extent)
+    by = first[late] + rows.shape[1] - extent
+    columns: Whole = np.arange(rows.shape[1], dtype=np.int64)[None, :] - by[:, None]
+    rows[late] = np.where(columns >= 0, np.take_along_axis(rows[late], np.maximum(columns, 0), axis=1), 0.0)
+    first[late] -= by
+    return first, rows
+
+
+def _transposed(attrs: ResizeAttrs) -> tuple[Whole, Matrix]:
+    """Return the rows of the transpose: for each element that is read, the results that read it."""
+    first, weights = taps(attrs)
+    results, columns = np.nonzero(weights)
+    elements = first[results] + columns
+    low, high = np.full(attrs.size_in, attrs.size_out, np.int64), np.full(attrs.size_in, -1, np.int64)
+    np.minimum.at(low, elements, results)
+    np.maximum.at(high, elements, results)
+    low, high = np.where(high < 0, 0, low), np.maximum(high, 0)
+    rows = np.zeros((attrs.size_in, int((high - low).max()) + 1))
+    rows[elements, results - low[elements]] = weights[results, columns]
+    return _within(low, rows, attrs.size_out)
 
 
 @functools.lru_cache(maxsize=64)
 def tables(attrs: ResizeAttrs) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Where each row of the product begins (target), and its weights (target x width)."""
-    whole = matrix(attrs).T if attrs.transposed else matrix(attrs)
-    used = whole != 0.0
-    first = np.where(used.any(axis=1), used.argmax(axis=1), 0)
-    last = np.where(used.any(axis=1), attrs.source - 1 - used[:, ::-1].argmax(axis=1), 0)
-    width = int((last - first).max()) + 1
-    first = np.minimum(first, attrs.source - width)
-    weights = np.take_along_axis(whole, first[:, None] + np.arange(width)[None, :], axis=1)
+    """Return where each row of the product begins (target), and its weights (target x width)."""
+    first, weights = _transposed(attrs) if attrs.transposed else taps(attrs)
     return first.astype(np.int32), weights.astype(np.float32)
 
 

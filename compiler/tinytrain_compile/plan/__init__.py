@@ -12,7 +12,7 @@ from tinytrain_compile.plan.optimise import Goal, optimise
 from tinytrain_compile.plan.options import PlanError, PlanOptions, RematOptions
 from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph, streaming
-from tinytrain_compile.plan.planner import arena_bound, node_loads, plan_memory
+from tinytrain_compile.plan.planner import arena_bound, node_needs, plan_memory
 from tinytrain_compile.plan.prepared import choose_prepared, prepared_as_locked, with_prepared
 from tinytrain_compile.plan.price import CoreModel, node_ps, step_cost
 from tinytrain_compile.plan.remat import plan_with_remat, share_of
@@ -49,7 +49,7 @@ __all__ = [
     "live_buffers_at",
     "load_per_step",
     "may_stream",
-    "node_loads",
+    "node_needs",
     "node_ps",
     "optimise",
     "plan_from_lock",

@@ -47,6 +47,12 @@ class QuickPlan:
         return peak_bound(self.model.tasks)
 
     @cached_property
+    def needs(self) -> dict[str, int]:
+        """Bytes without which a node does not run by itself, if others are streams or views; besides what lives for
+        ever. Copies that may be views are not here, since a view does not run."""
+        return _needs(self.model)
+
+    @cached_property
     def orders(self) -> tuple[list[RankedOrder], int]:
         """Orders to choose from, smallest peak first, and the best bound known then: a little work, no solver."""
         orders = list_orders(self.model.tasks, self.bound, thorough=False)
@@ -127,8 +133,13 @@ def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
     quick = quick_plan(graph, options)
     if once and not any(op_def(node.op).as_view for node in graph.nodes):  # a view needs less than the copy it replaces
         return quick.below + quick.bound
-    sure = [task for task, node in enumerate(quick.model.nodes) if not op_def(node.op).as_view]
-    return quick.below + max((_touched(quick.model.tasks, task) for task in sure), default=0)
+    return quick.below + max(quick.needs.values(), default=0)
+
+
+def alone_bound(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
+    """Return what no plan is below in which each of these nodes runs by itself, whatever else is a stream or a view."""
+    quick = quick_plan(graph, options)
+    return quick.below + max((need for name, need in quick.needs.items() if name in names), default=0)
 
 
 def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> int:
@@ -155,12 +166,9 @@ def sure_load(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
     return quick.below + max((_touched(quick.model.tasks, task) for task in sure), default=0)
 
 
-def node_loads(graph: Graph, options: PlanOptions) -> dict[str, int]:
-    """Node -> bytes that it reads, writes and works in, at best; nothing runs with less. Without views, which do not
-    run, and without what lives for ever."""
-    model = quick_plan(graph, options).model
-    tasks = enumerate(model.nodes)
-    return {node.name: _touched(model.tasks, task) for task, node in tasks if not op_def(node.op).as_view}
+def node_needs(graph: Graph, options: PlanOptions) -> dict[str, int]:
+    """Map nodes to the bytes that they read, write and work in, at best: they do not run by themselves with less."""
+    return quick_plan(graph, options).needs
 
 
 def _touched(tasks: TaskGraph, task: int) -> int:
@@ -170,6 +178,24 @@ def _touched(tasks: TaskGraph, task: int) -> int:
         + tasks.scratch[task]
         - best_overlap(tasks.inplace[task])
     )
+
+
+def _needs(model: MemoryModel) -> dict[str, int]:
+    """Of storages that views may relate, only the largest counts: the others may be inside it."""
+    tasks, group = model.tasks, list(range(len(model.storages)))
+    copies = [task for task, node in enumerate(model.nodes) if op_def(node.op).as_view or op_def(node.op).view]
+    for task in copies:
+        joined = {group[storage] for storage in tasks.touched[task]}
+        if len(joined) > 1:
+            group = [min(joined) if one in joined else one for one in group]
+    found: dict[str, int] = {}
+    for task, node in enumerate(model.nodes):
+        if not op_def(node.op).as_view:
+            largest: dict[int, int] = {}
+            for storage in tasks.touched[task]:
+                largest[group[storage]] = max(largest.get(group[storage], 0), tasks.size[storage])
+            found[node.name] = sum(largest.values()) + tasks.scratch[task] - best_overlap(tasks.inplace[task])
+    return found
 
 
 def thorough_orders(tasks: TaskGraph, bound: int, options: PlanOptions) -> tuple[list[RankedOrder], int]:

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from ortools.sat.python import cp_model
 
-from tinytrain_compile.plan.remat_problem import Decision, Problem, profile
+from tinytrain_compile.plan.remat_problem import Decision, Operation, Problem, profile
 from tinytrain_compile.plan.solver import new_solver
 
 _Moment = cp_model.LinearExpr | int
@@ -104,6 +104,19 @@ def _solve(question: _Question) -> Answer:
     return model.solve(question.limits)
 
 
+def _late_bytes(operation: Operation, storage: int) -> int:
+    """Return how much of a new storage may be in the bytes of an input that dies here.
+
+    One input has room for one of several outputs: `profile` counts the largest overlap alone.
+    """
+    pairs = [pair for pair in operation.inplace if pair[0] == storage]
+    if any(output != storage for output, *_ in operation.inplace):
+        best = max(operation.inplace, key=lambda pair: pair[2])
+        if best[0] != storage or len({source for _, source, _ in operation.inplace}) > 1:
+            return 0
+    return min((overlap for *_, overlap in pairs), default=0)
+
+
 class _RematModel:
     def __init__(self, problem: Problem, chosen: Collection[int], budget: int) -> None:
         self.problem, self.budget = problem, budget
@@ -150,8 +163,7 @@ class _RematModel:
         self, storage: int, index: int, moment: _Moment, end: _Moment, literal: cp_model.IntVar | None
     ) -> None:
         """A copy that a run opens: what it may overwrite of an input begins at the second point of the run."""
-        size, pairs = self.problem.size[storage], self.problem.operations[index].inplace
-        late = min((overlap for output, _, overlap in pairs if output == storage), default=0)
+        size, late = self.problem.size[storage], _late_bytes(self.problem.operations[index], storage)
         self.add_interval(moment, end, literal, size - late)
         self.add_interval(moment + 1, end, literal, late)
 

@@ -19,7 +19,7 @@ from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import LINES, takes_lines
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planned import REMEMBERED, least_need, plan_graph
-from tinytrain_compile.plan.planner import least_load, sure_load
+from tinytrain_compile.plan.planner import alone_bound, least_load, sure_load
 from tinytrain_compile.plan.stream_model import StreamModel
 from tinytrain_compile.plan.stream_rewrite import inner_nodes, with_readers_beside, with_streams
 from tinytrain_compile.plan.validate_streams import validate_streams
@@ -56,7 +56,7 @@ def may_stream(graph: Graph) -> bool:
 def bound_with_streams(graph: Graph, options: PlanOptions) -> int:
     """No plan needs less, whichever layers are streams or run twice: what has no form by rows runs alone."""
     alone = {node.name for node in graph.nodes if node.phase != "step" or row_form(node) is None}
-    return sure_load(graph, options, alone)
+    return alone_bound(graph, options, alone)
 
 
 def streamed(graph: Graph, options: PlanOptions, room: int = 0, exact: bool = True) -> Graph:

@@ -9,7 +9,7 @@ from tinytrain_compile.report.data import batch_text, plan_json, report_json
 from tinytrain_compile.report.html import report_html
 from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
-from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml
+from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml, score_text
 from tinytrain_compile.report.low_rank import low_rank_lines
 from tinytrain_compile.report.pareto import PARETO_CSV, pareto_csv, pareto_lines
 from tinytrain_compile.report.ram import ram_text
@@ -39,6 +39,7 @@ __all__ = [
     "reason_lines",
     "report_html",
     "report_json",
+    "score_text",
     "step_lines",
     "styled",
     "success_text",

@@ -24,6 +24,7 @@ from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
 from tinytrain_compile.report.ram import ram_json
 from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json, slices_json
+from tinytrain_compile.report.untrained import fate_json, left_out
 from tinytrain_compile.report.words import grouped
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
@@ -52,7 +53,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "update_choice": update_choice_json(summary.choice),
         "pareto": [] if summary.choice is None else pareto_json(summary.choice.pareto),
         "low_rank": low_rank_json(summary),
-        "parameters": [asdict(choice) for choice in summary.choices],
+        "parameters": [fate_json(fate) for fate in summary.fates],
         "memory": _memory(summary, analysis),
         "runtime": runtime_json(summary),
         "features": features_json(summary),
@@ -125,7 +126,8 @@ def update_totals(summary: Summary) -> dict[str, Any]:
         "layers": sum(is_updated(layer) for layer in summary.layers),
         "total_layers": len(summary.layers),
         "parameters": sum(layer.elements for layer in summary.layers),
-        "total_parameters": sum(layer.total_elements for layer in summary.layers),
+        "total_parameters": sum(layer.total_elements for layer in summary.layers) + left_out(summary),
+        "untrained": left_out(summary),
     }
 
 

@@ -34,6 +34,7 @@ from tinytrain_compile.report.text import (
     update_counts,
     verify_pieces,
 )
+from tinytrain_compile.report.untrained import left_out, untrained_texts
 from tinytrain_compile.report.words import bytes_text, grouped, plural, share
 from tinytrain_compile.target.model import Board
 
@@ -142,11 +143,11 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
     plan, verify = summary.plan, summary.verify
     forward, backward = work_of(summary.train)
     code, const = code_bytes(summary), const_bytes(summary)
-    totals = update_totals(summary)
+    parameters = update_totals(summary)["total_parameters"] - left_out(summary)
     return [
         (
             "Model",
-            f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(totals['total_parameters'])} parameters",
+            f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(parameters)} parameters",
         ),
         ("Target", f"{name_of(summary.target)}: {text_of(summary.target_summary)}"),
         *([("Board", _board_text(summary, summary.board))] if summary.board else []),
@@ -155,6 +156,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Loss", loss_text(summary)),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
         ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
+        *(("Not trained", f"{head} {', '.join(names)}") for head, names in untrained_texts(summary)),
         (
             "Persistent, all memories" if plan.further else "Arena, persistent",
             f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)",

@@ -71,8 +71,15 @@ def _learned(finding: Finding, one: Learned) -> list[str]:
     if last.threshold is not None and first.threshold is not None:
         lines += [f"{'':<10} {text}" for text in (_threshold("before", first), _threshold("after", last))]
     if one.old:
-        lines.append(f"{'old':<10} what was known before{how}: {score_text(one.old[0])} -> {score_text(one.old[-1])}")
+        price = f" ({_kept(finding, one.replay)})" if one.replay else ""
+        before = f"what was known before{how}{price}"
+        lines.append(f"{'old':<10} {before}: {score_text(one.old[0])} -> {score_text(one.old[-1])}")
     return lines
+
+
+def _kept(finding: Finding, samples: int) -> str:
+    """What a reservoir takes of the RAM."""
+    return f"{grouped(samples * finding.record_bytes)} B of RAM beside the arena"
 
 
 def _threshold(when: str, score: Score) -> str:
@@ -99,7 +106,8 @@ def _costs(finding: Finding) -> list[str]:
 def _advice(finding: Finding) -> list[str]:
     if not finding.worth_it:
         return [f"{'recommend':<10} nothing: no rate made anything better on samples that were held back"]
-    kept = f"; keep {finding.replay} old samples and replay one after each new one" if finding.replay else ""
+    kept = f"; keep {finding.replay} old samples ({_kept(finding, finding.replay)})" if finding.replay else ""
+    kept += ", replay one after each new one" if finding.replay else ""
     clip = f" --clip-norm {finding.chosen.clip:g}" if finding.chosen.clip else ""
     clip += " --clip-per layer" if finding.chosen.per_layer else ""
     options = f"--lr {finding.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
@@ -127,8 +135,6 @@ def bars(curve: Sequence[Score]) -> str:
 
 def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
     """What a compilation reads by --config: options that were given (long name -> value), and what is recommended."""
-    if not finding.worth_it:
-        return _toml(options, finding)
     found = {**options, "lr": float(f"{finding.rate:.4g}"), "batch": finding.chosen.batch}
     found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
     found |= {"clip-per": "layer"} if finding.chosen.per_layer else {}

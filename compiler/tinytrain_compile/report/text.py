@@ -23,6 +23,7 @@ from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listin
 from tinytrain_compile.report.low_rank import low_rank_pieces
 from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
+from tinytrain_compile.report.untrained import left_out, untrained_rows
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
     bytes_text,
@@ -55,6 +56,7 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         *board_rows(summary, width),
         row("RAM", ram_pieces(summary), width),
         *_update_rows(summary, width),
+        *untrained_rows(summary, width),
         *update_choice_rows(summary, width),
         *_arena_rows(summary, analysis, width),
         row("features", feature_pieces(summary), width),
@@ -96,10 +98,10 @@ def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
 
 
 def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
-    """Whether the bound proves that nothing fits into the limit, or only that nothing was found."""
+    """Say whether the bound proves that these steps do not fit, or nothing was found; other steps may need less."""
     if plan.lower_bound_bytes > limit_bytes:
         if plan.order_proven:
-            return "proven, no order and no placement can fit"
+            return "proven, no order and no placement of these steps can fit"
         return "no placement of this order can fit; a better order is not excluded"
     if plan.placement_proven:
         return "proven, no placement of this order can fit; a better order is not excluded"
@@ -113,10 +115,10 @@ def bound_text(plan: MemoryPlan) -> str:
 
 
 def proof(plan: MemoryPlan) -> str:
-    """What is known about the distance to the smallest possible arena."""
+    """Say what is known about the distance to the smallest arena of the plan's steps."""
     order = "order proven minimal" if plan.order_proven else "order not proven"
     if plan.gap_bytes == 0:
-        return "OPTIMAL" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
+        return "OPTIMAL for these steps" if plan.order_proven else "placement OPTIMAL, order not proven minimal"
     placed = "placement proven minimal for this order" if plan.placement_proven else "placement not proven"
     return f"{placed}, {order}"
 
@@ -198,7 +200,7 @@ def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
     shapes = f"{_shape(graph.inputs[0].shape)} -> {_shape(graph.outputs[0].shape)}"
-    parameters = f"{grouped(totals['total_parameters'])} parameters"
+    parameters = f"{grouped(totals['total_parameters'] - left_out(summary))} parameters"
     yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width)
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
     yield row("loss", [loss_text(summary), optimizer, batch_text(summary.train)], width)
@@ -236,13 +238,20 @@ def _update_rows(summary: Summary, width: int) -> Iterator[Row]:
 
 
 def update_counts(summary: Summary) -> str:
-    """`3 of 10 layers, 5,312 of 22,600 parameters (23.5%)`."""
+    """`3 of 10 layers, 5,312 of 22,600 parameters (23.5%)`; numbers, if the file has some that no build trains."""
     totals = update_totals(summary)
     part, whole = totals["parameters"], totals["total_parameters"]
+    what = "numbers" if left_out(summary) else "parameters"
     return (
         f"{grouped(totals['layers'])} of {plural(totals['total_layers'], 'layer')}, "
-        f"{grouped(part)} of {grouped(whole)} parameters ({share(part, whole)})"
+        f"{grouped(part)} of {grouped(whole)} {what} ({_share_of_all(part, whole)})"
     )
+
+
+def _share_of_all(part: int, whole: int) -> str:
+    """A percentage that is 100.0% only if it is all."""
+    text = share(part, whole)
+    return ">99.9%" if text == "100.0%" and part < whole else text
 
 
 def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Row]:

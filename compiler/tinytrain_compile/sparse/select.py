@@ -183,11 +183,12 @@ def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | No
             "E0302", layer.name, f"has no {entry.axis!r} channel axis", 'use axis = "out", or weight = "all"'
         )
     total = axes[entry.axis]
-    channels = tuple(range(entry.weight)) if isinstance(entry.weight, int) else tuple(int(c) for c in entry.weight)
-    if channels[-1] >= total:
+    asked = range(entry.weight) if isinstance(entry.weight, int) else [int(c) for c in entry.weight]
+    if asked[-1] >= total:
         raise CompileError(
-            "E0302", layer.name, f"has {total} {entry.axis} channels, {channels[-1] + 1} asked", "ask for fewer"
+            "E0302", layer.name, f"has {total} {entry.axis} channels, {asked[-1] + 1} asked", "ask for fewer"
         )
+    channels = tuple(asked)
     if len(channels) == total:
         return None
     axis = weight_axis(layer.node, entry.axis)

@@ -57,7 +57,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     if dropouts is not None:
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
-    notes = (*graph.notes, *loss.notes, *clip_notes(options))
+    notes = (*graph.notes, *loss.notes, *_unreached(trained, found), *clip_notes(options))
     result = TrainGraph(
         _prune(graph, nodes, {**graph.constants, **builder.constants}, optimizer, loss.label, loss.loss, notes),
         loss.loss,
@@ -117,6 +117,13 @@ def _gradients(
         )
     builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
     return [(target, gradients[target.name]) for target in targets if target.name in gradients], scores
+
+
+def _unreached(trained: Mapping[Value, TrainedPart], found: Sequence[tuple[Value, Value]]) -> tuple[str, ...]:
+    """A note that names the selected parameters which no gradient reaches, so that they stay as they are."""
+    reached = {target.name for target, _ in found}
+    names = list(dict.fromkeys(part.parameter for value, part in trained.items() if value.name not in reached))
+    return (f"not trained, since the loss does not depend on them: {', '.join(names)}",) if names else ()
 
 
 def _integers(options: TrainingOptions) -> Integers:

@@ -12,17 +12,18 @@ from tinytrain_compile.ir.types import Graph
 
 
 def with_written_loss(model: ImportedModel) -> Graph:
-    """The forward graph, with the nodes of the loss behind it if the file writes these out."""
+    """The forward graph up to the model's output, with the nodes of the loss behind it if the file writes these out."""
     graph = model.graph
     written = None if model.loss is None else model.loss.written
     if written is None:
         return graph
-    output = graph.outputs[0]  # what the loss reads, also where its storage as integers clamps it
-    renamed = {written.scores.name: output}
+    ends = zip(written.reads, graph.outputs, strict=True)  # what the loss reads, also where storage clamps it
+    renamed = {value.name: value for value in graph.inputs} | {read.name: output for read, output in ends}
     nodes = tuple(
         replace(node, inputs=tuple(renamed.get(value.name, value) for value in node.inputs)) for node in written.nodes
     )
-    return replace(graph, nodes=(*graph.nodes, *nodes), constants={**written.constants, **graph.constants})
+    constants = {**written.constants, **graph.constants}
+    return replace(graph, nodes=(*graph.nodes, *nodes), outputs=graph.outputs[:1], constants=constants)
 
 
 def whole_where_read(model: ImportedModel, plan: UpdatePlan) -> Mapping[str, ChannelSlice]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.user_file import read_file
 from tinytrain_compile.ir.runtime_parts import DeltaSlot, DeltaTable
 
 _FORMAT = 0x31445454
@@ -34,13 +35,13 @@ class Deltas:
     def load(cls, path: Path | str) -> Deltas:
         """By the file m_delta.json of an output folder. Raises CompileError E0105 for what is none."""
         try:
-            content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+            content: dict[str, Any] = json.loads(read_file(Path(path)))
             slots = tuple(DeltaSlot(**slot) for slot in content.pop("slots"))
             return cls(DeltaTable(slots=slots, **content))
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise CompileError(
-                "E0105", str(path), "no table of a delta", "give the m_delta.json of an output"
-            ) from problem
+            why = problem.strerror if isinstance(problem, OSError) else None
+            what = "no table of a delta" + (f" ({why})" if why else "")
+            raise CompileError("E0105", str(path), what, "give the m_delta.json of an output") from problem
 
     def read(self, message: bytes) -> Changes:
         """What a message says. Raises CompileError E0105 for one of another model, or a damaged one."""

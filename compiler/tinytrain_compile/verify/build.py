@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,7 @@ from tinytrain_compile.verify.firmware import (
 )
 from tinytrain_compile.verify.objects import compile_once
 from tinytrain_compile.verify.temporary import result_of, workers
-from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
+from tinytrain_compile.verify.tools import TOOL_TIMEOUT_S, Tools, first_line, run_program
 
 Mode = Literal["host", "qemu", "debug"]
 """debug: on the host, under AddressSanitizer (for projects that were emitted with tt_debug.h)."""
@@ -33,6 +33,8 @@ NATIVE_FLAGS = ("-march=native",)
 LIBRARY_FLAGS = ("-O2", "-fPIC")
 """Behind the others, for a library of the host: it trains for long, so that compiling it well is worth its time."""
 
+CALL_GRAPH = "-fcallgraph-info=su"
+"""GCC writes what calls what, and the frames, beside an object (.ci)."""
 SANITIZE = ("-Og", "-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
 
 
@@ -89,7 +91,7 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
     options += SANITIZE if compiled.mode == "debug" else ()
     objects = [str(path) for path in (*compiled.model_objects, *compiled.check_objects)]
     command = [_program(compiled.mode, tools), *options, *objects, "-o", image.name]
-    _check_run(command, image.parent, "linking")
+    _check_run(command, image.parent, "linking", (image,))
     return Built(compiled.mode, image)
 
 
@@ -108,7 +110,7 @@ def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:
         jobs = [pool.submit(_compile, [program, *flags, *more.get(name, ())], name, folder) for name in sources]
         objects = [str(result_of(job)) for job in jobs]
     library = folder / f"lib{bundle.interface.prefix}.so"
-    _check_run([program, "-shared", *objects, "-o", library.name], folder, "linking")
+    _check_run([program, "-shared", *objects, "-o", library.name], folder, "linking", (library,))
     return library
 
 
@@ -116,7 +118,7 @@ def _native(program: str, folder: Path) -> tuple[str, ...]:
     """Flags for instructions of this machine, where the compiler knows them: products that are added in one, as fmaf
     does it, are several times faster than calls of that, and the same numbers."""
     (folder / "empty.c").write_text("typedef int empty;\n", encoding="utf-8")
-    tried = run_program([program, *NATIVE_FLAGS, "-E", "empty.c"], folder, COMPILE_TIMEOUT_S, "compiling")
+    tried = run_program([program, *NATIVE_FLAGS, "-E", "empty.c"], folder, TOOL_TIMEOUT_S, "compiling")
     return NATIVE_FLAGS if tried.exit_code == 0 else ()
 
 
@@ -133,7 +135,7 @@ def _compiler(target: Target, mode: Mode, tools: Tools) -> list[str]:
     if mode != "qemu":
         sanitize = SANITIZE if mode == "debug" else ()
         return [_program(mode, tools), *COMPILE_FLAGS, *WARNING_FLAGS, *HOST_FLAGS, *sanitize]
-    stack = ("-fstack-usage", "-fcallgraph-info=su")
+    stack = ("-fstack-usage", CALL_GRAPH)
     return [_program(mode, tools), *target.gcc_flags, *COMPILE_FLAGS, *WARNING_FLAGS, *stack]
 
 
@@ -142,14 +144,27 @@ def _compile(compiler: list[str], source: str, folder: Path) -> Path:
     command = [*compiler, "-I.", "-Iverify", "-c", source]
 
     def compile_now() -> None:
-        _check_run([*command, "-o", str(output)], folder, f"compiling {source}")
+        size = (folder / source).stat().st_size
+        limit = TOOL_TIMEOUT_S + size / _BYTES_PER_S
+        made = [output.with_suffix(end) for end in (".o", ".ci")[: 1 + (CALL_GRAPH in compiler)]]
+        _check_run([*command, "-o", str(output)], folder, f"compiling {source}", made, limit)
 
     compile_once(command, source, folder, compile_now)
     return output
 
 
-def _check_run(command: list[str], folder: Path, what: str) -> None:
-    finished = run_program(command, folder, COMPILE_TIMEOUT_S, what)
+_BYTES_PER_S = 4096
+"""Of C: GCC takes a twentieth of that time on one busy core, for kernels of large networks as for tables of weights."""
+
+
+def _check_run(
+    command: list[str], folder: Path, what: str, makes: Sequence[Path], timeout_s: float = TOOL_TIMEOUT_S
+) -> None:
+    """Run a compiler or linker in a folder. E0602 with its first complaint."""
+    why = (
+        f"{TOOL_TIMEOUT_S:.0f} s, and one for every {_BYTES_PER_S >> 10} KB of C" if timeout_s > TOOL_TIMEOUT_S else ""
+    )
+    finished = run_program(command, folder, timeout_s, what, makes=makes, why=why)
     if finished.exit_code != 0:
         if os.strerror(errno.ENOSPC) in finished.output:  # not the compiler's fault, nor ours
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -17,6 +17,7 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
 from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
 from tinytrain_compile.verify.count import (
+    COUNTS,
     Call,
     CountedFunction,
     counted_calls,
@@ -29,7 +30,7 @@ from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.firmware import sample_indices, verification_input
 from tinytrain_compile.verify.loaded import LoadedReference, compare_loaded
 from tinytrain_compile.verify.results import RunResult
-from tinytrain_compile.verify.run import RUN_TIMEOUT_S, execute
+from tinytrain_compile.verify.run import RunLimit, execute, limit_of
 from tinytrain_compile.verify.sizes import functions_in
 from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
 from tinytrain_compile.verify.stepwise import StepReference, compare_steps
@@ -61,7 +62,7 @@ class _Job:
     samples: Samples
     vectors: bytes
     tools: Tools
-    timeout_s: float
+    limit: RunLimit
     batch: int
     count: bool
     cycles: bool
@@ -91,7 +92,7 @@ def verify(
     steps: int = 3,
     learning_rate: float | None = None,
     batch: int = 1,
-    timeout_s: float = RUN_TIMEOUT_S,
+    expected_cycles: int | None = None,
     count: bool = False,
     cycles: bool = False,
     file: FileAgreement | None = None,
@@ -101,6 +102,7 @@ def verify(
     mode "qemu" falls back to "host" (and says so in the message) when the cross compiler or QEMU is missing; with
     the cross compiler alone, sizes and the static stack bound are still checked. reference None skips numpy.
     file: how the model file agreed with the reference, for the message and the report.
+    expected_cycles: of the whole run by the target's model, which limit how long it may take; None: not known.
     count: count the instructions of a step and of an inference on the board (needs two steps); cycles: and model them.
     Errors: E0601 (a difference, a broken rule), E0602 (build or run failed), E0603 (a loss that is NaN or infinite).
     """
@@ -108,7 +110,8 @@ def verify(
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    job = _Job(bundle, target, samples, vectors, tools, timeout_s, batch, count, cycles, file)
+    limit = RunLimit() if expected_cycles is None else limit_of(expected_cycles, count)
+    job = _Job(bundle, target, samples, vectors, tools, limit, batch, count, cycles, file)
     skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
     wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
@@ -125,7 +128,7 @@ def _host_side(job: _Job, folder: Path) -> RunResult:
     objects = [read_object(path) for path in compiled.model_objects]
     check_symbols(objects, job.interface.prefix, job.target, False, job.bundle.external)
     built = link_project(compiled, job.target, job.tools)
-    return execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s)
+    return execute(built, job.interface, job.target, job.tools, job.vectors, job.limit)
 
 
 def _board_side(job: _Job, folder: Path) -> _Board:
@@ -135,11 +138,12 @@ def _board_side(job: _Job, folder: Path) -> _Board:
     if job.tools.qemu is None:
         return _Board(figures)
     functions: list[CountedFunction] = []
-    plugin: tuple[str, ...] = ()
+    plugin, makes = tuple[str, ...](), list[str]()
     if job.count:
         functions = functions_of(built.image, compiled.model_objects, job.interface.prefix)
         plugin = prepare_count(functions, job.tools, built.image.parent, _BLOCKS if job.cycles else "")
-    run = execute(built, job.interface, job.target, job.tools, job.vectors, job.timeout_s, plugin)
+        makes = [COUNTS, _BLOCKS] if job.cycles else [COUNTS]
+    run = execute(built, job.interface, job.target, job.tools, job.vectors, job.limit, plugin, makes)
     if not job.count or run.faults:
         return _Board(figures, run)
     calls = read_calls(built.image.parent, functions)

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elftools.elf.elffile import ELFFile
-
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface
 from tinytrain_compile.ir.summary import InstructionCounts
-from tinytrain_compile.verify.elf import defined_functions
+from tinytrain_compile.verify.elf import defined_functions, open_elf
 from tinytrain_compile.verify.firmware import WHOLE_CALLS
-from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, Tools, first_line, run_program
+from tinytrain_compile.verify.tools import TOOL_TIMEOUT_S, Tools, first_line, run_program
 
 COUNTED_STEP = 1
 """The step that is counted: the second, because the first may also find the exponents of errors."""
 _PLUGIN = "count_calls"
-_RANGES, _COUNTS = "ranges.txt", "counts.txt"
+_RANGES, COUNTS = "ranges.txt", "counts.txt"
 _API, _KERNEL, _PROGRAM = "a", "k", "p"
 
 
@@ -46,8 +44,7 @@ def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> lis
     model = {name.with_suffix(".c").name for name in model_objects}
     sources = [path for path in model_objects if path.stem.endswith(("_kernels", "_kernels_small"))]
     kernels = {f.name for path in sources for f in defined_functions(path) if f.external}
-    with image.open("rb") as stream:
-        elf: Any = ELFFile(stream)
+    with open_elf(image) as elf:
         return [f for f in _functions(elf, model, kernels, f"{prefix}_") if f is not None]
 
 
@@ -84,17 +81,19 @@ def prepare_count(
     lines = (f"{f.low:x} {f.high:x} {f.kind}\n" for f in functions)
     (folder / _RANGES).write_text("".join(lines), encoding="ascii")
     command = [tools.host_cc, "-shared", "-fPIC", "-O2", "-o", f"{_PLUGIN}.so", f"{_PLUGIN}.c"]
-    finished = run_program(command, folder, COMPILE_TIMEOUT_S, "compiling the counting plugin")
+    finished = run_program(
+        command, folder, TOOL_TIMEOUT_S, "compiling the counting plugin", makes=[folder / f"{_PLUGIN}.so"]
+    )
     if finished.exit_code != 0:
         raise CompileError("E0602", "the counting plugin", first_line(finished.output), "leave out --count")
     more = f",blocks={blocks}" if blocks else ""
-    return ("-plugin", f"./{_PLUGIN}.so,ranges={_RANGES},out={_COUNTS}{more}")
+    return ("-plugin", f"./{_PLUGIN}.so,ranges={_RANGES},out={COUNTS}{more}")
 
 
 def read_calls(folder: Path, functions: list[CountedFunction]) -> list[Call]:
     """What the plugin wrote: calls in order."""
     calls: list[Call] = []
-    for line in (folder / _COUNTS).read_text(encoding="ascii").splitlines():
+    for line in (folder / COUNTS).read_text(encoding="ascii").splitlines():
         first, second = line.split()
         if first == "call":
             calls.append(Call(functions[int(second)].name, {}))

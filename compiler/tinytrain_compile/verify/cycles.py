@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import CycleModel
-from tinytrain_compile.verify.tools import COMPILE_TIMEOUT_S, CROSS_CC, first_line, run_program
+from tinytrain_compile.verify.tools import CROSS_CC, INSTALLED, TOOL_TIMEOUT_S, first_line, run_program
 
 MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")
 OBJDUMP = CROSS_CC.replace("gcc", "objdump")
@@ -63,11 +63,14 @@ def disassembly(image: Path) -> dict[int, Instruction]:
     if program is None:
         raise CompileError("E0602", "--cycles", "arm-none-eabi-objdump not found", "install binutils-arm-none-eabi")
     command = [program, "-d", "--no-show-raw-insn", image.name]
-    finished = run_program(command, image.parent, COMPILE_TIMEOUT_S, "disassembling")
+    finished = run_program(command, image.parent, TOOL_TIMEOUT_S, "disassembling")
     if finished.exit_code != 0:
         raise CompileError("E0602", "--cycles", first_line(finished.output), "leave out --cycles")
     matches = (_LINE.match(line) for line in finished.output.splitlines())
-    return {int(m[1], 16): (m[2], m[3].strip()) for m in matches if m is not None}
+    code = {int(m[1], 16): (m[2], m[3].strip()) for m in matches if m is not None}
+    if not code:  # every instruction would count as one that does nothing
+        raise CompileError("E0602", "--cycles", f"{OBJDUMP} printed no instruction of {image.name}", INSTALLED)
+    return code
 
 
 def cycle_model(model: str, image: Path, step: Mapping[Block, int], infer: Mapping[Block, int]) -> CycleModel:
@@ -175,7 +178,7 @@ class _Mca:
             (self._folder / "blocks.s").write_text("\n".join(lines) + "\n", encoding="ascii")
             found = self._folder / "cycles.txt"  # a file: warnings would come in the middle of a line
             command = [*self._command, "-o", found.name, "blocks.s"]
-            output = run_program(command, self._folder, COMPILE_TIMEOUT_S, "llvm-mca").output
+            output = run_program(command, self._folder, TOOL_TIMEOUT_S, "llvm-mca").output
             bad = {int(number) - 1 for number in re.findall(r"blocks\.s:(\d+):\d+: error", output)}
             unknown = set(re.findall(r"note: instruction:\s+(\S+)", output))
             bad |= {index for index, line in enumerate(lines) if line.split(" ")[0] in unknown}

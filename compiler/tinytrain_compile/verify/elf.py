@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elftools.common.exceptions import ELFError
+from elftools.construct import ConstructError
 from elftools.elf.elffile import ELFFile
+
+from tinytrain_compile.errors import CompileError
 
 
 @dataclass(frozen=True)
@@ -20,10 +26,23 @@ class DefinedFunction:
     size_bytes: int
 
 
+@contextmanager
+def open_elf(path: Path) -> Generator[Any]:
+    """Open an object or an image that a tool has written. Errors: E0602 if it is no whole ELF file."""
+    try:
+        with path.open("rb") as stream:
+            elf: Any = ELFFile(stream)
+            if elf.get_section_by_name(".symtab") is None:
+                raise ELFError("it has no table of symbols")
+            yield elf
+    except (ELFError, ConstructError) as problem:
+        what = f"no ELF file with symbols ({problem})"
+        raise CompileError("E0602", path.name, what, "check the installed tools, or use --verify none") from problem
+
+
 def defined_functions(path: Path) -> list[DefinedFunction]:
     """What a file defines, not what it only calls, in the order of its table."""
-    with path.open("rb") as stream:
-        elf: Any = ELFFile(stream)
+    with open_elf(path) as elf:
         return [
             DefinedFunction(
                 symbol.name,

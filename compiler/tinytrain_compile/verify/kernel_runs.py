@@ -13,7 +13,7 @@ from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.stages import Interface, SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import compile_project, link_project
-from tinytrain_compile.verify.count import functions_of, prepare_count, read_calls
+from tinytrain_compile.verify.count import COUNTS, functions_of, prepare_count, read_calls
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.run import run_image
 from tinytrain_compile.verify.temporary import work_folder
@@ -87,7 +87,8 @@ def count_kernels(
         found = functions_of(built.image, compiled.model_objects, PREFIX)
         functions = [replace(f, kind="a" if f.name.startswith(f"{PREFIX}_") else f.kind) for f in found]
         plugin = prepare_count(functions, tools, built.image.parent, _BLOCKS if cycles else "")
-        flags = np.frombuffer(run_image(built, target, tools, b"", extra=plugin), "<u4")
+        makes = (COUNTS, _BLOCKS) if cycles else (COUNTS,)
+        flags = np.frombuffer(run_image(built, target, tools, b"", extra=plugin, makes=makes), "<u4")
         spent = {call.name: sum(call.instructions.values()) for call in read_calls(built.image.parent, functions)}
         modelled = _cycles(built.image, target.cycle_model, list(spent)) if cycles else {}
     code = {f.name: f.high - f.low for f in functions}

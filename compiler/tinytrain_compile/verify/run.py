@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
@@ -11,10 +12,31 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Built, Mode, build
 from tinytrain_compile.verify.firmware import qemu_arguments, verification_input
 from tinytrain_compile.verify.results import RunResult, parse_output
-from tinytrain_compile.verify.tools import Tools, find_tools, first_line, run_program
+from tinytrain_compile.verify.tools import QEMU, Tools, find_tools, first_line, run_program
 
-RUN_TIMEOUT_S = 1800.0
+RUN_TIMEOUT_S = 600.0
+"""Of a run whose work nobody has said."""
+BASE_S, _CYCLES_PER_S = 60, 10_000_000
 _EXIT_FAULT = 99
+
+
+@dataclass(frozen=True)
+class RunLimit:
+    """How long a run of the check program may take, and how that was reckoned."""
+
+    seconds: float = RUN_TIMEOUT_S
+    why: str = ""
+
+
+def limit_of(cycles: int, counted: bool) -> RunLimit:
+    """Return the limit of a run that takes so many cycles by the target's model; counted: by the plugin as well.
+
+    QEMU takes a second for 100 million of these (MCUNet on the M7) to 500 million (keywords on the M0+), and some times
+    as long with the plugin. The rest is for a model that is wrong and a machine that is busy.
+    """
+    millions, times = cycles / 1e6, 4 if counted else 1
+    why = f"{BASE_S} s, and {times} for every 10 M of the {millions:.1f} M cycles that the target's model expects"
+    return RunLimit(BASE_S + times * cycles / _CYCLES_PER_S, why)
 
 
 def run_steps(
@@ -32,7 +54,7 @@ def run_steps(
     tools = find_tools()
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
     built = build(bundle, target, mode, tools, work_dir)
-    return execute(built, bundle.interface, target, tools, vectors, timeout_s)
+    return execute(built, bundle.interface, target, tools, vectors, RunLimit(timeout_s))
 
 
 def execute(
@@ -41,12 +63,17 @@ def execute(
     target: Target,
     tools: Tools,
     vectors: bytes,
-    timeout_s: float = RUN_TIMEOUT_S,
+    limit: RunLimit = RunLimit(),
     extra: Sequence[str] = (),
+    makes: Sequence[str] = (),
 ) -> RunResult:
-    """Run a built check program on a vector file. Errors: E0602 if it crashes, faults or takes too long."""
+    """Run a built check program on a vector file. Errors: E0602 if it crashes, faults or takes too long.
+
+    makes: files besides its output that a plugin of QEMU (`extra`) writes.
+    """
     where, _ = _command(built, target, tools)
-    return parse_output(run_image(built, target, tools, vectors, timeout_s, extra), interface, where)
+    output = run_image(built, target, tools, vectors, limit.seconds, extra, limit.why, makes)
+    return parse_output(output, interface, where)
 
 
 def run_image(
@@ -56,12 +83,17 @@ def run_image(
     vectors: bytes,
     timeout_s: float = RUN_TIMEOUT_S,
     extra: Sequence[str] = (),
+    why: str = "",
+    makes: Sequence[str] = (),
 ) -> bytes:
     """Run an image with `vectors` as input.bin; returns its output.bin. Errors as `execute`. extra: for QEMU."""
     folder = built.image.parent
     (folder / "input.bin").write_bytes(vectors)
     where, command = _command(built, target, tools)
-    finished = run_program([*command, *extra], folder, timeout_s, where)
+    loop = "look for a loop without an end in kernels of yours (--kernels), or report this with the model"
+    hint = loop if built.mode != "qemu" else f"check that {QEMU} works, or use --verify host; else {loop}"
+    files = [folder / name for name in ("output.bin", *makes)]
+    finished = run_program([*command, *extra], folder, timeout_s, where, makes=files, why=why, hint=hint)
     if finished.exit_code != 0:
         raise CompileError(
             "E0602", where, _failure(finished.exit_code, finished.output), "please report this with the model"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from elftools.elf.constants import SH_FLAGS
-from elftools.elf.elffile import ELFFile
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
+from tinytrain_compile.verify.elf import open_elf
 from tinytrain_compile.verify.firmware import model_sources
 from tinytrain_compile.verify.stack import is_armv6m, library_table
 
@@ -38,8 +38,7 @@ class ObjectInfo:
 
 def read_object(path: Path) -> ObjectInfo:
     """Symbols, section sizes and Tag_CPU_arch of an ELF object."""
-    with path.open("rb") as stream:
-        elf: Any = ELFFile(stream)
+    with open_elf(path) as elf:
         undefined, external = set[str](), set[str]()
         writable: list[str] = []
         for symbol in elf.get_section_by_name(".symtab").iter_symbols():

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from tinytrain_compile.errors import CompileError
 
 CROSS_CC, QEMU = "arm-none-eabi-gcc", "qemu-system-arm"
 _PACKAGES = {CROSS_CC: "gcc-arm-none-eabi libnewlib-arm-none-eabi", QEMU: "qemu-system-arm"}
-COMPILE_TIMEOUT_S = 900.0
+TOOL_TIMEOUT_S = 120.0
+"""Of a compiler on no more than some KB, a linker, a disassembler: each takes seconds."""
+INSTALLED = "check the installed tools"
 SCRATCH = ".scratch"
 """Folder for the temporary files of programs, below the one that they run in."""
 
@@ -48,7 +51,7 @@ def cross_version() -> str:
     program = shutil.which(CROSS_CC)
     if program is None:
         return "none"
-    finished = run_program([program, "-dumpfullversion"], Path.cwd(), COMPILE_TIMEOUT_S, CROSS_CC, scratch=False)
+    finished = run_program([program, "-dumpfullversion"], Path.cwd(), TOOL_TIMEOUT_S, CROSS_CC, scratch=False)
     version = finished.output.strip()
     return version if finished.exit_code == 0 and re.fullmatch(r"[\w.]+", version) else "unknown"
 
@@ -124,12 +127,26 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def run_program(command: list[str], folder: Path, timeout_s: float, what: str, scratch: bool = True) -> Finished:
+def run_program(
+    command: list[str],
+    folder: Path,
+    timeout_s: float,
+    what: str,
+    scratch: bool = True,
+    *,
+    makes: Sequence[Path] = (),
+    why: str = "",
+    hint: str = INSTALLED,
+) -> Finished:
     """Run a program in `folder` without input; E0602 naming `what` if it cannot start or exceeds its time.
 
     scratch: whether its own temporary files lie below `folder` (OSError if they cannot). All that it has started is
     ended on a timeout or an interrupt, where the system can: compilers and emulators have children.
+    makes: files that it writes if it ends well, none of which is there before; E0602 if one is missing.
+    why: how timeout_s was reckoned; hint: what to try if it is over.
     """
+    for made in makes:
+        made.unlink(missing_ok=True)
     environment = dict[str, str]()
     if scratch:
         place = folder.resolve() / SCRATCH
@@ -139,14 +156,18 @@ def run_program(command: list[str], folder: Path, timeout_s: float, what: str, s
         process = _PROGRAMS.start(command, folder, environment)
     except OSError as error:
         reason = error.strerror or "cannot be started"
-        raise CompileError("E0602", what, f"{Path(command[0]).name}: {reason}", "check the installed tools") from error
+        raise CompileError("E0602", what, f"{Path(command[0]).name}: {reason}", INSTALLED) from error
     try:
         output = _output(process, timeout_s)
     except subprocess.TimeoutExpired as error:
-        hint = "fewer --verify-steps, or --verify host"
-        raise CompileError("E0602", what, f"still running after {timeout_s:.0f} s", hint) from error
+        long = f"{Path(command[0]).name} is still running after {timeout_s:.0f} s{why and f' ({why})'}"
+        raise CompileError("E0602", what, long, hint) from error
     finally:
         _PROGRAMS.end(process)
+    missing = [made.name for made in makes if not made.is_file()] if process.returncode == 0 else []
+    if missing:
+        lacks = f"{Path(command[0]).name} ended without an error, but wrote no {missing[0]}"
+        raise CompileError("E0602", what, lacks, INSTALLED)
     return Finished(process.returncode, output.decode("utf-8", "replace"))
 
 

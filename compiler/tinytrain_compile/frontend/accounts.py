@@ -1,0 +1,133 @@
+"""What becomes of every floating-point initializer of a file that can change the result: no number is left out unsaid.
+
+Each ends in one of four classes: a parameter of the graph holds its numbers; they are multiplied into, or added to,
+those of another one; the parameter follows `--update`; or it is not trained, for a reason. The third is told apart when
+the updates are chosen (`driver/summary.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tinytrain_compile.frontend.context import ImportContext
+from tinytrain_compile.frontend.derived_numbers import is_flat
+from tinytrain_compile.frontend.exporter_remarks import OF_THE_LOSS
+from tinytrain_compile.frontend.folding import fold
+from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.origins import Claim
+from tinytrain_compile.frontend.own_loss import LOSS_OPS
+from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
+from tinytrain_compile.frontend.trainable import SETTINGS
+from tinytrain_compile.ir.imported import ParameterChoice
+from tinytrain_compile.ir.types import Array, Value
+
+CONSTANT_NODE = "the output of a Constant node"
+
+
+def accounted(
+    ctx: ImportContext, read: OnnxModel, outputs: Iterable[str], parameters: Iterable[Value]
+) -> tuple[ParameterChoice, ...]:
+    """Return the choices about every initializer that outputs depend on, and about what became of others.
+
+    read: the model as the file has it. parameters: of the graph.
+    """
+    made = {name for node in read.nodes for name in node.outputs}
+    nodes = reachable(read.nodes, [name for name in outputs if name in made] or read.outputs)
+    links = Links(nodes, read.outputs, read.constants)
+    accounts = _Accounts(ctx, links, tuple(value.name for value in parameters))
+    sizes = {name: a.size for name, a in read.constants.items() if a.dtype.kind == "f" and links.readers(name)}
+    sizes |= {name: array.size for name, array in _tables(ctx, nodes, links).items()}
+    sizes |= {choice.name: choice.elements for choice in ctx.trainables.choices.values()}
+    return tuple(accounts.of(name, size) for name, size in sizes.items() if size)
+
+
+def _tables(ctx: ImportContext, nodes: Iterable[OnnxNode], links: Links) -> dict[str, Array]:
+    """What Constant nodes hold, if it is a table of different numbers that more than a setting reads."""
+    found: dict[str, Array] = {}
+    for node in nodes:
+        if node.op != "Constant" or node.domain or {"value_string", "value_strings"} & set(node.attrs):
+            continue
+        (array,) = fold(node, {}, ctx.model.opset)
+        if array.dtype.kind == "f" and array.size and not is_flat(array) and not _is_setting(node.output(0), links):
+            found[node.output(0)] = array
+    return found
+
+
+def _is_setting(name: str, links: Links) -> bool:
+    places = [(node, index) for node in links.readers(name) for index, one in enumerate(node.inputs) if one == name]
+    return all(index in SETTINGS.get(node.op, ()) for node, index in places)
+
+
+def folded_into(ctx: ImportContext, parameters: Iterable[Value]) -> list[str]:
+    """Return `gamma in weight` for each normalisation that is in the weight of a layer."""
+    found: list[str] = []
+    for claim in ctx.claims(value.name for value in parameters):
+        gamma = None if claim.fold is None else claim.fold.origins[0]
+        if gamma is not None and claim.fold is not None and not claim.fold.offset.any():  # not the bias
+            found.append(f"{gamma.base} in {claim.origins[0].base}")
+    return found
+
+
+def _roots(claim: Claim) -> list[str]:
+    """The initializers that a constant depends on. A weight does not depend on the shift that was folded."""
+    fold = claim.fold
+    gamma, shift = (None, None) if fold is None else (fold.origins[0], fold.origins[-1] if fold.offset.any() else None)
+    origins = (origin for origin in (*claim.origins[:1], gamma, shift) if origin is not None)
+    return list(dict.fromkeys(root for origin in origins for root in sorted(origin.roots())))
+
+
+class _Accounts:
+    """Which parameters of the graph hold each initializer, or have it in their numbers."""
+
+    def __init__(self, ctx: ImportContext, links: Links, parameters: tuple[str, ...]) -> None:
+        self._ctx, self._links = ctx, links
+        self._holders: dict[str, list[str]] = {}
+        self._folds: dict[str, list[str]] = {}
+        self._bases: dict[str, str] = {}
+        for claim in ctx.claims(parameters):
+            base = claim.origins[0].base if claim.origins else claim.name
+            self._bases[claim.name] = base
+            for root in _roots(claim):
+                (self._holders if root == base else self._folds).setdefault(root, []).append(claim.name)
+
+    def of(self, name: str, size: int) -> ParameterChoice:
+        """What becomes of one initializer."""
+        known = self._choices.get(name)
+        if known is not None and not known.trained:
+            return known
+        why = self._why(name) if known is None else known.why
+        if name in self._holders:
+            return ParameterChoice(name, True, why, size, tuple(self._holders[name]))
+        if name in self._folds:
+            holders = tuple(self._folds[name])
+            return ParameterChoice(name, True, why, size, holders, self._bases[holders[0]])
+        copy = self._ctx.model.copies.get(name)
+        if copy is not None and copy.source in self._holders:
+            holders = tuple(self._holders[copy.source])
+            return ParameterChoice(name, True, f"it follows from {copy.source}", size, holders, copy.source)
+        if copy is not None:
+            why = f"it follows from {copy.source}, which is not trained"
+        elif known is not None:
+            why = f"the compiler keeps it as numbers of {self._readers(name)}"
+        return ParameterChoice(name, False, why, size)
+
+    @property
+    def _choices(self) -> Mapping[str, ParameterChoice]:
+        return self._ctx.trainables.choices
+
+    def _why(self, name: str) -> str:
+        """Why there is no choice about an initializer."""
+        readers = self._links.readers(name)
+        if self._links.maker(name) is not None:
+            return CONSTANT_NODE
+        if readers and all(node.op in LOSS_OPS for node in readers):
+            return OF_THE_LOSS
+        if any(node.op in QUANTISED_OPS or node.op.startswith("QLinear") for node in readers):
+            return "scales of the quantised file"
+        if self._ctx.model.fresh:
+            return "replaced by --classes"
+        return f"the compiler keeps it as numbers of {self._readers(name)}"
+
+    def _readers(self, name: str) -> str:
+        nodes = self._links.readers(name)
+        return f"{nodes[0].name} ({nodes[0].op})" if nodes else "nothing"
