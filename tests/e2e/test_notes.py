@@ -231,3 +231,35 @@ def test_many_notes_are_all_shown(tmp_path: Path) -> None:
     found = notes(tmp_path, "--lr", "0", "--loss", "bce", x=PIXELS, y=np.full((24, 4, 1), 2.0), tail="Softmax")
     starts = ("--lr 0", "x of data.npz", "y of data.npz", "all 24", "labels y", "loss: bce of the output")
     assert [note.startswith(start) for note, start in zip(found, starts, strict=True)] == [True] * 6
+
+
+# ---- a rate that is too large ---------------------------------------------------------------------------------------
+
+
+def steps(folder: Path, *flags: str, y: np.ndarray = Y) -> list[str]:
+    """Notes on the loss of a check that runs on this machine, four steps on the data."""
+    np.savez(folder / "data.npz", x=X, y=y)
+    common = ("--data", folder / "data.npz", "--verify", "host", "--verify-steps", "4", "-o", folder / "out")
+    outcome = run(write(mlp(), folder), *common, *flags).check_success()
+    found = json.loads((folder / "out" / "report.json").read_text())["notes"]
+    assert "PASS" in outcome.out, "the C is right all the same"
+    return [note for note in found if "explodes" in note]
+
+
+@pytest.mark.parametrize("flags", [("--lr", "1e6"), ("--lr", "1e5", "--loss", "mse")])
+def test_a_loss_that_explodes_on_own_data_is_a_note(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """--lr 1e6: 0.005 -> 2e+06, PASS, and not a word."""
+    (note,) = steps(tmp_path, *flags, y=np.eye(4)[Y] if "mse" in flags else Y)
+    assert f"--lr {float(flags[1]):g} is too large" in note and f"try --lr {float(flags[1]) / 10:g}" in note
+
+
+@pytest.mark.parametrize("rate", ["0.01", "0.3"])
+def test_a_loss_that_only_goes_up_is_none(rate: str, tmp_path: Path) -> None:
+    """One sample is harder than another, and a label that is wrong costs much of a loss that was near 0."""
+    assert steps(tmp_path, "--lr", rate) == []
+
+
+def test_random_samples_have_no_word_on_learning(tmp_path: Path) -> None:
+    model = write(mlp(), tmp_path)
+    said = run(model, "--lr", "1e6", "--verify", "host", "-o", tmp_path / "out").check_success().out
+    assert "3 steps on random samples" in said and "explodes" not in said

@@ -93,6 +93,7 @@ def test_what_nobody_measured_is_null() -> None:
         "mode": "none",
         "steps": 0,
         "result": "skipped",
+        "samples": None,
         "losses": [],
         "message": "not verified",
         "saturations": None,

@@ -15,7 +15,7 @@ from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
 from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried, StepCost, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Agreement, LayerUpdate, Suggestion, VerifyReport
-from tinytrain_compile.report import does_not_fit_text, report_html, styled, success_text
+from tinytrain_compile.report import does_not_fit_text, report_html, report_json, styled, success_text
 from tinytrain_compile.report.data import loss_name
 from tinytrain_compile.report.text import fit_verdict, layer_counts, proof
 from tinytrain_compile.report.words import macs_text, printable, shorten
@@ -39,8 +39,31 @@ def test_success_block_of_a_verified_model() -> None:
         "flash      code 2,048 B + const 512 B = 2,560 B",
         "peak at    step 9 of 11   d_w (GemmGradWeight of fc1)",
         "work       44 MAC forward + 44 backward = 88 a step",
-        "verify     host == reference   QEMU == host   loss 1.5 -> 1 in 3 steps   PASS",
+        "verify     host == reference   QEMU == host   3 steps on random samples   PASS",
     ]
+
+
+def test_losses_of_random_samples_are_not_shown_as_learning() -> None:
+    """0.50 -> 25.5 beside a green PASS, drawn as a curve, was the loss of random numbers."""
+    rising = replace(VERIFIED, losses=(0.5, 3.0, 25.5))
+    random, own = (two_layers_summary(verify=rising, own_samples=own) for own in (False, True))
+    said = "\n".join(success_text(random))
+    assert "3 steps on random samples" in said and "->" not in said.partition("verify")[2] and "25.5" not in said
+    page = report_html(random)
+    assert "Losses of the check on random samples" in page and 'class="curve"' not in page and "0.5, 3, 25.5" in page
+    assert report_json(random)["verify"]["samples"] == "random"
+    assert "loss 0.5 -> 25.5 in 3 steps   PASS" in "\n".join(success_text(own))
+    assert 'class="curve"' in report_html(own) and report_json(own)["verify"]["samples"] == "data"
+    peak = two_layers_summary(verify=replace(VERIFIED, losses=(2.0, 9e26, 0.0)), own_samples=True)
+    assert "loss 2 -> 0 in 3 steps, at most 9e+26" in " ".join(" ".join(success_text(peak)).split())
+
+
+def test_time_and_energy_are_shown_as_a_model_whenever_they_are_known() -> None:
+    """They were shown for --optimise, --max-step-time and further memories alone."""
+    known = two_layers_summary(choice=PlanChoice(StepCost(2_000_000_000, 0, 0, 300_000_000, 0)))
+    said = " ".join(" ".join(success_text(known)).split())
+    assert "modelled 2 ms 0.3 mJ a step by the target's figures: a model, not measured" in said
+    assert "2 ms, 0.3 mJ a step, by the target&#39;s figures: a model, not measured" in report_html(known)
 
 
 def test_what_nobody_measured_is_said_to_be_so() -> None:
@@ -124,6 +147,19 @@ def test_does_not_fit_block() -> None:
         "    --arena 368      -> 368 B  fits as is",
         "  not enough alone:",
         "    --optimizer sgd  -> 320 B  still over",
+    ]
+
+
+def test_options_of_a_way_out_are_never_cut() -> None:
+    """They are for copying; above half a line the middle was replaced by dots."""
+    update = "--update '" + ",".join(f"block{i}_conv" for i in range(9)) + "'"
+    ways = (Suggestion(update, 208, "of 9 layers"), Suggestion("--arena 368", 368, "fits as is", sets_arena=True))
+    lines = does_not_fit_text(two_layers_summary(arena_limit_bytes=300, suggestions=ways))
+    assert lines[-4:] == [
+        "  what would fit:",
+        f"    {update}",
+        "                 -> 208 B  of 9 layers",
+        "    --arena 368  -> 368 B  fits as is",
     ]
 
 

@@ -115,11 +115,8 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     externals, tiles = load_externals(options), known_tiles(options)
     progress("reading the model", 0.0)
     model = imported(options)
-    options, said = with_file_training(options, model)
-    options, notes = with_number_format(options, model)
+    options, notes = _resolved(options, model)
     asked = replace(options, arena_bytes=given.arena_bytes, memories=given.memories)  # without what the board offers
-    notes = (*said, *notes, *offered)
-    check_model(options, model)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
     check_loss(options, model)
@@ -127,7 +124,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
     planner, candidate = leaving_room(planner, asked, lambda planner: _choose(planner, progress))
-    notes, options = (*notes, *lowered_note(options, planner.options)), planner.options
+    notes, options = (*notes, *offered, *lowered_note(options, planner.options)), planner.options
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     _check_step(candidate, options)
@@ -135,9 +132,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
-    check_constants(target, summary.least_const_bytes, options.quant)
-    check_ram(summary, planner, candidate, asked)
-    check_fit(summary, planner, candidate, asked)
+    _check_target(summary, planner, candidate, asked)
     summary, smaller = _with_plans(summary, planner, candidate)
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
@@ -163,6 +158,21 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model, candidate.of_one)
+
+
+def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
+    """The options with what the file says of its training and number format, and remarks on that. Errors: E0101."""
+    options, said = with_file_training(options, model)
+    options, notes = with_number_format(options, model)
+    check_model(options, model)
+    return options, (*said, *notes)
+
+
+def _check_target(summary: Summary, planner: Planner, candidate: Candidate, asked: CompileOptions) -> None:
+    """E0401 to E0405 for what has no room on the target, or takes too long; stack and code are measured later."""
+    check_constants(planner.target, summary.least_const_bytes, planner.options.quant)
+    check_ram(summary, planner, candidate, asked)
+    check_fit(summary, planner, candidate, asked)
 
 
 def _check_step(candidate: Candidate, options: CompileOptions) -> None:
@@ -324,6 +334,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         features_asked=options.features == "on",
         replay=replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes),
         runtime_buffers=buffers,
+        own_samples=options.data is not None,
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
         ram=part_ram(target.board, candidate.plan, buffers),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates import Candidate
+from tinytrain_compile.driver.exploded import exploding_note
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
@@ -64,7 +65,8 @@ def verified(
     )
     if whole is not None:
         report = replace(report, saturations=count_saturations(train, whole.states[-1]))
-    return replace(summary, verify=report, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
+    notes = (*exploding_note(train, samples, report, options), *summary.notes)
+    return replace(summary, verify=report, notes=notes, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
 
 def _whole(train: TrainGraph, samples: Samples, options: CompileOptions) -> ReferenceRun | None:

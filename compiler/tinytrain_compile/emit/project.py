@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import jinja2
-import numpy as np
 
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.average import average_data
@@ -27,7 +26,7 @@ from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
 from tinytrain_compile.emit.shapes import shape_data
 from tinytrain_compile.emit.stack import unknown_stack
-from tinytrain_compile.emit.tables import flash_tables, state_block, transposed_tables
+from tinytrain_compile.emit.tables import all_tables, state_block
 from tinytrain_compile.emit.training import training_data
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.emit.weights import declaration, float_text, table
@@ -112,9 +111,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     interfaces, models = zip(*made, strict=True)
     interface, model = interfaces[-1], models[-1]
     with_plans(models, interfaces, prefix)
-    constants = [*dict(found for each in own for found in flash_tables(*each)).items()]
-    constants += transposed_tables(train, kernels, named[-1])
-    constants += [(name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items()]
+    constants = all_tables(own, kernels)
     kernel_files = _kernel_files(model, kernels, prefix)
     calls = sequence_names(models, prefix)
     small = [*(calls if options.small_calls else ()), *(name for name in kernel_files if name.endswith("_small.c"))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,14 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_table, same_table
 from tinytrain_compile.ops.names import operand
+
+
+def all_tables(plans: Sequence[tuple[TrainGraph, MemoryPlan, Names]], kernels: KernelSet) -> list[tuple[str, Array]]:
+    """Every table of the project: name and content; what several plans read is there once."""
+    train, _, tables = plans[-1]
+    constants = [*dict(found for each in plans for found in flash_tables(*each)).items()]
+    constants += transposed_tables(train, kernels, tables)
+    return [*constants, *((name, np.asarray(numbers, np.int32)) for name, numbers in kernels.tables.items())]
 
 
 def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:

@@ -207,6 +207,7 @@ class Summary:
     parts: tuple[StepPart, ...] = ()
     ram: PartRam | None = None  # of the part that is flashed
     runtime_buffers: tuple[RuntimeBuffer, ...] = ()
+    own_samples: bool = False  # whether the check runs on --data; else on random samples, whose losses say nothing
     least_const_bytes: int = 0  # of flash, known from the plan alone
 
     @property

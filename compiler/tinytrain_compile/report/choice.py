@@ -137,13 +137,23 @@ def _tried(one: RuleTried) -> str:
 
 
 def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """Modelled time and energy where they were asked for or paid, and what was tried if it was more than one way."""
-    choice = summary.choice
-    if choice is None:
-        return
-    if choice.objective is not None or choice.limit_ps is not None or summary.plan.further:
-        yield _cost_row(choice, width)
+    """Modelled time and energy of a step, and what was tried if it was more than one way."""
+    yield row("modelled", cost_pieces(summary), width)
     yield row("tried", tried_pieces(summary), width, " ")
+
+
+def cost_pieces(summary: Summary) -> list[str]:
+    """Time and energy of a step by the target's figures, said to be a model; nothing where no plan was priced."""
+    choice = summary.choice
+    if choice is None or not choice.cost.ps:
+        return []
+    cost = choice.cost
+    limit = "" if choice.limit_ps is None else f" of {milliseconds(choice.limit_ps)}"
+    parts = "" if cost.compute_ps == cost.ps else f" ({_parts(choice)})"
+    what = "an inference" if summary.train.reads_state_of is not None else "a step"
+    goal = [GOALS[choice.objective]] if choice.objective else [LEAST] if summary.plan.further else []
+    model = "by the target's figures: a model, not measured"
+    return [f"{milliseconds(cost.ps)}{limit}{parts}", f"{cost.pj / 1e9:.3g} mJ {what}", model, *goal]
 
 
 def tried_pieces(summary: Summary) -> list[str]:
@@ -153,13 +163,6 @@ def tried_pieces(summary: Summary) -> list[str]:
         return []
     tried = [_attempt(attempt) for attempt in choice.attempts]
     return [*(f"{one};" for one in tried[:-1]), tried[-1]]
-
-
-def _cost_row(choice: PlanChoice, width: int) -> Row:
-    cost, goal = choice.cost, GOALS[choice.objective] if choice.objective else LEAST
-    limit = "" if choice.limit_ps is None else f" of {milliseconds(choice.limit_ps)}"
-    pieces = [f"{milliseconds(cost.ps)}{limit} ({_parts(choice)})", f"{cost.pj / 1e9:.3g} mJ a step", goal]
-    return row("modelled", pieces, width)
 
 
 def _parts(choice: PlanChoice) -> str:
@@ -186,7 +189,8 @@ def attempt_lines(choice: PlanChoice | None, limit_bytes: int | None, width: int
     wide = max(len(printable(attempt.how)) for attempt in tried)
     sizes = ["nothing found" if one.arena_bytes is None else bytes_text(one.arena_bytes) for one in tried]
     column = max(map(len, sizes))
-    lines = ["  tried, in this order:"]
+    timed = any(" ms" in attempt.note for attempt in tried)
+    lines = [f"  tried, in this order{', times by the target file (a model)' if timed else ''}:"]
     for attempt, size in zip(tried, sizes, strict=True):
         over = limit_bytes is not None and (attempt.arena_bytes is None or attempt.arena_bytes > limit_bytes)
         notes = ", ".join(n for n in (printable(attempt.note), "too large" if over else "fits the arena") if n)

@@ -346,6 +346,7 @@ def _verify(summary: Summary) -> dict[str, Any]:
         "mode": report.mode,
         "steps": report.steps,
         "result": report.result,
+        "samples": None if report.mode == "none" else "data" if summary.own_samples else "random",
         "losses": [_number(loss) for loss in report.losses],
         "message": report.message,
         "saturations": None if report.saturations is None else asdict(report.saturations),

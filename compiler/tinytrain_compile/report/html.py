@@ -15,7 +15,7 @@ from markupsafe import Markup
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_pieces
-from tinytrain_compile.report.choice import reason_text
+from tinytrain_compile.report.choice import cost_pieces, reason_text
 from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.compared import compared
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
@@ -174,6 +174,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Work, forward", f"{grouped(forward)} MAC"),
         ("Work, backward", f"{grouped(backward)} MAC"),
         ("Steps", plural(len(plan.order), "step")),
+        *([("Time and energy", ", ".join(cost))] if (cost := cost_pieces(summary)) else []),
         *((label, text_of(text)) for label, text in further_texts(summary)),
         ("Verification", text_of("; ".join(verify_pieces(summary)))),
     ]
@@ -196,14 +197,17 @@ def _breakdown(analysis: Analysis) -> list[tuple[str, str, int, int]]:
 
 
 def _loss_curve(summary: Summary) -> Mapping[str, Any] | None:
-    """Losses of the verification run as points in a 300 x 80 box; None with fewer than two numbers."""
+    """Losses of the check as points in a 300 x 80 box, if they are of the user's samples; None with fewer than two."""
     losses = summary.verify.losses
     if len(losses) < 2 or not all(math.isfinite(loss) for loss in losses):
         return None
+    texts = [f"{loss:.6g}" for loss in losses]
+    if not summary.own_samples:
+        return {"points": "", "texts": texts}
     low, high = min(losses), max(losses)
     reach = (high - low) or 1.0
     points = [
         f"{300 * index / (len(losses) - 1):.1f},{78 - 76 * (loss - low) / reach:.1f}"
         for index, loss in enumerate(losses)
     ]
-    return {"points": " ".join(points), "texts": [f"{loss:.6g}" for loss in losses]}
+    return {"points": " ".join(points), "texts": texts}

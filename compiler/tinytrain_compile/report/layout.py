@@ -79,6 +79,20 @@ def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None
     return wrap(start + text, room, subsequent_indent=below, break_on_hyphens=False)  # names have hyphens
 
 
+def priced(ways: Sequence[tuple[str, str, str]], width: int = WIDTH) -> list[list[str]]:
+    """A table of ways out, the lines of each: options, price, remark. Options are for copying, so they are never cut:
+    long ones have a line of their own."""
+    room = max(width, MIN_WIDTH) // 2
+    wide = max((cell_len(options) for options, _, _ in ways if cell_len(options) <= room), default=0)
+    column = max((len(price) for _, price, _ in ways), default=0)
+    table: list[list[str]] = []
+    for options, price, note in ways:
+        alone = cell_len(options) > room
+        lines = wrapped(f"    {pad('' if alone else options, wide)}  -> {price:>{column}}  ", note, width)
+        table.append([f"    {options}", *lines] if alone else lines)
+    return table
+
+
 def block(rows: Iterable[Row]) -> list[str]:
     """All rows, the key of each in front of its first line. Nothing gives way to length."""
     return [

@@ -6,8 +6,8 @@ from typing import Any
 
 from tinytrain_compile.ir.ram import PartRam, RamUse
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report.layout import WIDTH, wrapped
-from tinytrain_compile.report.words import bytes_text, grouped, pad, printable, share
+from tinytrain_compile.report.layout import WIDTH, priced, wrapped
+from tinytrain_compile.report.words import bytes_text, grouped, printable, share
 
 
 def ram_pieces(summary: Summary) -> list[str]:
@@ -64,10 +64,6 @@ def ram_text(summary: Summary, width: int = WIDTH) -> list[str]:
     ]
     if not summary.suggestions:
         return lines
-    wide = max(len(way.options) for way in summary.suggestions)
-    prices = [bytes_text(way.arena_bytes) for way in summary.suggestions]
-    column = max(map(len, prices))
-    lines.append("  what would fit, with the RAM that it takes:")
-    for way, price in zip(summary.suggestions, prices, strict=True):
-        lines += wrapped(f"    {pad(printable(way.options), wide)}  -> {price:>{column}}  ", printable(way.note), width)
-    return lines
+    ways = [(printable(way.options), bytes_text(way.arena_bytes), printable(way.note)) for way in summary.suggestions]
+    table = [line for each in priced(ways, width) for line in each]
+    return [*lines, "  what would fit, with the RAM that it takes:", *table]

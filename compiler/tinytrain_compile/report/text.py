@@ -19,7 +19,7 @@ from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.further import data_pieces, float_pieces, remat_pieces, stream_pieces
-from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, row, sentence, wrapped
+from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, priced, row, sentence, wrapped
 from tinytrain_compile.report.low_rank import low_rank_pieces
 from tinytrain_compile.report.ram import ram_pieces
 from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
@@ -92,8 +92,7 @@ def does_not_fit_text(summary: Summary, width: int = WIDTH) -> list[str]:
     lines += [f"  peak at step {plan.peak_step} of {len(plan.order)}: {_peak(analysis)}"]
     lines += ["  live there, largest first:", *_largest(analysis, width)]
     lines += attempt_lines(summary.choice, limit, width)
-    lines += _suggested(summary, width)
-    return [shorten(line, max(width, MIN_WIDTH)) for line in lines]
+    return [*(shorten(line, max(width, MIN_WIDTH)) for line in lines), *_suggested(summary, width)]
 
 
 def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
@@ -163,8 +162,12 @@ def verify_pieces(summary: Summary) -> list[str]:
     pieces = [piece.strip() for piece in message.split("   ") if piece.strip()]
     pieces = pieces if word in pieces else [*pieces, word]
     losses = summary.verify.losses
-    if len(losses) > 1:
-        pieces.insert(pieces.index(word), f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps")
+    if len(losses) > 1 and summary.own_samples:
+        most = f", at most {max(losses):.3g}" if max(losses) > 2 * max(losses[0], losses[-1]) else ""
+        said = f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps{most}"
+        pieces.insert(pieces.index(word), said)
+    elif losses:
+        pieces.insert(pieces.index(word), f"{plural(len(losses), 'step')} on random samples")
     counted = summary.verify.saturations
     if counted is not None:
         before = f"{grouped(counted.before)} before"
@@ -332,16 +335,16 @@ def _suggested(summary: Summary, width: int) -> list[str]:
     there = board is None or needed <= board.memories[0].model_bytes
     if there and not any(way.sets_arena for way in ways):
         ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
-    options = [shorten(printable(way.options), max(width, MIN_WIDTH) // 2) for way in ways]
-    prices = [bytes_text(way.arena_bytes) for way in ways]
     if not ways:
         return ["  a larger board has room for it: --list-targets"]
-    wide, column = max(cell_len(text) for text in options), max(len(text) for text in prices)
-    fitting, rest = list[str](), list[str]()
-    for option, price, way in zip(options, prices, ways, strict=True):
-        lines = fitting if fits(way, summary.arena_limit_bytes) else rest
-        lines += wrapped(f"    {pad(option, wide)}  -> {price:>{column}}  ", printable(way.note), width)
-    return ["  what would fit:", *fitting, *(["  not enough alone:", *rest] if rest else [])]
+    fitting = [way for way in ways if fits(way, summary.arena_limit_bytes)]
+    rest = [way for way in ways if way not in fitting]
+    rows = [(printable(w.options), bytes_text(w.arena_bytes), printable(w.note)) for w in (*fitting, *rest)]
+    table = priced(rows, width)  # one table, so that both parts have its columns
+    first, last = (
+        [line for lines in part for line in lines] for part in (table[: len(fitting)], table[len(fitting) :])
+    )
+    return ["  what would fit:", *first, *(["  not enough alone:", *last] if rest else [])]
 
 
 def fits(way: Suggestion, limit_bytes: int | None) -> bool:
