@@ -136,9 +136,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary, smaller = _with_plans(summary, planner, candidate)
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
-        if options.data is not None:  # a dry run refuses what the run itself would
-            _samples(model, candidate.train.training_step, options)
-        return Result(_noted(summary, model, candidate, options))
+        return Result(_of_dry_run(summary, model, candidate, options))
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
@@ -201,6 +199,13 @@ def _on_data(
     agreement = compare(step, model, floats, options)
     summary = replace(summary, train=candidate.train, agreement=agreement)
     return candidate, _noted(summary, model, candidate, options)
+
+
+def _of_dry_run(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
+    """With notes on --data and --calib, which are refused if the run itself would refuse them."""
+    if options.data is not None:
+        _samples(model, candidate.train.training_step, options)
+    return _noted(summary, model, candidate, options)
 
 
 def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
