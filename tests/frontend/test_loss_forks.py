@@ -152,8 +152,7 @@ FORKS = {
         NUMBERS,
         f"{HIDDEN} mu = Gemm <transB = 1> (h, v1) lv = Gemm <transB = 1> (h, v2) y = Gemm <transB = 1> (mu, v4) "
         f"{SQUARES} one = Constant <value_float = 1.0> () ex = Exp (lv) mm = Mul (mu, mu) s1 = Add (one, lv) "
-        "s2 = Sub (s1, mm) "
-        "s3 = Sub (s2, ex) m = ReduceMean <keepdims = 0> (s3) loss = Sub (l, m)",
+        "s2 = Sub (s1, mm) s3 = Sub (s2, ex) m = ReduceMean <keepdims = 0> (s3) loss = Sub (l, m)",
         "y",
         {**DENSE, "v4": (4, 4)},
     ),
