@@ -9,7 +9,15 @@ from __future__ import annotations
 import math
 import re
 
-from tinytrain_compile.frontend.derived_numbers import has_few_numbers, is_broadcast, is_flat, is_scaled, repeats
+from tinytrain_compile.frontend.derived_numbers import (
+    FEW,
+    has_few_numbers,
+    is_broadcast,
+    is_flat,
+    is_grid,
+    is_scaled,
+    repeats,
+)
 from tinytrain_compile.frontend.exporter_remarks import Remark
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.ir.types import Array
@@ -114,14 +122,19 @@ def _is_computed(name: str, array: Array, chain: int | None, node: OnnxNode) -> 
 
 
 def _is_buffer(name: str, model: OnnxModel, links: Links) -> bool:
-    """Whether a tensor looks like a buffer: random Fourier features, a filter of numbers that somebody wrote down."""
-    array = model.constants[name]
-    if array.dtype.kind != "f" or array.ndim < 2 or made(name):
+    """Whether a tensor looks like a buffer: random Fourier features, coordinates, a filter that somebody wrote down."""
+    array, readers = model.constants[name], links.readers(name)
+    own = name.rpartition(".")[2] in ("weight", "bias")  # what PyTorch's layers call their parameters
+    if array.dtype.kind != "f" or own or made(name) or not readers:
         return False
-    readers = links.readers(name)
-    if not readers or any(node.op not in ("MatMul", "Conv") for node in readers):
-        return False
-    return has_few_numbers(array) or (len(readers) == 1 and _is_fourier(name, readers[0], model, links))
+    if has_few_numbers(array) or (array.ndim > 1 and array.size >= 2 * FEW and is_grid(array)):
+        return True
+    return (
+        array.ndim == 2
+        and len(readers) == 1
+        and readers[0].op == "MatMul"
+        and _is_fourier(name, readers[0], model, links)
+    )
 
 
 def _is_fourier(name: str, product: OnnxNode, model: OnnxModel, links: Links) -> bool:
