@@ -199,7 +199,7 @@ def shifted_digits(rng: Generator, new: bool) -> Data:
 def turned_digits(rng: Generator, new: bool) -> Data:
     """16 x 16 digits, turned, shrunk and noisy in the new domain."""
     x, y = _digits(rng)
-    return (domain_b if new else domain_a)(x[:, 0], int(rng.integers(1 << 30)))[:, None], y
+    return (domain_b if new else domain_a)(x, int(rng.integers(1 << 30))), y
 
 
 DEVELOPMENT = {
@@ -209,6 +209,6 @@ DEVELOPMENT = {
 }
 FRESH = {
     "pixels": RateTask(lambda: dense_net(64, 16, 10), pixels, {"batch": 4}),
-    "beats": RateTask(lambda: signal_net(1, 4, 6), beats, {"optimizer": "momentum"}),
+    "beats": RateTask(lambda: signal_net(1, 4, 6), beats),
     "turned": RateTask(lambda: image_net(16, 10), turned_digits),
 }

@@ -10,11 +10,14 @@
  *   TT_HAS_THUMB2     shifted operands: all but Cortex-M0, M0+ and M1
  *   TT_HAS_THUMB1     assembly for Armv6-M: not for -Os, where GCC has too few registers left
  *   TT_HAS_MVE        Helium on integers; TT_HAS_MVE_FLOAT: on float32
- *   TT_HAS_FPU        float32 to integers in one instruction, which rounds as all floats here do: to nearest (FPSCR)
+ *   TT_HAS_FPU        square roots, and float32 to integers, in one instruction each, which rounds as all floats here do: to
+ *                     nearest (FPSCR). It is assembly, which no flag turns into a call of a library; a compiler that does
+ *                     not know GCC's assembly computes the same bits in integers
  *   TT_PAGE_PORT      name of a header with a port's own page moves, for instance by DMA: see tt_page.h
  *
- * Without optimisation (-O0) assembly and intrinsics are off: constants in them would not be known to be constants. With
- * -Og that is so of Helium's too, but a file cannot tell -Og from -O1: set TT_HAS_MVE to 0 for such a build.
+ * Without optimisation (-O0) assembly and intrinsics are off, except those of TT_HAS_FPU: constants in them would not be
+ * known to be constants. With -Og that is so of Helium's too, but a file cannot tell -Og from -O1: set TT_HAS_MVE to 0 for
+ * such a build.
  */
 #ifndef TT_CONFIG_H
 #define TT_CONFIG_H
@@ -49,7 +52,7 @@
 #endif
 
 #ifndef TT_HAS_FPU
-#if defined(__ARM_FP) && (__ARM_FP & 4) && defined(__GNUC__) && !defined(__SOFTFP__) && defined(__OPTIMIZE__)
+#if defined(__arm__) && defined(__ARM_FP) && (__ARM_FP & 4) && defined(__GNUC__) && !defined(__SOFTFP__)
 #define TT_HAS_FPU 1
 #else
 #define TT_HAS_FPU 0

@@ -140,9 +140,15 @@ static inline float tt_log1pf(float x)
     return tt_logf(u) + (x - d) / u; /* what rounding 1 + x lost, to first order */
 }
 
-/* Square root, correctly rounded: one result bit per turn, integers only. sqrt(-0) = -0, sqrt(negative) = NaN. */
+/* Square root, correctly rounded: sqrt(-0) = -0, sqrt(negative) = NaN, and every NaN is 0x7fc00000. An FPU's instruction
+ * rounds correctly, too; without one, one result bit per turn, integers only. */
 static inline float tt_sqrtf(float x)
 {
+#if TT_HAS_FPU
+    float y;
+    __asm__("vsqrt.f32 %0, %1" : "=t"(y) : "t"(x));
+    return y == y ? y : tt_from_bits(0x7fc00000u);
+#else
     const uint32_t bits = tt_bits(x);
     if ((bits & 0x7fffffffu) == 0u || bits == 0x7f800000u) {
         return x;
@@ -181,6 +187,7 @@ static inline float tt_sqrtf(float x)
     }
     /* A root is never half way between two floats, so its lowest bit alone decides the rounding. */
     return tt_from_bits(((root + 1u) >> 1) + 0x3f000000u + ((uint32_t)(exponent / 2) << 23));
+#endif
 }
 
 /* Hyperbolic tangent. Error < 1.5 ulp. fit 2^-27 below 0.625; above, 1 - 2 / (exp(2x) + 1). */

@@ -10,10 +10,12 @@ import numpy as np
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.fused_update import FusedUpdateAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
-from tinytrain_compile.ops.update import SgdAttrs
+from tinytrain_compile.ops.normalise import NormalizeAttrs
+from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SgdAttrs
 
 SEED = 5
 FOUND_BITS = 2
@@ -99,8 +101,39 @@ def _float_depthwise(op: str, size: int, channels: int) -> Callable[[np.random.G
     return lambda rng: make(op, tuple(rng.standard_normal(shape) for shape in shapes), attrs)
 
 
+def _normalise(rng: np.random.Generator) -> Case:
+    return make("Normalize", (rng.standard_normal((256, 64)),), NormalizeAttrs((1,), 1e-5))
+
+
 def _sgd(rng: np.random.Generator) -> Case:
     return make("SgdUpdate", (rng.standard_normal(4096), rng.standard_normal(4096), np.asarray(0.1)), SgdAttrs())
+
+
+ADAPTIVE = {
+    "Adam": ("AdamUpdate", 2, AdamAttrs()),
+    "AdamW": ("AdamUpdate", 2, AdamAttrs(weight_decay=0.01, decoupled=True)),
+    "Adagrad": ("AdagradUpdate", 1, AdaptiveAttrs(1e-10)),
+    "RMSprop": ("RmsPropUpdate", 1, AdaptiveAttrs(1e-8)),
+    "RMSprop with momentum": ("RmsPropMomentumUpdate", 2, AdaptiveAttrs(1e-8, momentum=0.9)),
+    "centred RMSprop": ("RmsPropCenteredUpdate", 3, AdaptiveAttrs(1e-8, momentum=0.9)),
+}
+"""Optimizers with roots: update, tensors of its state, attributes."""
+WEIGHTS = (64, 128)
+"""Of a dense layer that one of them trains."""
+
+
+def adaptive_layer(name: str) -> Layer:
+    """The gradient of a dense layer for one sample, and the update by it, in one kernel."""
+    op, states, attrs = ADAPTIVE[name]
+
+    def made(rng: np.random.Generator) -> Case:
+        state = [np.abs(rng.standard_normal(WEIGHTS)) for _ in range(states)]
+        sample = rng.standard_normal((1, WEIGHTS[1])), rng.standard_normal((1, WEIGHTS[0]))
+        last = np.asarray(0.01), *([np.asarray([0.1, 0.001])] if op == "AdamUpdate" else [])
+        fused = FusedUpdateAttrs(GemmAttrs(), attrs)
+        return make(f"GemmGradWeight{op}", (rng.standard_normal(WEIGHTS), *state, *sample, *last), fused)
+
+    return Layer(f"float {name} update {WEIGHTS[0]}x{WEIGHTS[1]}", made)
 
 
 def _gemm(op: str, left: tuple[int, int], right: tuple[int, int]) -> Callable[[np.random.Generator], Case]:
@@ -140,6 +173,9 @@ LAYERS = (
     Layer("float depthwise 3x3 16x16x48", _float_depthwise("Conv", 16, 48)),
     Layer("float dX depthwise 3x3 16x16x48", _float_depthwise("ConvGradInput", 16, 48)),
     Layer("float SGD update 4096", _sgd),
+    adaptive_layer("Adam"),
+    adaptive_layer("RMSprop"),
+    Layer("float normalise 256x64", _normalise),
 )
 
 STREAMED = (

@@ -19,6 +19,7 @@ from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
 def test_parts_are_read_in_any_order() -> None:
     assert parse_runtime("schedule,replay", "--runtime") == RuntimeParts(("replay", "schedule"))
     assert parse_runtime(" replay=100 ,", "--runtime") == RuntimeParts(("replay",), 100)
+    assert parse_runtime("monitor=flash,replay=3", "--runtime") == RuntimeParts(("replay", "monitor"), 3, 0, False)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,9 @@ def test_parts_are_read_in_any_order() -> None:
         ("replay=0", "'0' is no number of samples"),
         ("replay=", "'' is no number of samples"),
         ("replay=2000000", "'2000000' is no number of samples"),
-        ("monitor=3", "monitor takes no number"),
+        ("monitor=3", r"monitor takes no number \(but monitor=flash\)"),
+        ("monitor=ram", "monitor takes no number"),
+        ("store=flash", "store takes no number"),
         ("replay=-1", "'-1' is no number of samples"),
     ],
 )

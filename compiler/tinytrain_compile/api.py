@@ -14,10 +14,10 @@ import click
 
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.driver.finetune import Effort
 from tinytrain_compile.driver.finetune import finetune as search
 from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
+from tinytrain_compile.driver.rate_search import Effort
 from tinytrain_compile.driver.reference_instance import SAID, ReferenceInstance
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output

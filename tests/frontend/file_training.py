@@ -59,7 +59,8 @@ class FileTraining:
         self._evaluator = ReferenceEvaluator(made)
 
     def loss(self, x: np.ndarray, label: int) -> float:
-        (logits,) = self._evaluator.run(None, {self._input: x.astype(np.float64), **self.weights})
+        feeds = {self._input: x.astype(np.float64), **self.weights}
+        (logits,) = self._evaluator.run(None, feeds)  # pyright: ignore[reportUnknownMemberType]
         row = np.asarray(logits, np.float64).reshape(-1)
         return float(np.log(np.exp(row - row.max()).sum()) + row.max() - row[label])
 

@@ -1,4 +1,4 @@
-"""Modules as PyTorch's exporters write them (scripts/export_folded.py) train as in PyTorch, or a note names the tensor."""
+"""Modules as PyTorch's exporters write them (scripts/export_folded.py) train as there, or a note names the tensor."""
 
 from __future__ import annotations
 
@@ -70,6 +70,16 @@ def test_flags_of_notes_train_as_in_pytorch() -> None:
 def test_what_the_user_decides_is_not_noted() -> None:
     _, found = outcome("exp_scale.dyn", frozen=("exp",))
     assert about_exporters(found) == []
+
+
+def test_names_are_enough_without_the_record(tmp_path: Path) -> None:
+    """Tools that simplify a file may drop its metadata."""
+    model = onnx.load(FOLDER / "exp_scale.dyn.onnx")
+    del model.graph.metadata_props[:]
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    (note,) = load_model(path, FrontendOptions()).graph.notes
+    assert "the exporter computed exp (8 from parameters)" in note and REMEDY in note
 
 
 def test_a_parameter_behind_a_rule_is_noted(tmp_path: Path) -> None:

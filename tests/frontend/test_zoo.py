@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from testing.places import ROOT
-from testing.zoo import Network, networks, trained
+from testing.zoo import Network, networks, networks3, trained
 from testing.zoo_verdicts import NOT_ASKED, OTHERWISE, judge, judged
 from tests.e2e.marks import needs_shared
 from tinytrain_compile.frontend import derived, importer, known_constants, trainable
@@ -29,6 +29,16 @@ def test_trains_as_in_its_framework(name: str) -> None:
     assert f"| {name} | {verdict} |" in TABLE, "python -m benchmarks.zoo --write docs/zoo.md"
     assert verdict in ("equal", "imports", "changed", "refused"), remark
     assert (verdict == "refused") or name not in NOT_ASKED
+
+
+FORKS = ("g_aux_deep", "g_autoenc_sparse", "g_multitask")
+
+
+@needs_shared
+@pytest.mark.parametrize("name", [f"{name}.{exporter}" for name in FORKS for exporter in ("ts", "dyn")])
+def test_a_loss_that_reads_several_tensors_trains_as_in_its_framework(name: str) -> None:
+    verdict, remark = judged(next(networks3(name)))
+    assert verdict == "equal", remark
 
 
 def options(**more: Any) -> Plant:

@@ -9,9 +9,10 @@ import pytest
 from testing.ops.cases import cases_of
 from tinytrain_compile.ir import Value
 from tinytrain_compile.ops import OPS, infer
-from tinytrain_compile.ops.base import ErrorState, OpDef, input_names, output_names, register
+from tinytrain_compile.ops.base import OpDef, input_names, output_names, register
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.names import named, operand, position, result
+from tinytrain_compile.ops.owned import ErrorState
 
 CASED = sorted(name for name, op in OPS.items() if not (op.page or name in ("ConcatView", "SliceView")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,21 +41,25 @@ CALL = """    for (size_t i = 0; i < @COUNT@; i++) {
     (void)port_write(output, y, sizeof y);"""
 
 
+def board_results(name: str, functions: Sequence[str], x: np.ndarray, folder: Path) -> np.ndarray:
+    """What these helpers give for x on a core in QEMU, a row each; skips without QEMU."""
+    tools = find_tools()
+    if tools.missing_for_qemu():
+        pytest.skip(tools.missing_for_qemu())
+    calls = "\n".join(CALL.replace("@NAME@", function) for function in functions)
+    text = MAIN.replace("@CALLS@", calls).replace("@SIZE@", str(2 * GUARD_BYTES)).replace("@COUNT@", str(x.size))
+    files = {"main.c": text, **{name: read_text("runtime_c", name) for name in ("tt_config.h", "tt_runtime.h")}}
+    bundle = SourceBundle(files, Interface("none", 1, 1, "float", 1, 0, 0, 8, False, ()))
+    compiled = compile_project(bundle, load_target(name), "qemu", tools, folder, check_sources=("verify/startup.c",))
+    built = link_project(compiled, load_target(name), tools)
+    output = run_image(built, load_target(name), tools, x.tobytes(), timeout_s=120)
+    return np.frombuffer(output, np.float32).reshape(len(functions), x.size)
+
+
 @pytest.mark.qemu
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["cortex-m7", "cortex-m0plus", "cortex-m55"])
 def test_boards_equal_numpy_twins(name: str, tmp_path: Path) -> None:
-    tools = find_tools()
-    if tools.missing_for_qemu():
-        pytest.skip(tools.missing_for_qemu())
     x = bit_patterns(COUNT // 2, seed=41)
-    calls = "\n".join(CALL.replace("@NAME@", function) for function in FUNCTIONS)
-    text = MAIN.replace("@CALLS@", calls).replace("@SIZE@", str(2 * GUARD_BYTES)).replace("@COUNT@", str(x.size))
-    files = {"main.c": text, **{name: read_text("runtime_c", name) for name in ("tt_config.h", "tt_runtime.h")}}
-    bundle = SourceBundle(files, Interface("none", 1, 1, "float", 1, 0, 0, 8, False, ()))
-    compiled = compile_project(bundle, load_target(name), "qemu", tools, tmp_path, check_sources=("verify/startup.c",))
-    built = link_project(compiled, load_target(name), tools)
-    output = run_image(built, load_target(name), tools, x.tobytes(), timeout_s=120)
-    results = np.frombuffer(output, np.float32).reshape(len(FUNCTIONS), x.size)
-    for function, got in zip(FUNCTIONS, results, strict=True):
+    for function, got in zip(FUNCTIONS, board_results(name, FUNCTIONS, x, tmp_path), strict=True):
         assert_same_bits(got, getattr(scalar_math, function)(x), x)

@@ -130,7 +130,8 @@ def _own_options() -> list[click.Parameter]:
 def finetune(**flags: Any) -> None:
     """Parse, try, write, print."""
     from tinytrain_compile.cli.terminal import Terminal
-    from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
+    from tinytrain_compile.driver.finetune import finetune, write_finding
+    from tinytrain_compile.driver.rate_search import Effort
 
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
     batches, clips = _batches(flags.pop("batches")), _clips(flags.pop("clips"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Finding, Score
@@ -24,9 +25,8 @@ def check_learned(finding: Finding, where: str) -> None:
 
 def _ends(finding: Finding) -> tuple[str, str]:
     """Scores before and after, of the samples that say so."""
-    curve = finding.chosen.curve if finding.chosen.best.worth <= finding.chosen.curve[0].worth else None
-    first, last = (curve or finding.learned[0].curve)[0], (curve or finding.learned[0].curve)[-1]
-    return score_text(first), score_text(last)
+    curve = finding.learned[0].curve if _held_back_are_known(finding) else finding.chosen.curve
+    return score_text(curve[0]), score_text(curve[-1])
 
 
 def _cause(finding: Finding) -> tuple[str, str]:
@@ -40,12 +40,17 @@ def _cause(finding: Finding) -> tuple[str, str]:
     if all(one.failed == one.seeds for one in tried):
         cause = f"all rates from {min(one.rate for one in tried):.2g} ended in NaN or infinity"
         return cause, "scale x as in training, or give a smaller --lr to begin with"
-    if finding.chosen.best.worth > first.worth:
+    if _held_back_are_known(finding):
         return "x_test is unlike x, whose held-back samples were learned", "draw both from the same samples"
     own = [one.rate for one in finding.rounds[0]]
     if max(finding.rounds[0], key=lambda one: one.best.worth).rate in (min(own), max(own)):
         return f"the best of the rates {min(own):.2g} to {max(own):.2g} is at an end", "give another --lr to begin with"
     return "y does not belong to x, or the trained layers cannot learn it", "check the labels, or try --update all"
+
+
+def _held_back_are_known(finding: Finding) -> bool:
+    """Whether held-back samples were learned, so that it is the test samples that were not."""
+    return replace(finding, learned=(replace(finding.learned[0], curve=finding.chosen.curve),)).worth_it
 
 
 def _knows(score: Score) -> bool:

@@ -137,9 +137,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     summary, smaller = _with_plans(summary, planner, candidate)
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
-        if options.data is not None:  # a dry run refuses what the run itself would
-            _samples(model, candidate.train.training_step, options)
-        return Result(_noted(summary, model, candidate, options))
+        return _planned_only(summary, model, candidate, options)
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
@@ -162,6 +160,13 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model, candidate.of_one)
+
+
+def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Result:
+    """What a dry run ends in: it refuses the samples that the run itself would refuse."""
+    if options.data is not None:
+        _samples(model, candidate.train.training_step, options)
+    return Result(_noted(summary, model, candidate, options))
 
 
 def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:

@@ -182,7 +182,7 @@ class RateSearch:
         place = self._best(second)
         shorter = second[place]
         last, sure = self._last_round(place)
-        best = self._likely_best(sure)
+        best = likely_best(sure, self._judges)
         chosen, end = sure[best], _end_of(best, last)
         rate = top_of(_around(list(sure.values()), chosen), chosen)
         judges = self._judges * min(shorter.seeds, chosen.seeds)
@@ -197,7 +197,7 @@ class RateSearch:
         each = [(variant, rate * step) for variant, rate in enumerate(rates) for step in FIRST_RATES]
         found = dict(zip(each, self._trainings.tried(each, 1, self._effort.first), strict=True))
         for _ in range(MORE_RATES):
-            more = _beyond(found, STEP)
+            more = _beyond(found, STEP, self._judges)
             if more is None:
                 break
             (found[more],) = self._trainings.tried([more], 1, self._effort.first)
@@ -209,17 +209,20 @@ class RateSearch:
         effort, around = self._effort, [(place[0], place[1] * step) for step in NEXT_TO]
         seen = self._going_on(around, NEXT_STEP, min(LAST_SEEDS, effort.seeds), effort.epochs)
         each = list(seen)
-        best = max(range(len(each)), key=lambda one: seen[each[one]].best.worth)
+        best = each.index(likely_best(seen, self._judges))
         first = min(max(best - 1, 0), len(each) - 3)
         last = self._going_on(each[first : first + 3], NEXT_STEP, effort.seeds, effort.epochs, seen)
         return dict(sorted({**seen, **last}.items())), last
 
-    def _survivors(self, first: dict[Place, Tried]) -> list[Place]:
+    def _survivors(self, first: Mapping[Place, Tried]) -> list[Place]:
         """The best of the first round; one without clipping is among them, to compare clipping with."""
-        ranked = sorted(first, key=lambda one: first[one].best.worth, reverse=True)
-        best, plain = ranked[:SURVIVORS], [one for one in ranked if not first[one].clip]
-        if plain and plain[0] not in best:
-            best[-1] = plain[0]
+        left, best = dict(first), list[Place]()
+        while left and len(best) < SURVIVORS:
+            best.append(likely_best(left, self._judges))
+            del left[best[-1]]
+        plain = {place: one for place, one in left.items() if not one.clip}
+        if plain and all(first[place].clip for place in best):
+            best[-1] = likely_best(plain, self._judges)
         return sorted(best)
 
     def _going_on(
@@ -229,7 +232,7 @@ class RateSearch:
 
         seen: what was trained as long before, on some of the seeds."""
         found = dict(zip(each, self._trainings.tried(each, seeds, epochs), strict=True))
-        while (more := _beyond(found, step, seen)) is not None:
+        while (more := _beyond(found, step, self._judges, seen)) is not None:
             cost = epochs * (seeds - (seen[more].seeds if more in seen else 0))
             if cost > self._left:
                 break
@@ -242,25 +245,34 @@ class RateSearch:
         """Samples that judge a run."""
         return int(CHECK_SHARE * len(self._trainings.builds[0].own.x))
 
-    def _likely_best(self, tried: Mapping[Place, Tried]) -> Place:
-        """The smallest loss among those that are as accurate as the best, but for chance."""
-        best = max(tried, key=lambda one: tried[one].best.worth)
-        judges = self._judges * tried[best].seeds
-        alike = [one for one in tried if not tried[best].best.better_than(tried[one].best, judges)]
-        return min([best, *alike], key=lambda one: tried[one].best.loss)
-
     def _best(self, tried: dict[Place, Tried]) -> Place:
         """The best; without clipping, unless that is better by more than chance may make it."""
-        order = sorted(tried, key=lambda one: tried[one].best.worth, reverse=True)
-        best, plain = order[0], next((one for one in order if not tried[one].clip), order[0])
+        best, plain = likely_best(tried, self._judges), {place: one for place, one in tried.items() if not one.clip}
+        if not tried[best].clip or not plain:
+            return best
+        other = likely_best(plain, self._judges)
         judges = self._judges * tried[best].seeds
-        return best if tried[best].best.better_than(tried[plain].best, judges) else plain
+        return best if tried[best].best.better_than(tried[other].best, judges) else other
 
 
-def _beyond(found: Mapping[Place, Tried], step: float, seen: Mapping[Place, Tried] = NOTHING) -> Place | None:
+def likely_best(tried: Mapping[Place, Tried], judges: int) -> Place:
+    """The smallest loss among those that are as accurate as the best one, but for chance.
+
+    judges: samples that judge each seed. An accuracy on a hundred samples has a standard error of up to 5 %; losses of
+    neighbouring rates differ more clearly.
+    """
+    best = max(tried, key=lambda place: tried[place].best.worth)
+    count = judges * tried[best].seeds
+    alike = [place for place in tried if not tried[best].best.better_than(tried[place].best, count)]
+    return min([best, *alike], key=lambda place: tried[place].best.loss)
+
+
+def _beyond(
+    found: Mapping[Place, Tried], step: float, judges: int, seen: Mapping[Place, Tried] = NOTHING
+) -> Place | None:
     """The next rate beyond the best of all, if that is an end of its variant; larger ones first. It is one of those
     that were seen, if there is one."""
-    variant, best = max(found, key=lambda one: found[one].best.worth)
+    variant, best = likely_best(found, judges)
     own = [rate for other, rate in found if other == variant]
     if best not in (max(own), min(own)):
         return None
@@ -283,11 +295,13 @@ def _end_of(best: Place, last: dict[Place, Tried]) -> int:
 
 
 def top_of(tried: Sequence[Tried], chosen: Tried) -> float:
-    """The rate at the top of the parabola through three accuracies (losses, where there are none), over logarithms of
-    rates that are equally far apart: less noisy than the best of three. Never outside them, nor further than half a
-    step from the chosen one, which is the answer if there is no top.
+    """The rate at the top of the parabola through three accuracies (losses, if there are none or if these have chosen),
+    over logarithms of rates that are equally far apart: less noisy than the best of three. Never outside them, nor
+    further than half a step from the chosen one, which is the answer if there is no top.
     """
-    below, middle, above = (-one.best.loss if one.best.accuracy is None else one.best.accuracy for one in tried)
+    by_loss = max(tried, key=lambda one: one.best.worth) is not chosen  # then accuracies are alike
+    figures = [-one.best.loss if by_loss or one.best.accuracy is None else one.best.accuracy for one in tried]
+    below, middle, above = figures
     best = tried.index(chosen)
     bend = below - 2 * middle + above
     if not np.isfinite(bend) or bend >= 0:

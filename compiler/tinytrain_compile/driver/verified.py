@@ -17,6 +17,8 @@ from tinytrain_compile.quantize import count_saturations
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify import LoadedReference, ReferenceRun
 
+_SWITCHED_OFF = VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
+
 
 def verified(
     summary: Summary,
@@ -36,9 +38,7 @@ def verified(
     from tinytrain_compile.verify import verify
 
     if options.verify == "none":
-        return replace(
-            summary, verify=VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
-        )
+        return replace(summary, verify=_SWITCHED_OFF)
     progress("running the numpy reference", 0.62)
     train = summary.train
     whole = _whole(train, samples, options) if loaded is None else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
-from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
+from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.names import operand
 
 HEAD_BYTES, CRC_BYTES = 16, 4
@@ -66,25 +66,11 @@ def contents(train: TrainGraph) -> dict[str, str]:
 
 
 def _told(node: Node) -> dict[str, str]:
-    """What an operator says of the state that it reads."""
-    if node.op == "AdamUpdate":
-        return {operand(node, "v").name: "NOT_NEGATIVE"}
-    if node.op == "AdamTick":
-        return {operand(node, "power").name: "POWERS"}
-    if node.op in ("AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate"):
-        return {operand(node, "s").name: "NOT_NEGATIVE"}
-    if node.op in ("SquareTotal", "QSquareTotal"):  # of a gradient that is no number, squares are none either
-        return {operand(node, "total").name: "ANY"}
-    if node.op == "ExponentUpdate":
-        return {operand(node, "state").name: "EXPONENT"}
-    if node.op in RESCALES:
-        return {table.name: "SHIFTS" for table in rescaled_tables(node)} | _fraction(node)
-    return _fraction(node)
-
-
-def _fraction(node: Node) -> dict[str, str]:
-    """Fractions of weights take all of an int8."""
-    return {value.name: "ANY" for value in fractions((node,))}
+    """What an operator says of the state that it overwrites; parameters hold what their type does."""
+    owned = op_def(node.op).owned
+    if owned is None:
+        return {}
+    return {operand(node, name).name: kind for name, kind in owned.holds.items() if kind not in ("PARAMETER", "SUM")}
 
 
 def _holds(kind: str, data: Array) -> bool:

@@ -182,10 +182,8 @@ class _Fork:
         weighty = {node.name for node in carriers}
 
         def depth(name: str) -> tuple[int, int]:
-            nodes = self._before((name,))
-            return sum(node.name in weighty for node in nodes), sum(
-                bool(node.inputs) and node.op not in VIEWS for node in nodes
-            )
+            nodes = [node for node in self._before((name,)) if node.inputs and node.op not in VIEWS]
+            return sum(node.name in weighty for node in nodes), len(nodes)
 
         judged = [name for name in ends if (maker := self._links.maker(name)) and maker.name in self._judged]
         return max(judged or ends, key=depth, default="")

@@ -9,12 +9,22 @@ from __future__ import annotations
 import math
 import re
 
-from tinytrain_compile.frontend.derived_numbers import has_few_numbers, is_broadcast, is_flat, is_scaled, repeats
+from tinytrain_compile.frontend.derived_numbers import (
+    FEW,
+    has_few_numbers,
+    is_broadcast,
+    is_flat,
+    is_grid,
+    is_scaled,
+    repeats,
+)
 from tinytrain_compile.frontend.exporter_remarks import Remark
 from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.ir.types import Array
 
 _NAME = re.compile(r"(?:onnx::\w+?_)?(\d+)")
+_RESULT = re.compile(r"(mul|add|sub|div|exp|neg|abs|pow|sqrt|sigmoid|softplus|tanh|softmax|clamp)(_\d+)?")
+"""Names that the newer exporter gives to results; its record may have been lost on the way of a file."""
 _MOVED = 5
 """A chain that is longer may be of shapes, which the exporter evaluates as well; a Slice has four and its own."""
 _MATRICES = 6
@@ -34,7 +44,13 @@ def numbered_remarks(model: OnnxModel, links: Links) -> dict[str, Remark]:
     chains = _chains(model, names)
     found = {name: _remark(name, model.constants[name], chains[name], links) for name in names}
     buffers = {name: Remark("may be a buffer") for name in model.constants if _is_buffer(name, model, links)}
-    return buffers | {name: remark for name, remark in found.items() if remark is not None}
+    results = {name: Remark("made of parameters") for name, array in model.constants.items() if _is_result(name, array)}
+    return buffers | results | {name: remark for name, remark in found.items() if remark is not None}
+
+
+def _is_result(name: str, array: Array) -> bool:
+    """Whether a table has the name of a computation."""
+    return array.dtype.kind == "f" and array.size > 1 and not is_flat(array) and _RESULT.fullmatch(name) is not None
 
 
 def _chains(model: OnnxModel, names: list[str]) -> dict[str, int | None]:
@@ -106,14 +122,19 @@ def _is_computed(name: str, array: Array, chain: int | None, node: OnnxNode) -> 
 
 
 def _is_buffer(name: str, model: OnnxModel, links: Links) -> bool:
-    """Whether a tensor looks like a buffer: random Fourier features, a filter of numbers that somebody wrote down."""
-    array = model.constants[name]
-    if array.dtype.kind != "f" or array.ndim < 2 or made(name):
+    """Whether a tensor looks like a buffer: random Fourier features, coordinates, a filter that somebody wrote down."""
+    array, readers = model.constants[name], links.readers(name)
+    own = name.rpartition(".")[2] in ("weight", "bias")  # what PyTorch's layers call their parameters
+    if array.dtype.kind != "f" or own or made(name) or not readers:
         return False
-    readers = links.readers(name)
-    if not readers or any(node.op not in ("MatMul", "Conv") for node in readers):
-        return False
-    return has_few_numbers(array) or (len(readers) == 1 and _is_fourier(name, readers[0], model, links))
+    if has_few_numbers(array) or (array.ndim > 1 and array.size >= 2 * FEW and is_grid(array)):
+        return True
+    return (
+        array.ndim == 2
+        and len(readers) == 1
+        and readers[0].op == "MatMul"
+        and _is_fourier(name, readers[0], model, links)
+    )
 
 
 def _is_fourier(name: str, product: OnnxNode, model: OnnxModel, links: Links) -> bool:

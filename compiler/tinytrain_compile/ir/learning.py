@@ -47,6 +47,11 @@ class Score:
         right = (self.accuracy * samples + 1) / (samples + 2)  # never sure of none or all, by a handful
         return self.accuracy - other.accuracy > (right * (1 - right) / max(samples, 1)) ** 0.5
 
+    def learned_since(self, before: Score, samples: int) -> bool:
+        """Whether more is known than before: more is right, or for all that so many samples can tell as much is right,
+        at a smaller loss."""
+        return self.worth > before.worth or (self.loss < before.loss and not before.better_than(self, samples))
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -199,8 +204,9 @@ class Finding:
     @property
     def worth_it(self) -> bool:
         """Whether samples are known better after training than before it: those held back, and the test samples."""
-        learned = self.learned[0].curve
-        return self.chosen.best.worth > self.chosen.curve[0].worth and learned[-1].worth > learned[0].worth
+        learned, seeds = self.learned[0].curve, self.chosen.seeds
+        held = self.chosen.best.learned_since(self.chosen.curve[0], seeds * self.samples // 4)
+        return held and learned[-1].learned_since(learned[0], seeds * self.tests)
 
     def device(self, updates: int) -> tuple[float, float] | None:
         """Seconds and joules of so many updates by the target's figures."""

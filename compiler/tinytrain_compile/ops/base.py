@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.fixed_point import INT32_MAX
+from tinytrain_compile.ops.owned import ErrorState, Owned, check_owned
 from tinytrain_compile.ops.row_form import RowForm
 
 T = TypeVar("T")
@@ -86,21 +87,6 @@ class Overlap:
     def allows(self, above: int) -> bool:
         """Whether the input may begin so many bytes above the output and share memory with it."""
         return above >= self.distance and above % self.step == 0
-
-
-@dataclass(frozen=True)
-class ErrorState:
-    """What is kept of an int8 error beside its numbers (docs/int8.md): names of operands of the op that makes it.
-
-    peak: gathers the error's largest magnitude, which the op overwrites. exponent: what the error is stored with.
-    read: exponents of the errors that the op reads. float_peak: the peak is the bits of a float32 magnitude, not a
-    count of units of 2**exponent.
-    """
-
-    read: tuple[str, ...] = ()
-    float_peak: bool = False
-    peak: str = "peak"
-    exponent: str = "p_out"
 
 
 Trait = Literal["elementwise", "moves_data", "matrix"]
@@ -192,6 +178,7 @@ class OpDef:
     rows: how a few rows of result 0, a map of one image, are computed at a time, or of what an update sums; None: a
         node is not (see row_form).
     traits: see Trait.
+    owned: of an op whose results overwrite operands: what these hold (the peak of an `error` aside).
     """
 
     name: str
@@ -219,6 +206,7 @@ class OpDef:
     rows: Callable[[Node], RowForm | None] = _no_rows
     traits: frozenset[Trait] = frozenset()
     overwrites: Callable[[Node], tuple[tuple[int, int], ...]] = _nothing
+    owned: Owned | None = None
 
     @cached_property
     def alias(self) -> tuple[tuple[int, int], ...]:
@@ -239,6 +227,7 @@ def register(definition: OpDef) -> OpDef:
     if definition.name in OPS:
         raise ValueError(f"op {definition.name} is registered twice")
     _check_names(definition)
+    check_owned(definition.name, {*definition.outputs} & {*definition.inputs}, definition.error, definition.owned)
     OPS[definition.name] = definition
     return definition
 
@@ -265,6 +254,12 @@ def op_def(name: str) -> OpDef:
 def has_trait(op: str, trait: Trait) -> bool:
     """Whether an op is declared to be that."""
     return trait in OPS[op].traits
+
+
+def steps_floats(op: str) -> bool:
+    """Whether an op steps a parameter that is not an integer (OpDef.owned)."""
+    owned = OPS[op].owned
+    return owned is not None and owned.is_float_step
 
 
 def ops_with(trait: Trait) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.exact import sequential_sum
+from tinytrain_compile.ops.owned import Owned
 
 
 @dataclass(frozen=True)
@@ -95,5 +96,6 @@ register(
         BACKWARD,
         inputs=("scores", "more"),
         outputs=("scores",),
+        owned=Owned({"scores": "FINITE"}, "float"),
     )
 )

@@ -13,6 +13,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.names import named
+from tinytrain_compile.ops.owned import Owned
 
 CLIPPING = NonDifferentiable("clipping is not part of the differentiated function")
 LARGEST = float(np.finfo(np.float32).max)
@@ -94,6 +95,7 @@ register(
         SquareTotalAttrs,
         inputs=("total", "rows"),
         outputs=("total",),
+        owned=Owned({"total": "ANY"}, "sum"),  # of a gradient that is no number, squares are none either
     )
 )
 

@@ -10,6 +10,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops._common import BACKWARD, expect_float, like, only
 from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, OpDef, register
 from tinytrain_compile.ops.names import operands
+from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.scalar_math import random_bits
 from tinytrain_compile.ops.smooth import scaled_by
 
@@ -127,5 +128,6 @@ register(
         CountAttrs,
         inputs=("count",),
         outputs=("count",),
+        owned=Owned({"count": "ANY"}, "float"),
     )
 )

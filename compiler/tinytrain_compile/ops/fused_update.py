@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import clip, conv, linear, subspace, update
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, ReferenceRule, register
+from tinytrain_compile.ops.base import OPS, NonDifferentiable, OpDef, ReferenceRule, register
 from tinytrain_compile.ops.int8 import rounded
 
 T = TypeVar("T")
@@ -20,16 +20,7 @@ T = TypeVar("T")
 GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT)
 """What makes a weight gradient element by element, each a sum of its own."""
 
-UPDATES = (
-    update.ACCUMULATE,
-    update.SGD_UPDATE,
-    update.MOMENTUM_UPDATE,
-    update.ADAM_UPDATE,
-    update.ADAGRAD_UPDATE,
-    update.RMS_PROP_UPDATE,
-    update.RMS_PROP_MOMENTUM_UPDATE,
-    update.RMS_PROP_CENTERED_UPDATE,
-)
+UPDATES = (update.ACCUMULATE, *(op for op in OPS.values() if op.owned is not None and op.owned.is_float_step))
 """What takes a gradient `g` element by element; its first operand has the same shape."""
 
 LOW_RANK_UPDATES = (update.ACCUMULATE, update.SGD_UPDATE, update.MOMENTUM_UPDATE, update.ADAM_UPDATE)
@@ -159,6 +150,7 @@ def _fuse(pair: Pair) -> None:
             exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
             inputs=(*last.inputs[: pair.place], *first.inputs, *pair.rows, *last.inputs[pair.place + 1 :]),
             outputs=(*last.outputs, *pair.rows),
+            owned=last.owned and last.owned.with_sums(pair.rows),
             present=None if present is None else lambda attrs: present(attrs.update),
         )
     )

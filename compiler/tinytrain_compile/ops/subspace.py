@@ -16,6 +16,7 @@ from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_sh
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.exact import F32, product, sequential_sum
 from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.owned import Owned
 
 VANISHED = 1e-8
 """A row whose squares add up to no more than this share of what they were lies in the span of the rows before it."""
@@ -210,6 +211,7 @@ register(
         _STATE,
         inputs=("u", "new"),
         outputs=("u",),
+        owned=Owned({"u": "FINITE"}, "float"),
     )
 )
 

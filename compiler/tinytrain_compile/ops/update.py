@@ -9,6 +9,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.names import Named, named
+from tinytrain_compile.ops.owned import Owned
 
 _UPDATE = NonDifferentiable("updates are not part of the differentiated function")
 
@@ -119,6 +120,7 @@ SGD_UPDATE = register(
         SgdAttrs,
         inputs=("w", "g", "rate", "scale?"),
         outputs=("w",),
+        owned=Owned({"w": "PARAMETER"}, "sgd"),
         present=_present,
         traits=ELEMENTWISE,
     )
@@ -151,6 +153,7 @@ MOMENTUM_UPDATE = register(
         SgdAttrs,
         inputs=("w", "v", "g", "rate", "gain?", "scale?"),
         outputs=("w", "v"),
+        owned=Owned({"w": "PARAMETER", "v": "FINITE"}, "sgd"),
         present=_present_damped,
         traits=ELEMENTWISE,
     )
@@ -195,6 +198,7 @@ ADAM_UPDATE = register(
         AdamAttrs,
         inputs=("w", "m", "v", "g", "rate", "power", "scale?"),
         outputs=("w", "m", "v"),
+        owned=Owned({"w": "PARAMETER", "m": "FINITE", "v": "NOT_NEGATIVE"}, "refused"),
         present=_present,
     )
 )
@@ -208,6 +212,7 @@ register(
         AdamAttrs,
         inputs=("power",),
         outputs=("power",),
+        owned=Owned({"power": "POWERS"}, "float"),
     )
 )
 
@@ -266,6 +271,7 @@ ADAGRAD_UPDATE = register(
         AdaptiveAttrs,
         inputs=("w", "s", "g", "rate", "scale?"),
         outputs=("w", "s"),
+        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE"}, "refused"),
         present=_present,
     )
 )
@@ -280,6 +286,7 @@ RMS_PROP_UPDATE = register(
         AdaptiveAttrs,
         inputs=("w", "s", "g", "rate", "scale?"),
         outputs=("w", "s"),
+        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE"}, "refused"),
         present=_present,
     )
 )
@@ -294,6 +301,7 @@ RMS_PROP_MOMENTUM_UPDATE = register(
         AdaptiveAttrs,
         inputs=("w", "s", "v", "g", "rate", "scale?"),
         outputs=("w", "s", "v"),
+        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE", "v": "FINITE"}, "refused"),
         present=_present,
     )
 )
@@ -308,6 +316,7 @@ RMS_PROP_CENTERED_UPDATE = register(
         AdaptiveAttrs,
         inputs=("w", "s", "a", "v", "g", "rate", "scale?"),
         outputs=("w", "s", "a", "v"),
+        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE", "a": "FINITE", "v": "FINITE"}, "refused"),
         present=_present,
     )
 )
@@ -321,6 +330,7 @@ register(
         SetAttrs,
         inputs=("x",),
         outputs=("x",),
+        owned=Owned({"x": "FINITE"}, "float"),
     )
 )
 
@@ -350,6 +360,7 @@ ACCUMULATE = register(
         _UPDATE,
         inputs=("acc", "g"),
         outputs=("acc",),
+        owned=Owned({"acc": "SUM"}, "sum"),
         traits=ELEMENTWISE,
     )
 )
@@ -362,6 +373,7 @@ register(
         _UPDATE,
         inputs=("acc",),
         outputs=("acc",),
+        owned=Owned({"acc": "SUM"}, "sum"),
         traits=ELEMENTWISE,
     )
 )

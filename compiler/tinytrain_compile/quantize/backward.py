@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
-from tinytrain_compile.ops.base import ops_with
+from tinytrain_compile.ops.base import ops_with, steps_floats
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
@@ -29,9 +29,6 @@ ADD_PROBE = -12
 POOL_PROBE = -12
 """The same for the sum of the errors of windows that overlap."""
 GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
-ADAPTIVE_UPDATES = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
-FLOAT_UPDATES = ("SgdUpdate", "MomentumUpdate", *ADAPTIVE_UPDATES)
-BIAS_READERS = (*FLOAT_UPDATES, "Accumulate", "RowSquares")
 
 
 class Backward:
@@ -329,7 +326,12 @@ class Backward:
     def _only_updates(self, gradient: Value) -> bool:
         """Whether a gradient goes to an update, or is first added to others of the same parameter."""
         readers = self._r.readers.get(gradient.name, [])
-        return all(r.op in BIAS_READERS or (r.op == "Add" and self._only_updates(r.outputs[0])) for r in readers)
+        return all(_reads_gradients(r) or (r.op == "Add" and self._only_updates(r.outputs[0])) for r in readers)
+
+
+def _reads_gradients(node: Node) -> bool:
+    """Whether it takes the gradient of a parameter: to step it, to sum it up, or for the gradient's squares."""
+    return steps_floats(node.op) or node.op in ("Accumulate", "RowSquares")
 
 
 def _passed(node: Node) -> Value:

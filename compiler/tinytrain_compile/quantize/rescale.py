@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Phase, Value
-from tinytrain_compile.ops.base import Split
-from tinytrain_compile.ops.int8.clip import SQUARED
+from tinytrain_compile.ir.types import Array, Node, Phase, Value
+from tinytrain_compile.ops.base import Split, op_def
 from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
 from tinytrain_compile.quantize.forms import ShiftTables
@@ -21,14 +20,9 @@ from tinytrain_compile.quantize.state import Rewriter
 LAYERS = ("Conv", "Gemm")
 CUTS = ("Reshape", "Slice", "Concat")
 """How channels of an error are cut out and joined: other data movement would take them out of their order."""
-READERS = (
-    *("QConvGradInput", "QConvUpdate", "QConvUpdateFine", "QConvSum", "QConvMomentum", "QConvMomentumFine"),
-    *("QBiasUpdate", "QBiasSum", "QBiasGradient"),
-    "QModeProduct",
-    *SQUARED,
-)
-"""What may read an error in a unit that changes: a layer's own backward nodes, also on the way into the subspaces of a
-low-rank copy, where it counts in steps of the error."""
+READERS = ("QConvGradInput", "QBiasGradient", "QModeProduct")
+"""What may read an error in a unit that changes, beside integer steps and sums: a layer's own backward nodes, also on
+the way into the subspaces of a low-rank copy, where it counts in steps of the error."""
 IN_STEPS = QuantAttrs(1.0, 0)
 """Of a Dequantize that leaves an error in its own steps."""
 ROOM = 126
@@ -104,6 +98,12 @@ def _check_readers(rewriter: Rewriter, shift: Value) -> None:
     errors = {node.outputs[0].name for node in rewriter.builder.nodes if shift in node.inputs}
     for node in rewriter.builder.nodes:
         if any(value.name in errors for value in node.inputs):
-            own = node.op in READERS or node.attrs == IN_STEPS
+            own = node.op in READERS or _takes_gradients(node) or node.attrs == IN_STEPS
             assert node.op in CUTS or own, f"{node.name} reads an error of {shift.name}"
             errors |= {value.name for value in node.outputs if node.op in CUTS}
+
+
+def _takes_gradients(node: Node) -> bool:
+    """Whether it steps a parameter, or adds to a sum, by an int8 error `g`."""
+    definition = op_def(node.op)
+    return definition.owned is not None and definition.owned.int8 == "integer" and "g" in definition.inputs

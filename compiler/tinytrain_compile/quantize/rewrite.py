@@ -7,11 +7,11 @@ from dataclasses import replace
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import infer, op_def
+from tinytrain_compile.ops.base import infer, op_def, steps_floats
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.linear import PARTS
 from tinytrain_compile.ops.names import operands
-from tinytrain_compile.quantize.backward import FLOAT_UPDATES, Backward
+from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.loss import IntegerLoss
@@ -22,7 +22,7 @@ from tinytrain_compile.quantize.targets import TargetLoss
 from tinytrain_compile.quantize.update import QuantOptions, Updates
 
 LAYERS = ("Conv", "Gemm")
-_READERS = (*LAYERS, "ConvGradInput", "GemmGradInput", *FLOAT_UPDATES)
+_READERS = (*LAYERS, "ConvGradInput", "GemmGradInput")
 
 
 def _parameters(node: Node) -> tuple[Value, ...]:
@@ -32,7 +32,8 @@ def _parameters(node: Node) -> tuple[Value, ...]:
 def _used_otherwise(graph: Graph) -> frozenset[str]:
     """Names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
     weights = {value.name for node in graph.nodes if node.op in LAYERS for value in _parameters(node)}
-    others = {value.name for node in graph.nodes if node.op not in _READERS for value in node.inputs}
+    own = (node.op in _READERS or steps_floats(node.op) for node in graph.nodes)
+    others = {value.name for node, known in zip(graph.nodes, own, strict=True) if not known for value in node.inputs}
     return frozenset(weights & others & graph.constants.keys())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,13 +12,14 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.choice import whole_name
 from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
+from tinytrain_compile.ops.base import op_def, steps_floats
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs, QWeightApplyAttrs
 from tinytrain_compile.ops.int8.momentum import new_exponent
 from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.quantize.backward import ADAPTIVE_UPDATES, FLOAT_UPDATES, Backward
+from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.by_sample import sum_by_sample
 from tinytrain_compile.quantize.clipping import IntegerClipping
 from tinytrain_compile.quantize.forms import Role
@@ -70,6 +71,12 @@ class Updates:
         self.rate = Value(rewriter.builder.unique("rate"), (2 if self.momentum is None else 6,), "int32")
         rewriter.accumulators.append(self.rate)
         self._clipping = IntegerClipping(train, rewriter, self._phase)
+        self._sum_rules: dict[str, Callable[[Node], bool]] = {
+            "Accumulate": self._accumulate,
+            "Clear": self._clear,
+            "RowSquares": self._row_squares,
+            "SquareTotal": self._clipping.total,
+        }
         self._salt = 0
         self._wholes: dict[str, tuple[Value, tuple[Value, ...]]] = {}
         """A gradient in one tensor, and its scale, by the name of its float form."""
@@ -88,15 +95,11 @@ class Updates:
 
     def rewrite(self, node: Node) -> bool:
         """Emit the integer form of an update node, if its parameter is an integer."""
-        if node.op == "Accumulate":
-            return self._accumulate(node)
-        if node.op == "Clear":
-            return self._clear(node)
-        if node.op == "RowSquares":
-            return self._row_squares(node)
-        if node.op == "SquareTotal":
-            return self._clipping.total(node)
-        if node.op not in FLOAT_UPDATES:
+        if node.op in self._sum_rules:
+            return self._sum_rules[node.op](node)
+        owned = op_def(node.op).owned
+        assert owned is None or owned.int8 != "sum", f"{node.op} declares an int8 form (Owned.int8) that is not here"
+        if not steps_floats(node.op):
             return False
         name, w = operand(node, "g").name, operand(node, "w").name
         uses = self._backward.gradients.get(name)
@@ -375,13 +378,15 @@ def _momentum_of(train: TrainGraph) -> float | None:
 
 def _check_rule(node: Node) -> None:
     """E0101 for an optimizer that integers have no form of."""
-    if node.op in ADAPTIVE_UPDATES:
+    owned = op_def(node.op).owned
+    if owned is None or owned.int8 == "refused":
         what = "int8, which a quantised model gets by itself, trains with SGD, with or without momentum"
         raise CompileError("E0101", "--optimizer", what, "use sgd or momentum, or --quant fp32")
-    if isinstance(node.attrs, SgdAttrs) and (node.attrs.nesterov or node.attrs.damped):
+    assert isinstance(node.attrs, SgdAttrs), f"{node.op} is no SGD, but declares the int8 form of it (Owned.int8)"
+    if node.attrs.nesterov or node.attrs.damped:
         flag = "--nesterov" if node.attrs.nesterov else "--dampening"
         what = "int8, which a quantised model gets by itself, has plain momentum"
         raise CompileError("E0101", flag, what, "leave it out, or use --quant fp32")
-    if isinstance(node.attrs, SgdAttrs) and node.attrs.weight_decay:
+    if node.attrs.weight_decay:
         what = "int8 weights (and a quantised model's are that by themselves) take no decay"
         raise CompileError("E0101", "--weight-decay", what, "leave --weight-decay out, or use --quant fp32")

@@ -21,6 +21,7 @@ from tinytrain_compile.ops.int8.targets import wide_float
 from tinytrain_compile.ops.int8.update import split_rate
 from tinytrain_compile.ops.int8.update_fine import Q_CONV_UPDATE_FINE
 from tinytrain_compile.ops.names import named
+from tinytrain_compile.ops.owned import Owned
 
 WORDS = 2
 _LEAST_SHIFT, _MOST_SHIFT = -180, 60
@@ -111,6 +112,7 @@ register(
         SquareTotalAttrs,
         inputs=("total", "rows", "multiplier", "shift", "p"),
         outputs=("total",),
+        owned=Owned({"total": "ANY"}, "integer"),
     )
 )
 
@@ -173,6 +175,7 @@ def _squared(name: str, plain: OpDef) -> None:
             macs=plain.macs,
             inputs=(*plain.inputs, "rows"),
             outputs=(*plain.outputs, "rows"),
+            owned=plain.owned and plain.owned.with_sums(("rows",)),
         )
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import ErrorState, NonDifferentiable, OpDef, Overlap, op_def, register
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
@@ -42,6 +42,7 @@ from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
+from tinytrain_compile.ops.owned import ErrorState, Owned
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 TILE_WIDTH = 2
@@ -346,6 +347,7 @@ Q_CONV_UPDATE = register(
         rows=rows_of_sum("x", "g", add="QConvSum", apply="QWeightApply", attrs=apply_attrs),
         inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "noise", "salt"),
         outputs=("w",),
+        owned=Owned({"w": "PARAMETER"}, "integer"),
     )
 )
 
@@ -378,5 +380,6 @@ register(
         rows=rows_of_sum("x", "g", add="QConvSum", apply="QSumAdd", attrs=row_sum_attrs),
         inputs=("sum", "x", "g"),
         outputs=("sum",),
+        owned=Owned({"sum": "SUM"}, "integer"),
     )
 )

@@ -24,6 +24,7 @@ from tinytrain_compile.ops.int8.steps import updated_weight
 from tinytrain_compile.ops.int8.update import channel_sums
 from tinytrain_compile.ops.int8.update_fine import expect_fraction, updated_fine
 from tinytrain_compile.ops.names import Named, named
+from tinytrain_compile.ops.owned import Owned
 
 VELOCITY_START = -6
 """Exponent of a velocity before anything is known: it holds gradients below 2, and tells how large others are."""
@@ -100,6 +101,7 @@ register(
         BACKWARD,
         inputs=("sum", "velocity", "peak", "shift", "rate", "p", "exponent", "noise", "salt"),
         outputs=("sum", "velocity", "peak"),
+        owned=Owned({"sum": "SUM", "velocity": "SYMMETRIC", "peak": "SUM"}, "integer"),
     )
 )
 
@@ -196,6 +198,7 @@ Q_CONV_MOMENTUM = register(
             "salt_of_w",
         ),
         outputs=("w", "velocity", "peak"),
+        owned=Owned({"w": "PARAMETER", "velocity": "SYMMETRIC", "peak": "SUM"}, "integer"),
     )
 )
 Q_CONV_MOMENTUM_FINE = register(
@@ -226,5 +229,6 @@ Q_CONV_MOMENTUM_FINE = register(
             "fraction",
         ),
         outputs=("w", "velocity", "peak", "fraction"),
+        owned=Owned({"w": "PARAMETER", "velocity": "SYMMETRIC", "peak": "SUM", "fraction": "ANY"}, "integer"),
     )
 )

@@ -18,6 +18,7 @@ from tinytrain_compile.ops.base import OpDef, op_def, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.update_fine import expect_fraction
 from tinytrain_compile.ops.names import named, operand, operands
+from tinytrain_compile.ops.owned import Kind, Owned
 
 STEP_FALL = 2
 """By how much the shift of an update constant falls where a unit doubles: the constant is 1 / unit**2."""
@@ -100,6 +101,8 @@ def _operand_names(attrs: ChannelRescaleAttrs) -> tuple[str, ...]:
 
 
 _FORMS = [ChannelRescaleAttrs(bias, fine) for bias in (False, True) for fine in (False, True)]
+_HOLDS: dict[str, Kind] = {"w": "PARAMETER", "bias": "PARAMETER", "fraction": "ANY"}
+"""Of what is no table of shifts."""
 RESCALES = tuple(map(rescale_op, _FORMS))
 """All forms of the op."""
 
@@ -117,6 +120,7 @@ for _attrs in _FORMS:
             ChannelRescaleAttrs,
             inputs=(*_operand_names(_attrs), "channels?"),
             outputs=_operand_names(_attrs),
+            owned=Owned({name: _HOLDS.get(name, "SHIFTS") for name in _operand_names(_attrs)}, "integer"),
             present=lambda attrs: ("channels",) if attrs.sliced else (),
         )
     )

@@ -19,6 +19,7 @@ from tinytrain_compile.ops.int8.conv import BACKWARD, QWeightApplyAttrs
 from tinytrain_compile.ops.int8.error import expect_dtypes
 from tinytrain_compile.ops.int8.update import Q_WEIGHT_APPLY
 from tinytrain_compile.ops.int8.update_fine import Q_WEIGHT_APPLY_FINE
+from tinytrain_compile.ops.owned import Owned
 
 LIMIT = np.float32(2.0**31)
 """Of what an int32 holds."""
@@ -78,6 +79,7 @@ Q_ROUNDED_SUM = register(
         BACKWARD,
         inputs=("sum", "g"),
         outputs=("sum",),
+        owned=Owned({"sum": "SUM"}, "integer"),
     )
 )
 
@@ -96,7 +98,7 @@ def _on_rounded(op: str, base: OpDef, doc: str) -> OpDef:
 
     inputs = tuple("g" if name == "sum" else name for name in base.inputs)
     made = OpDef(op, doc, infer, reference, BACKWARD, QWeightApplyAttrs, inputs=inputs, outputs=base.outputs)
-    return register(made)
+    return register(replace(made, owned=base.owned))
 
 
 Q_ROUNDED_UPDATE = _on_rounded(

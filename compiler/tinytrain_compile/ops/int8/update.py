@@ -19,6 +19,7 @@ from tinytrain_compile.ops.int8.conv import (
 from tinytrain_compile.ops.int8.error import error_operands, expect_dtypes
 from tinytrain_compile.ops.int8.rows import RowSumAttrs, row_sum_attrs, rows_of_sum
 from tinytrain_compile.ops.int8.steps import step_size, updated_weight
+from tinytrain_compile.ops.owned import Owned
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ register(
         rows=rows_of_sum("g", add="QBiasSum", apply="QBiasApply"),
         inputs=("bias", "g", "multiplier", "shift", "rate", "p"),
         outputs=("bias",),
+        owned=Owned({"bias": "PARAMETER"}, "integer"),
     )
 )
 
@@ -104,6 +106,7 @@ register(
         rows=rows_of_sum("g", add="QBiasSum", apply="QSumAdd", attrs=row_sum_attrs),
         inputs=("sum", "g"),
         outputs=("sum",),
+        owned=Owned({"sum": "SUM"}, "integer"),
     )
 )
 
@@ -131,6 +134,7 @@ register(
         RowSumAttrs,
         inputs=("sum", "rows"),
         outputs=("sum",),
+        owned=Owned({"sum": "SUM"}, "integer"),
     )
 )
 
@@ -150,6 +154,7 @@ register(
         BACKWARD,
         inputs=("bias", "sum", "multiplier", "shift", "rate", "p"),
         outputs=("bias",),
+        owned=Owned({"bias": "PARAMETER"}, "integer"),
     )
 )
 
@@ -177,6 +182,7 @@ Q_WEIGHT_APPLY = register(
         QWeightApplyAttrs,
         inputs=("w", "sum", "multiplier", "shift", "rate", "p", "noise", "salt"),
         outputs=("w",),
+        owned=Owned({"w": "PARAMETER"}, "integer"),
     )
 )
 
@@ -248,6 +254,7 @@ register(
         ExponentAttrs,
         inputs=("state", "peak"),
         outputs=("state", "peak"),
+        owned=Owned({"state": "EXPONENT", "peak": "SUM"}, "integer"),
     )
 )
 register(
@@ -259,6 +266,7 @@ register(
         BACKWARD,
         inputs=("state",),
         outputs=("state",),
+        owned=Owned({"state": "ANY"}, "integer"),
     )
 )
 

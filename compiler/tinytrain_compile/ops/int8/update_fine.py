@@ -24,6 +24,7 @@ from tinytrain_compile.ops.int8.conv import (
 from tinytrain_compile.ops.int8.conv_form import is_one_sample
 from tinytrain_compile.ops.int8.rows import rows_of_sum
 from tinytrain_compile.ops.int8.steps import FINE_BITS, moves_of, row_moves, weight_steps
+from tinytrain_compile.ops.owned import Owned
 
 
 def moved_fine(w: Array, fraction: Array, gradient: Any, step: tuple[Any, Any], limit: Any) -> tuple[Array, Array]:
@@ -82,6 +83,7 @@ Q_CONV_UPDATE_FINE = register(
         rows=rows_of_sum("x", "g", add="QConvSum", apply="QWeightApplyFine", attrs=apply_attrs),
         inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "fraction"),
         outputs=("w", "fraction"),
+        owned=Owned({"w": "PARAMETER", "fraction": "ANY"}, "integer"),
     )
 )
 
@@ -109,5 +111,6 @@ Q_WEIGHT_APPLY_FINE = register(
         QWeightApplyAttrs,
         inputs=("w", "sum", "multiplier", "shift", "rate", "p", "fraction"),
         outputs=("w", "fraction"),
+        owned=Owned({"w": "PARAMETER", "fraction": "ANY"}, "integer"),
     )
 )

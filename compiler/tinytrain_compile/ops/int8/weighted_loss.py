@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import ErrorState, OpDef, register
+from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.int8.conv import BACKWARD
 from tinytrain_compile.ops.int8.error import error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import (
@@ -25,6 +25,7 @@ from tinytrain_compile.ops.int8.loss import (
 )
 from tinytrain_compile.ops.int8.targets import wide_float
 from tinytrain_compile.ops.names import Named, named
+from tinytrain_compile.ops.owned import ErrorState
 
 MOST_RATIOS = 1 << 16
 """Classes times groups above which the factors of an error would lose too many bits: better in float32."""

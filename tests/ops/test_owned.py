@@ -1,0 +1,84 @@
+"""No operator that overwrites something is without a declaration (OpDef.owned); other stages decide by it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from testing import models
+from tests.e2e import chain
+from tests.quantize import nets
+from tinytrain_compile.emit.checkpoint import contents
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ops import OPS
+from tinytrain_compile.ops.base import OpDef, register, steps_floats
+from tinytrain_compile.ops.owned import Owned
+from tinytrain_compile.ops.update import AdaptiveAttrs, SgdAttrs
+from tinytrain_compile.training import fuse_updates
+
+ADAPTIVE = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
+
+
+def planted(owned: Owned | None) -> OpDef:
+    """An optimizer that somebody adds: RMSprop under another name."""
+    return replace(OPS["RmsPropUpdate"], name="Planted", owned=owned)
+
+
+@pytest.mark.parametrize(
+    ("owned", "said"),
+    [
+        (None, r"op Planted overwrites \['s', 'w'\], but says of \[\] what they hold"),
+        (Owned({"w": "PARAMETER"}, "refused"), r"says of \['w'\]"),
+        (Owned({"w": "PARAMETER", "s": "FINITE", "v": "FINITE"}, "refused"), r"says of \['s', 'v', 'w'\]"),
+        (Owned({"w": "PARAMETER", "s": "FINITE"}, "float"), "steps a parameter: declare its int8 form"),
+    ],
+)
+def test_an_optimizer_without_a_declaration_is_no_operator(owned: Owned | None, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        register(planted(owned))
+    assert "Planted" not in OPS
+
+
+def test_every_form_of_an_operator_is_declared() -> None:
+    owners = {name: definition.owned for name, definition in OPS.items() if definition.alias and not definition.error}
+    assert len(owners) > 50
+    assert [name for name, owned in owners.items() if owned is None] == []
+    steps = [name for name in OPS if steps_floats(name) and "Grad" not in name]
+    assert sorted(steps) == sorted(("SgdUpdate", "MomentumUpdate", *ADAPTIVE))
+    assert [name for name in steps if (owned := OPS[name].owned) and owned.int8 == "sgd"] == [
+        name for name in steps if OPS[name].attrs is SgdAttrs
+    ]
+    for name in ADAPTIVE:
+        fused = OPS[f"GemmGradWeightSquared{name}"].owned
+        own = OPS[name].owned
+        assert fused is not None and own is not None
+        assert fused.holds == {**own.holds, "rows": "SUM"}
+
+
+def test_int8_refuses_what_declares_that_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    nets.int8_train(nets.cnn())
+    monkeypatch.setitem(OPS, "SgdUpdate", replace(OPS["SgdUpdate"], owned=Owned({"w": "PARAMETER"}, "refused")))
+    with pytest.raises(CompileError, match="E0101"):
+        nets.int8_train(nets.cnn())
+
+
+def test_int8_takes_no_other_step_for_that_of_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = OPS["RmsPropUpdate"].owned
+    assert own is not None
+    monkeypatch.setitem(OPS, "RmsPropUpdate", replace(OPS["RmsPropUpdate"], owned=Owned(own.holds, "sgd")))
+    assert OPS["RmsPropUpdate"].attrs is AdaptiveAttrs
+    with pytest.raises(AssertionError, match="RmsPropUpdate is no SGD"):
+        nets.int8_train(nets.cnn(), optimizer="rmsprop", momentum=0.0)
+
+
+@pytest.mark.parametrize(("optimizer", "ends"), [("adam", ("moment2",)), ("rmsprop", ("squares",))])
+def test_a_checkpoint_s_squares_are_not_negative_whatever_is_fused(optimizer: str, ends: tuple[str, ...]) -> None:
+    train = fuse_updates(chain.train_graph(models.mlp(), optimizer=optimizer))  # type: ignore[arg-type]
+    assert any(node.op.startswith("GemmGradWeight") for node in train.graph.nodes)
+    kinds = contents(train)
+    squares = {name for name in kinds if name.endswith(ends)}
+    assert len(squares) == 6
+    assert {kinds[name] for name in squares} == {"NOT_NEGATIVE"}
+    assert all(np.min(train.graph.constants[name]) >= 0 for name in squares)
