@@ -34,6 +34,7 @@ from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
+from tinytrain_compile.ir.check import GraphError
 from tinytrain_compile.ops.int8 import conv, error, loss, momentum, rounded, steps, update, update_fine
 
 MODELS = ("mcunet-5fps-10c-qdq", "mbv2-w0.35-qdq", "proxyless-w0.3-qdq")
@@ -120,7 +121,7 @@ def _table(asked: Iterator[tuple[str, Network, Mapping[str, Any]]], keep: Path |
 def _row(network: Network, more: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return judged(int8_options(network, more))[1]
-    except (CompileError, EvaluatorLacksError) as refused:
+    except (CompileError, EvaluatorLacksError, GraphError) as refused:
         return {"refused": str(refused)[:150]}
 
 

@@ -66,6 +66,8 @@ class IntegerCheck:
         if not self.slopes.batches:
             return self._agreed((), ("no label of these samples counts",))
         suspects = self._first()
+        if suspects is None:
+            return self._agreed((), ("the loss is not finite on these samples",))
         unjudged: list[str] = []
         if suspects:
             for number in range(MORE + 1):
@@ -86,9 +88,11 @@ class IntegerCheck:
         """Tell whether a tensor is float32."""
         return self._step.unit(part) is None
 
-    def _first(self) -> list[Compared]:
-        """Judge all tensors on the first batch; those that disagree."""
+    def _first(self) -> list[Compared] | None:
+        """Judge all tensors on the first batch; those that disagree. None if the loss is not finite."""
         batch, found, point = self.slopes.run(0)
+        if not np.isfinite(found.losses).all() and not np.isfinite(point.losses).all():
+            return None
         self._compare_losses(found.losses, point.losses, point.loss)
         shown = self._step.gradients(found, self._step.parts)
         check_later(self._step, found, shown, self._how)

@@ -85,7 +85,8 @@ class RoundedValues:
         self._clamped = storage_clamps(model.graph)
         self._bounds: dict[str, tuple[float, float]] = {}
         for node in model.graph.nodes:
-            known = self._bounds.get(node.inputs[0].name) if has_trait(node.op, "moves_data") else None
+            moved = has_trait(node.op, "moves_data") and len(node.inputs) == 1
+            known = self._bounds.get(node.inputs[0].name) if moved else None
             if isinstance(node.attrs, ClipAttrs):
                 known = node.attrs.low, node.attrs.high
             if known is not None:
