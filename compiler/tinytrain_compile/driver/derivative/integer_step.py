@@ -35,6 +35,9 @@ FEW, MANY = 0.02, 0.5
 a higher one tells no more."""
 CLEAR = 1e-3
 """Share of the energy of rounding at which a higher rate tells no more either."""
+SURE, SLIGHT = 8.0, 0.02
+"""Times that the numbers which a rate tells are above their rounding, squared, and the share of all below which rounding
+does not matter."""
 CERTAIN = 8
 """Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
 FINER = 8
@@ -83,42 +86,45 @@ class Pass:
 
 
 class _Search:
-    """Looks for rates that show all numbers of one part. joined: every number by the largest rate that tells it.
-
-    base: the largest rate at which few are lost.
-    """
+    """Looks for rates that show all numbers of one part. base: the largest rate at which few are lost."""
 
     def __init__(self, exponent: int) -> None:
-        self.exponent = self._least = self._most = exponent
+        self.exponent = self.base = exponent
+        self._shown: dict[int, Shown] = {}
         self._low = self._high = False
-        self.base = exponent
-        self.joined: Shown
 
     def add(self, shown: Shown) -> None:
         """Take what an update at the rate `exponent` shows."""
         lost = 1 - float(shown.known[shown.free].mean()) if shown.free.any() else 0.0
-        if not hasattr(self, "joined"):
-            self.joined = shown
-        else:
-            first, last = (self.joined, shown) if self.exponent > self._most else (shown, self.joined)
-            pick = last.known
-            self.joined = Shown(
-                np.where(pick, last.gradient, first.gradient),
-                first.known | pick,
-                np.where(pick, last.noise, first.noise),
-                first.free,
-            )
-        self._least, self._most = min(self._least, self.exponent), max(self._most, self.exponent)
+        self._shown[self.exponent] = shown
         if lost <= FEW:
             self._low, self.base = True, max(self.base, self.exponent) if self._low else self.exponent
-        self._high |= lost >= MANY or self.joined.clear()
+        self._high |= lost >= MANY or self.joined().clear()
 
     def goes_on(self) -> bool:
         """Choose the next rate, unless those that were tried tell enough."""
         if self._low and self._high:
             return False
-        self.exponent = self._most + STRIDE if self._low else self._least - STRIDE
+        self.exponent = max(self._shown) + STRIDE if self._low else min(self._shown) - STRIDE
         return LEAST <= self.exponent <= MOST
+
+    def joined(self) -> Shown:
+        """Return every number by the largest rate that tells it; none by a rate at which it is mostly rounding."""
+        first = next(iter(self._shown.values()))
+        gradient, noise = np.zeros_like(first.gradient), np.zeros_like(first.gradient)
+        known, told = np.zeros_like(first.known), np.zeros_like(first.known)
+        parts: list[tuple[Array, float, float]] = []
+        for exponent in sorted(self._shown, reverse=True):
+            one = self._shown[exponent]
+            new = one.known & ~told
+            told |= new
+            gradient, noise = np.where(new, one.gradient, gradient), np.where(new, one.noise, noise)
+            parts.append((new, float((one.gradient[new] ** 2).sum()), float((one.noise[new] ** 2).sum())))
+        sure = sum(signal for _, signal, rounding in parts if rounding * SURE <= signal)
+        for new, signal, rounding in parts:
+            if rounding * SURE <= signal or rounding <= SLIGHT * sure or not sure:
+                known |= new
+        return Shown(gradient, known, noise, first.free)
 
 
 class _Trainer(Trainer):
@@ -311,7 +317,7 @@ class IntegerStep:
             if not left:
                 break
         self._bases |= {part.name: searches[part.name].base for part in parts}
-        return {part.name: searches[part.name].joined for part in parts}
+        return {part.name: searches[part.name].joined() for part in parts}
 
     def later(self, found: Pass) -> tuple[dict[str, Shown], dict[str, Shown]]:
         """Return what two updates by the same gradient show, both from the first numbers: history alone goes on.
