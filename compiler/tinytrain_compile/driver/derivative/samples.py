@@ -98,7 +98,8 @@ class RoundedValues:
         for name, tensor in self._model.tensors.items():
             for value in self._names(tensor.value):
                 array = values.get(value)
-                if array is not None and array.size == math.prod(tensor.shape) * self._train.micro_batch:
+                known = array is not None and (array.dtype != np.int8 or value in self._train.formats)
+                if known and array.size == math.prod(tensor.shape) * self._train.micro_batch:
                     real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place])
                     found[name] = Rounded(tensor.to_onnx(real), tensor.to_onnx(ends))
                     break
