@@ -46,6 +46,8 @@ LIFT = 3
 """Bits by which the rate of updates that are compared is above one at which few weights reach the end of their range."""
 VELOCITY, LOWER, LOWEST = 15, 3, -70
 """A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+MEAN_ROUNDING = 0.4
+"""Root mean square of what noise adds to a rounded weight, in its steps, about."""
 LAST = 127
 """Magnitude at which an int8 weight is at the end of its range."""
 
@@ -376,7 +378,7 @@ class IntegerStep:
         known = own & (np.abs(integers.astype(np.int64)) * self._doubled(part, after) < last)
         stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
         known &= ~stuck | (np.abs(moved) >= CERTAIN * scale)
-        step = 1 / 512 if unit.fraction else 0.4 if integers.dtype == np.int8 else 0.3
+        step = 1 / 512 if unit.fraction else MEAN_ROUNDING if integers.dtype == np.int8 else 0.3
         return Shown(np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0), own & ~stuck)
 
     @property

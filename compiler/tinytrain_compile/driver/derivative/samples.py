@@ -113,7 +113,7 @@ class RoundedValues:
     def _real(self, value: str, array: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Real numbers, and where they are at an end of their range: errors do not pass there (docs/int8.md)."""
         quant = self._train.formats.get(value)
-        if array.dtype != np.int8 or quant is None:
+        if quant is None:
             low, high = self._bounds.get(value, (-math.inf, math.inf))
             return array.astype(np.float64), (array <= low) | (array >= high)
         ends = (array <= quant.low) | (array >= quant.high)
