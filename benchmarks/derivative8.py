@@ -1,12 +1,12 @@
-"""`python -m benchmarks.derivative8`: the derivative check of int8 steps. Exit code 1 if something is not as it should be.
+"""`python -m benchmarks.derivative8`: the derivative check of int8 steps. Exit code 1 if something is wrong.
 
-    zoo [dev|fresh]   networks of ../shared/zoo and zoo3 in int8 (--calib: their own samples): alarms, slopes, evaluations
+    zoo [dev|fresh]   networks of ../shared/zoo and zoo3 in int8 (--calib: their samples): alarms, slopes, evaluations
     options           the same for six networks with every option that changes an update
     cost              CPU seconds of the check beside those of a compilation, three real models, --update last:12
-    faults            faults planted in the numpy reference, in three networks each: refused, with the right tensor named
+    faults            faults planted in the numpy reference, in three networks each: refused, the right tensor named
 
-dev: every other network of zoo, by which the bounds were chosen; fresh: all others. --keep FILE: rows are appended there,
-and what it has is not run again.
+dev: every other network of zoo, by which the bounds were chosen; fresh: all others. --keep FILE: rows are appended
+there, and what it has is not run again.
 """
 
 from __future__ import annotations
@@ -141,7 +141,10 @@ def _summed(rows: list[dict[str, Any]]) -> bool:
             shares = (0, 0.01, 0.05, 0.5, 0.95, 0.99, 1)
             lengths, apart = (np.round(np.quantile(found[:, i], shares), 3).tolist() for i in (0, 1))
             print(f"{kind:9} {len(found)} tensors; at {shares}: length {lengths}, squared distance {apart}")
-    print(f"evaluations for a trained layer: median {np.median(each):.1f}, 95 % {np.quantile(each, 0.95):.1f}, most ", end="")
+    print(
+        f"evaluations for a trained layer: median {np.median(each):.1f}, 95 % {np.quantile(each, 0.95):.1f}, most ",
+        end="",
+    )
     print(f"{max(each):.1f}; above {MOST_EVALUATIONS:g}: {sum(one > MOST_EVALUATIONS for one in each)} of {len(each)}")
     return not counts["ALARM"]
 
@@ -169,8 +172,8 @@ def cost() -> bool:
         share = found.seconds / (seconds - found.seconds)
         good = good and share <= MOST_SHARE and found.evaluations <= 12 * MOST_EVALUATIONS
         print(
-            f"{name}: {found.seconds:.2f} of {seconds:.1f} CPU s ({share:.1%} added), {found.evaluations:.1f} evaluations "
-            f"({found.evaluations / 12:.1f} a layer), {found.tensors} tensors judged, {found.unjudged} not",
+            f"{name}: {found.seconds:.2f} of {seconds:.1f} CPU s ({share:.1%} added), {found.evaluations:.1f} "
+            f"evaluations ({found.evaluations / 12:.1f} a layer), {found.tensors} tensors judged, {found.unjudged} not",
             flush=True,
         )
     return good

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.driver.derivative.integer_step import MEAN_ROUNDING, IntegerStep, Pass, Shown
+from tinytrain_compile.driver.derivative.integer_step import MEAN_ROUNDING, IntegerStep, Pass
+from tinytrain_compile.driver.derivative.rates import Shown
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.training import TrainingOptions
 

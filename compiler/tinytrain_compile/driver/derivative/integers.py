@@ -144,9 +144,9 @@ class IntegerCheck:
             what = f"the update leaves it as it is; by the model file its gradient is {max(first.file):.3g}{others}"
         else:
             what = (
-                f"along the gradient of the int8 update the loss of the model file changes {slope:.2f} times as much as "
-                f"by that gradient; the squared distance of both is {first.distance:.2f} (expected {SHORTEST} to "
-                f"{LONGEST}, and at most {APART}){others}"
+                f"along the gradient of the int8 update the loss of the file changes {slope:.2f} times as much as by "
+                f"that gradient (expected {SHORTEST} to {LONGEST}); their squared distance is {first.distance:.2f} "
+                f"(expected at most {APART}){others}"
             )
         return CompileError("E0607", f"tensor {first.part.origin}", what, "please report this; see --explain E0607")
 
