@@ -300,8 +300,8 @@ class IntegerStep:
         moved = self.real(part, self._first) - self.real(part, after)
         scale = np.broadcast_to(self._scale(part, unit), part.shape)
         integers = np.asarray(after[part.name]).reshape(part.shape)
-        last = LAST if integers.dtype == np.int8 else 2**31 - 1
-        known = own & (np.abs(integers.astype(np.int64)) * self._doubled(part, after) < last)
+        last = LAST - 0.5 if integers.dtype == np.int8 else 2.0**31 - 1
+        known = own & (np.abs(self.real(part, after)) < last * scale)
         stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
         known &= ~stuck | (np.abs(moved) >= CERTAIN * scale)
         step = 1 / 512 if unit.fraction else MEAN_ROUNDING if integers.dtype == np.int8 else 0.3

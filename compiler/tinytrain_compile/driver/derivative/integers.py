@@ -62,22 +62,23 @@ class IntegerCheck:
         self._step = self.slopes.step
 
     def run(self) -> DerivativeAgreement:
-        """Judge all tensors on one batch, and what disagrees on further ones."""
+        """Judge all tensors on one batch; what disagrees there again by itself, and on further ones."""
         if not self.slopes.batches:
             return self._agreed((), ("no label of these samples counts",))
         suspects = self._first()
         if suspects is None:
             return self._agreed((), ("the loss is not finite on these samples",))
-        unjudged: list[str] = []
-        if suspects:
-            for number in range(MORE + 1):
-                self._again(suspects, number)
-            wrong = [row for row in suspects if not self._excused(row)]
-            if wrong:
-                raise self._differs(wrong)
-            noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
-            unjudged = [f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy]
-        return self._agreed(unjudged)
+        left = suspects
+        for number in range(MORE + 1):
+            if not left:
+                break
+            self._again(left, number)
+            left = [row for row in left if not self._agrees(row)]
+        wrong = [row for row in left if not self._excused(row)]
+        if wrong:
+            raise self._differs(wrong)
+        noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
+        return self._agreed([f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy])
 
     @property
     def layers(self) -> dict[str, list[Part]]:
