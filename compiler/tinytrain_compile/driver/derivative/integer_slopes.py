@@ -90,7 +90,7 @@ class IntegerSlopes:
         self._samples = JudgedSamples(model, train, samples, self._loss)
         self._rounded = RoundedValues(model, train)
         stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in node.inputs[:1]}
-        self._free = stored | (set(file.outputs) if model.loss is not None else set())
+        self._free = stored | set(file.outputs if model.loss is not None else ())
         """Tensors that may lie beyond the range of their format, and the loss, which is compared."""
         moved = self.step.judged.in_file(self.step.change(), file.constants)
         self._start = {name: file.constants[name] + step for name, step in moved.items()}

@@ -98,8 +98,9 @@ class RoundedValues:
         for name, tensor in self._model.tensors.items():
             for value in self._names(tensor.value):
                 array = values.get(value)
-                known = array is not None and (array.dtype != np.int8 or value in self._train.formats)
-                if known and array.size == math.prod(tensor.shape) * self._train.micro_batch:
+                if array is None or (array.dtype == np.int8 and value not in self._train.formats):
+                    continue
+                if array.size == math.prod(tensor.shape) * self._train.micro_batch:
                     real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place])
                     found[name] = Rounded(tensor.to_onnx(real), tensor.to_onnx(ends))
                     break
