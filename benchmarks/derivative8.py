@@ -1,12 +1,12 @@
-"""`python -m benchmarks.derivative8`: the derivative check of int8 steps. Exit code 1 if something is not as it should be.
+"""`python -m benchmarks.derivative8`: the derivative check of int8 steps. Exit code 1 if something is wrong.
 
-    zoo [dev|fresh]   networks of ../shared/zoo and zoo3 in int8 (--calib: their own samples): alarms, slopes, evaluations
+    zoo [dev|fresh]   networks of ../shared/zoo and zoo3 in int8 (--calib: their samples): alarms, slopes, evaluations
     options           the same for six networks with every option that changes an update
     cost              CPU seconds of the check beside those of a compilation, three real models, --update last:12
-    faults            faults planted in the numpy reference, in three networks each: refused, with the right tensor named
+    faults            faults planted in the numpy reference, in three networks each: refused, the right tensor named
 
-dev: every other network of zoo, by which the bounds were chosen; fresh: all others. --keep FILE: rows are appended there,
-and what it has is not run again.
+dev: every other network of zoo, by which the bounds were chosen; fresh: all others. --keep FILE: rows are appended
+there, and what it has is not run again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
+from tinytrain_compile.ir.check import GraphError
 from tinytrain_compile.ops.int8 import conv, error, loss, momentum, rounded, steps, update, update_fine
 
 MODELS = ("mcunet-5fps-10c-qdq", "mbv2-w0.35-qdq", "proxyless-w0.3-qdq")
 MOST_EVALUATIONS, MOST_SHARE = 8.0, 0.35
 """Evaluations for a trained layer, and CPU seconds added to a compilation."""
-CHANGED = 0.05
+CHANGED = 0.3
 """A fault is exercised by a tensor whose gradient it changes by so much of its norm."""
 OPTIONS: tuple[Mapping[str, Any], ...] = (
     {"batch": 4},
@@ -85,7 +87,10 @@ def judged(options: CompileOptions) -> tuple[integers.IntegerCheck, dict[str, An
 
 def int8_options(network: Network, more: Mapping[str, Any]) -> CompileOptions:
     """Return the options of an int8 command with the network's own samples to calibrate by."""
-    return options_of(network, {"quant": "int8", "calib": network.data, **more})
+    update = more.get("update")
+    rest = {name: value for name, value in more.items() if name != "update"}
+    made = options_of(network, {"quant": "int8", "calib": network.data, **rest})
+    return made if update is None else replace(made, update=update)
 
 
 def zoo(which: str, keep: Path | None) -> bool:
@@ -120,7 +125,7 @@ def _table(asked: Iterator[tuple[str, Network, Mapping[str, Any]]], keep: Path |
 def _row(network: Network, more: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return judged(int8_options(network, more))[1]
-    except (CompileError, EvaluatorLacksError) as refused:
+    except (CompileError, EvaluatorLacksError, GraphError) as refused:
         return {"refused": str(refused)[:150]}
 
 
@@ -136,7 +141,10 @@ def _summed(rows: list[dict[str, Any]]) -> bool:
             shares = (0, 0.01, 0.05, 0.5, 0.95, 0.99, 1)
             lengths, apart = (np.round(np.quantile(found[:, i], shares), 3).tolist() for i in (0, 1))
             print(f"{kind:9} {len(found)} tensors; at {shares}: length {lengths}, squared distance {apart}")
-    print(f"evaluations for a trained layer: median {np.median(each):.1f}, 95 % {np.quantile(each, 0.95):.1f}, most ", end="")
+    print(
+        f"evaluations for a trained layer: median {np.median(each):.1f}, 95 % {np.quantile(each, 0.95):.1f}, most ",
+        end="",
+    )
     print(f"{max(each):.1f}; above {MOST_EVALUATIONS:g}: {sum(one > MOST_EVALUATIONS for one in each)} of {len(each)}")
     return not counts["ALARM"]
 
@@ -164,8 +172,8 @@ def cost() -> bool:
         share = found.seconds / (seconds - found.seconds)
         good = good and share <= MOST_SHARE and found.evaluations <= 12 * MOST_EVALUATIONS
         print(
-            f"{name}: {found.seconds:.2f} of {seconds:.1f} CPU s ({share:.1%} added), {found.evaluations:.1f} evaluations "
-            f"({found.evaluations / 12:.1f} a layer), {found.tensors} tensors judged, {found.unjudged} not",
+            f"{name}: {found.seconds:.2f} of {seconds:.1f} CPU s ({share:.1%} added), {found.evaluations:.1f} "
+            f"evaluations ({found.evaluations / 12:.1f} a layer), {found.tensors} tensors judged, {found.unjudged} not",
             flush=True,
         )
     return good

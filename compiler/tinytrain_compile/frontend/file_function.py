@@ -34,6 +34,11 @@ class Rounded:
     array: NDArray[np.float64]
     ends: NDArray[np.bool_]
 
+    def fits(self, real: Array) -> bool:
+        """Tell whether it can be what becomes of these real numbers (a mask may hold -inf)."""
+        same = real.shape == self.array.shape and is_float(real.dtype)
+        return same and bool(np.isfinite(real).all() and np.isfinite(self.array).all())
+
 
 class FileFunction:
     """The file's outputs as a function of any of its tensors.
@@ -81,8 +86,8 @@ class FileFunction:
         for node in self._nodes:
             self._run((node,), values, {})
             for name in node.outputs:
-                if name in rounded and rounded[name].array.shape == values[name].shape and is_float(values[name].dtype):
-                    one = rounded[name]
+                one = rounded.get(name)
+                if one is not None and one.fits(values[name]):
                     added[name] = replace(one, array=one.array - values[name])
                     values[name] = one.array
         self.work += 1.0

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tinytrain_compile.driver.derivative.integer_step import IntegerStep, Pass, Shown
-from tinytrain_compile.driver.derivative.judged import Part
+from tinytrain_compile.driver.derivative.integer_step import MEAN_ROUNDING, IntegerStep, Pass
+from tinytrain_compile.driver.derivative.rates import Shown
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.training import TrainingOptions
 
-TOLERANCE = 0.15
-"""Largest error of a ratio of two updates of integers: a velocity has 8 bits."""
+TOLERANCE = 0.1
+"""Largest relative error of the ratio of two updates of integers: a velocity has 8 bits."""
 LEAST = 0.3
 """Ratios below this one are compared as closely as this one."""
 ROUNDED = 0.05
@@ -23,7 +24,7 @@ def check_later(step: IntegerStep, found: Pass, first: Mapping[str, Shown], how:
     """Check that updates by one gradient follow one another as the optimizer says; E0607.
 
     With g the gradient, f the factor that the norm of g asks for (without sums it scales the updates after), and m the
-    momentum: every update is m times the one before plus f g.
+    momentum: the second update is (m + f) g.
     """
     late = how.clip_norm is not None and not how.sums
     momentum = step.train.momentum
@@ -33,31 +34,30 @@ def check_later(step: IntegerStep, found: Pass, first: Mapping[str, Shown], how:
     if late and how.clip_norm is not None:
         factor = min(1.0, how.clip_norm / (np.sqrt(sum(one.square for one in first.values())) or 1e-300))
     one, two = step.later(found)
+    layers = late and how.clip_per == "layer"
     for part in step.parts:
-        old, new = one[part.name], two[part.name]
-        own = _own(factor, how, old, new)
-        if momentum is None or step.unit(part) is None:
-            _compare(part, old, new, own, 0.0)
-        else:
-            _compare(part, old, new, momentum, own if late else 1.0)
+        ratio = _ratio(one[part.name], two[part.name])
+        if ratio is None:
+            continue
+        history = 0.0 if momentum is None or step.unit(part) is None else momentum
+        own = factor if not layers else min(1.0, max(ratio - history, 0.0))
+        if not abs(ratio - own - history) <= TOLERANCE * max(own + history, LEAST):
+            what = f"a second update by the same gradient is {ratio:.3g} times the first, expected {own + history:.3g}"
+            raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
 
 
-def _own(factor: float, how: TrainingOptions, first: Shown, second: Shown) -> float:
-    """The factor of a tensor: of one layer's norm it is what the tensor shows, if that is no more than 1."""
-    if how.clip_norm is None or how.clip_per == "model":
-        return factor
-    return min(1.0, float((first.gradient * second.gradient).sum()) / (first.square or 1e-300))
-
-
-def _compare(part: Part, old: Shown, new: Shown, expected: float, fresh: float) -> None:
-    """Compare an update, less `fresh` times the gradient in it, with the one before."""
+def _ratio(old: Shown, new: Shown) -> float | None:
+    """Return how much of the first update is in the second; None if rounding is too much of either."""
     known = old.known & new.known
     before, now = (np.where(known, shown.gradient, 0) for shown in (old, new))
     square = float((before**2).sum())
-    rounded = float(sum((np.where(known, shown.noise, 0) ** 2).sum() for shown in (old, new)))
+    rounded = sum(float((np.where(known, _rounding(shown), 0) ** 2).sum()) for shown in (old, new))
     if not square or rounded > ROUNDED * square:
-        return
-    ratio = float((now * before).sum()) / square - fresh
-    if not abs(ratio - expected) <= TOLERANCE * max(expected, LEAST):
-        what = f"an update by the same gradient is {ratio:.3g} times the one before, expected {expected:.3g}"
-        raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
+        return None
+    return float((now * before).sum()) / square
+
+
+def _rounding(shown: Shown) -> NDArray[np.float64]:
+    """Return what rounding adds to each number: a whole step if it moves by no more than that."""
+    step = shown.noise / MEAN_ROUNDING
+    return np.where(np.abs(shown.gradient) < 1.5 * step, step, shown.noise)

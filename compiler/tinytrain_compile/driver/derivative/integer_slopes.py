@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point
-from tinytrain_compile.driver.derivative.integer_step import IntegerStep, Pass, Shown
+from tinytrain_compile.driver.derivative.integer_step import IntegerStep, Pass
 from tinytrain_compile.driver.derivative.judged import Part, norm
+from tinytrain_compile.driver.derivative.rates import Shown
 from tinytrain_compile.driver.derivative.samples import Batch, JudgedSamples, RoundedValues
 from tinytrain_compile.frontend import FileFunction, Rounded
 from tinytrain_compile.ir.imported import ImportedModel
@@ -28,7 +29,7 @@ SMALL = 1e-5
 LEAST_SIZE = 1e-3
 """Root mean square that a tensor of zeros is taken to have in that."""
 EVALUATIONS = 6
-"""Evaluations for the tensors of one layer on one sample: one along each gradient, the others along random directions."""
+"""Evaluations for the tensors of a layer on one sample: one along each gradient, the others along random directions."""
 COARSER = 1
 """Bits that errors lose to show what their rounding adds."""
 NOISE = 5.0
@@ -89,7 +90,7 @@ class IntegerSlopes:
         self._samples = JudgedSamples(model, train, samples, self._loss)
         self._rounded = RoundedValues(model, train)
         stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in node.inputs[:1]}
-        self._free = stored | (set(file.outputs) if model.loss is not None else set())
+        self._free = stored | set(file.outputs if model.loss is not None else ())
         """Tensors that may lie beyond the range of their format, and the loss, which is compared."""
         moved = self.step.judged.in_file(self.step.change(), file.constants)
         self._start = {name: file.constants[name] + step for name, step in moved.items()}

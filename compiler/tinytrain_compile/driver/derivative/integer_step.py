@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
+from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSearch, Shown
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
@@ -25,51 +26,21 @@ from tinytrain_compile.ops.names import operands
 from tinytrain_compile.training import TrainingOptions
 
 FLOAT_RATE = 12
-"""Exponent of the learning rate of float32 parameters: what float32 rounds off a weight vanishes beside such an update."""
-FIRST, STRIDE, RUNS = 4, 5, 7
-"""Rates of integers are powers of two: the exponent of the first, the distance of the next, and how many at the most."""
-LEAST, MOST = -40, 60
-"""Exponents of rates: the update knows any float32."""
-FEW, MANY = 0.02, 0.5
-"""Shares of a tensor's numbers that reach the end of their range: so few that the rate was low enough, and so many that
-a higher one tells no more."""
-CLEAR = 1e-3
-"""Share of the energy of rounding at which a higher rate tells no more either."""
+"""Exponent of the rate of float32 parameters: what float32 rounds off a weight vanishes beside such an update."""
 CERTAIN = 8
 """Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
 FINER = 8
 """Bits that an error gains, to show what it rounds to nothing."""
 LIFT = 3
-"""Bits by which the rate of updates that are compared is above one at which few weights reach the end of their range."""
+"""Bits by which the rate of compared updates is above one at which few weights reach the end of their range."""
 VELOCITY, LOWER, LOWEST = 15, 3, -70
 """A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+MEAN_ROUNDING = 0.4
+"""Root mean square of what noise adds to a rounded weight, in its steps, about."""
 LAST = 127
 """Magnitude at which an int8 weight is at the end of its range."""
 
 State = Mapping[str, Array]
-
-
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """The gradient of a part that updates show. known: where they tell it; noise: what rounding adds, in the mean.
-
-    free: where a number is not at the end of its range before the update.
-    """
-
-    gradient: NDArray[np.float64]
-    known: NDArray[np.bool_]
-    noise: NDArray[np.float64]
-    free: NDArray[np.bool_]
-
-    @property
-    def square(self) -> float:
-        """Return the squared norm of what is known."""
-        return float((self.gradient**2)[self.known].sum())
-
-    def clear(self) -> bool:
-        """Tell whether rounding adds little to what moves."""
-        signal = self.square
-        return 0 < signal >= float((self.noise**2)[self.known].sum()) / CLEAR
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,45 +51,6 @@ class Pass:
     calls: tuple[Mapping[str, Array], ...]
     losses: tuple[float, ...]
     divisor: int | np.float32
-
-
-class _Search:
-    """Looks for rates that show all numbers of one part. joined: every number by the largest rate that tells it.
-
-    base: the largest rate at which few are lost.
-    """
-
-    def __init__(self, exponent: int) -> None:
-        self.exponent = self._least = self._most = exponent
-        self._low = self._high = False
-        self.base = exponent
-        self.joined: Shown
-
-    def add(self, shown: Shown) -> None:
-        """Take what an update at the rate `exponent` shows."""
-        lost = 1 - float(shown.known[shown.free].mean()) if shown.free.any() else 0.0
-        if not hasattr(self, "joined"):
-            self.joined = shown
-        else:
-            first, last = (self.joined, shown) if self.exponent > self._most else (shown, self.joined)
-            pick = last.known
-            self.joined = Shown(
-                np.where(pick, last.gradient, first.gradient),
-                first.known | pick,
-                np.where(pick, last.noise, first.noise),
-                first.free,
-            )
-        self._least, self._most = min(self._least, self.exponent), max(self._most, self.exponent)
-        if lost <= FEW:
-            self._low, self.base = True, max(self.base, self.exponent) if self._low else self.exponent
-        self._high |= lost >= MANY or self.joined.clear()
-
-    def goes_on(self) -> bool:
-        """Choose the next rate, unless those that were tried tell enough."""
-        if self._low and self._high:
-            return False
-        self.exponent = self._most + STRIDE if self._low else self._least - STRIDE
-        return LEAST <= self.exponent <= MOST
 
 
 class _Trainer(Trainer):
@@ -273,7 +205,7 @@ class IntegerStep:
         return {node: frozenset(name for name, nodes in needed.items() if node.name in nodes) for node in chosen}
 
     def _readers(self, names: set[str]) -> list[Node]:
-        """All nodes that depend on these, also by the sums of an update; of sums that calls share, what applies them."""
+        """All nodes that depend on these; of sums that calls share, what applies them."""
         names, chosen = set(names), list[Node]()
         for phase in ("step", "apply"):
             for node in self.train.graph.nodes:
@@ -299,7 +231,7 @@ class IntegerStep:
 
     def gradients(self, found: Pass, parts: Sequence[Part]) -> dict[str, Shown]:
         """Return the gradient of each of these parts that updates show."""
-        searches = {part.name: _Search(FLOAT_RATE if self.unit(part) is None else FIRST) for part in parts}
+        searches = {part.name: RateSearch(FLOAT_RATE if self.unit(part) is None else FIRST) for part in parts}
         left = list(parts)
         for _ in range(RUNS):
             for exponent in sorted({searches[part.name].exponent for part in left}):
@@ -311,7 +243,7 @@ class IntegerStep:
             if not left:
                 break
         self._bases |= {part.name: searches[part.name].base for part in parts}
-        return {part.name: searches[part.name].joined for part in parts}
+        return {part.name: searches[part.name].joined() for part in parts}
 
     def later(self, found: Pass) -> tuple[dict[str, Shown], dict[str, Shown]]:
         """Return what two updates by the same gradient show, both from the first numbers: history alone goes on.
@@ -360,18 +292,22 @@ class IntegerStep:
         unit, rate = self.unit(part), 2.0**exponent / (self.train.batch if self._divided else 1)
         own = np.broadcast_to(part.factor() != 0, part.shape)
         if unit is None:
-            old, new = (self.judged.tensors(part, state, self._how.optimizer) for state in (before or self._first, after))
+            old, new = (
+                self.judged.tensors(part, state, self._how.optimizer) for state in (before or self._first, after)
+            )
             gradient = implied(self._how, Step(rate, self._how.steps_before + number), old, new)
             return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape), own)
         moved = self.real(part, self._first) - self.real(part, after)
         scale = np.broadcast_to(self._scale(part, unit), part.shape)
         integers = np.asarray(after[part.name]).reshape(part.shape)
-        last = LAST if integers.dtype == np.int8 else 2**31 - 1
-        known = own & (np.abs(integers.astype(np.int64)) * self._doubled(part, after) < last)
+        last = LAST - 0.5 if integers.dtype == np.int8 else 2.0**31 - 1
+        known = own & (np.abs(self.real(part, after)) < last * scale)
         stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
         known &= ~stuck | (np.abs(moved) >= CERTAIN * scale)
-        step = 1 / 512 if unit.fraction else 0.4 if integers.dtype == np.int8 else 0.3
-        return Shown(np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0), own & ~stuck)
+        step = 1 / 512 if unit.fraction else MEAN_ROUNDING if integers.dtype == np.int8 else 0.3
+        return Shown(
+            np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0), own & ~stuck
+        )
 
     @property
     def _divided(self) -> bool:

@@ -62,20 +62,23 @@ class IntegerCheck:
         self._step = self.slopes.step
 
     def run(self) -> DerivativeAgreement:
-        """Judge all tensors on one batch, and what disagrees on further ones."""
+        """Judge all tensors on one batch; what disagrees there again by itself, and on further ones."""
         if not self.slopes.batches:
             return self._agreed((), ("no label of these samples counts",))
         suspects = self._first()
-        unjudged: list[str] = []
-        if suspects:
-            for number in range(MORE + 1):
-                self._again(suspects, number)
-            wrong = [row for row in suspects if not self._excused(row)]
-            if wrong:
-                raise self._differs(wrong)
-            noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
-            unjudged = [f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy]
-        return self._agreed(unjudged)
+        if suspects is None:
+            return self._agreed((), ("the loss is not finite on these samples",))
+        left = suspects
+        for number in range(MORE + 1):
+            if not left:
+                break
+            self._again(left, number)
+            left = [row for row in left if not self._agrees(row)]
+        wrong = [row for row in left if not self._excused(row)]
+        if wrong:
+            raise self._differs(wrong)
+        noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
+        return self._agreed([f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy])
 
     @property
     def layers(self) -> dict[str, list[Part]]:
@@ -86,9 +89,11 @@ class IntegerCheck:
         """Tell whether a tensor is float32."""
         return self._step.unit(part) is None
 
-    def _first(self) -> list[Compared]:
-        """Judge all tensors on the first batch; those that disagree."""
+    def _first(self) -> list[Compared] | None:
+        """Judge all tensors on the first batch; those that disagree. None if the loss is not finite."""
         batch, found, point = self.slopes.run(0)
+        if not np.isfinite(found.losses).all() and not np.isfinite(point.losses).all():
+            return None
         self._compare_losses(found.losses, point.losses, point.loss)
         shown = self._step.gradients(found, self._step.parts)
         check_later(self._step, found, shown, self._how)
@@ -140,9 +145,9 @@ class IntegerCheck:
             what = f"the update leaves it as it is; by the model file its gradient is {max(first.file):.3g}{others}"
         else:
             what = (
-                f"along the gradient of the int8 update the loss of the model file changes {slope:.2f} times as much as "
-                f"by that gradient; the squared distance of both is {first.distance:.2f} (expected {SHORTEST} to "
-                f"{LONGEST}, and at most {APART}){others}"
+                f"along the gradient of the int8 update the loss of the file changes {slope:.2f} times as much as by "
+                f"that gradient (expected {SHORTEST} to {LONGEST}); their squared distance is {first.distance:.2f} "
+                f"(expected at most {APART}){others}"
             )
         return CompileError("E0607", f"tensor {first.part.origin}", what, "please report this; see --explain E0607")
 

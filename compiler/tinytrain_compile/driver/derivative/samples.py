@@ -85,7 +85,8 @@ class RoundedValues:
         self._clamped = storage_clamps(model.graph)
         self._bounds: dict[str, tuple[float, float]] = {}
         for node in model.graph.nodes:
-            known = self._bounds.get(node.inputs[0].name) if has_trait(node.op, "moves_data") else None
+            moved = has_trait(node.op, "moves_data") and len(node.inputs) == 1
+            known = self._bounds.get(node.inputs[0].name) if moved else None
             if isinstance(node.attrs, ClipAttrs):
                 known = node.attrs.low, node.attrs.high
             if known is not None:
@@ -97,7 +98,9 @@ class RoundedValues:
         for name, tensor in self._model.tensors.items():
             for value in self._names(tensor.value):
                 array = values.get(value)
-                if array is not None and array.size == math.prod(tensor.shape) * self._train.micro_batch:
+                if array is None or (array.dtype == np.int8 and value not in self._train.formats):
+                    continue
+                if array.size == math.prod(tensor.shape) * self._train.micro_batch:
                     real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place])
                     found[name] = Rounded(tensor.to_onnx(real), tensor.to_onnx(ends))
                     break
@@ -111,7 +114,7 @@ class RoundedValues:
     def _real(self, value: str, array: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Real numbers, and where they are at an end of their range: errors do not pass there (docs/int8.md)."""
         quant = self._train.formats.get(value)
-        if array.dtype != np.int8 or quant is None:
+        if quant is None:
             low, high = self._bounds.get(value, (-math.inf, math.inf))
             return array.astype(np.float64), (array <= low) | (array >= high)
         ends = (array <= quant.low) | (array >= quant.high)

@@ -1,0 +1,114 @@
+"""The derivative check of int8 steps: right steps agree within the budget, planted faults are refused by name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testing.places import ROOT
+from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.derivative import check_derivative
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.ir.summary import DerivativeAgreement
+from tinytrain_compile.ops.int8 import conv, error, loss, momentum, steps, update, update_fine
+from tinytrain_compile.target import load_target
+
+DIGITS = ROOT / "examples" / "digits"
+MOST = 8
+"""Evaluations for a trained layer if nothing disagrees."""
+STEPS: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "batch": {"batch": 4},
+    "inplace": {"batch": 4, "accumulate": "inplace"},
+    "momentum": {"optimizer": "momentum"},
+    "momentum of sums": {"optimizer": "momentum", "batch": 4},
+    "clipped sums": {"batch": 4, "clip_norm": 0.05},
+    "clipped later": {"clip_norm": 0.05},
+    "fractions": {"weight_store": "q8.8"},
+    "noise": {"weight_store": "sr8"},
+    "scales that double": {"rescale": "on"},
+    "integer loss": {"head": "int8"},
+    "slices": {"update": str(DIGITS / "scheme.toml")},
+}
+
+
+def judged(**more: Any) -> DerivativeAgreement:
+    """Return the verdict on the int8 step of digits; CompileError if it is refused."""
+    options = CompileOptions(
+        **{
+            "model": DIGITS / "digits.onnx",
+            "update": "all",
+            "verify": "host",
+            "quant": "int8",
+            "calib": DIGITS / "calib.npz",
+            "data": DIGITS / "data.npz",
+            "given": frozenset({"quant", "calib", *more}),
+            **more,
+        }
+    )
+    model = pipeline.stored(pipeline.imported(options), options)
+    planner = Planner(model, options, load_target(options.target), pipeline.load_externals(options))
+    train = planner.training(options.update)
+    samples = load_samples(Path(DIGITS / "data.npz"), model, train)
+    few = replace(samples, x=samples.x[:8], y=samples.y[:8])
+    found = check_derivative(model, train, few, options)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_right_steps_agree(name: str) -> None:
+    found = judged(**STEPS[name])
+    assert found.unjudged == 0
+    assert found.tensors >= 2
+    assert found.evaluations <= MOST * found.tensors / 2
+
+
+def test_a_norm_by_layer_is_named_as_not_judged() -> None:
+    assert any("--clip-per layer" in reason for reason in judged(clip_norm=0.05, clip_per="layer").skipped)
+
+
+Change = Callable[[Any], Any]
+FAULTS: dict[str, tuple[tuple[Any, ...], str, Change, dict[str, Any]]] = {
+    "error twice too large": ((conv,), "finish_error", lambda old: lambda v, *a: old(2 * v, *a), {}),
+    "sign of an error": ((conv,), "finish_error", lambda old: lambda v, *a: old(-v, *a), {}),
+    "mask lost": ((error,), "masked", lambda _: lambda v, *_a: v, {}),
+    "error of the next channel": (
+        (conv, update_fine, momentum),
+        "weight_gradient",
+        lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
+        {},
+    ),
+    "bias sums doubled": ((update,), "channel_sums", lambda old: lambda g: 2 * old(g), {}),
+    "error of the loss doubled": ((loss,), "finish_error", lambda old: lambda v, *a: old(2 * v, *a), {"head": "int8"}),
+    "most rows stay": (
+        (steps, update_fine),
+        "moves_of",
+        lambda old: lambda g, step: np.where(np.indices(g.shape)[0] % 4 == 3, old(g, step), 0),
+        {},
+    ),
+    "no momentum": (
+        (momentum,),
+        "moved_velocity",
+        lambda old: lambda v, *a: old(np.zeros_like(v), *a),
+        {"optimizer": "momentum"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules, function, change, more = FAULTS[name]
+    for module in modules:
+        if hasattr(module, function):
+            monkeypatch.setattr(module, function, change(getattr(module, function)))
+    with pytest.raises(CompileError) as refused:
+        judged(**more)
+    assert refused.value.code == "E0607"
+    assert refused.value.where.startswith("tensor ")
