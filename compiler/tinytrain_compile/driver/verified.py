@@ -17,7 +17,6 @@ from tinytrain_compile.quantize import count_saturations
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify import LoadedReference, ReferenceRun
 
-
 _SWITCHED_OFF = VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
 
 
