@@ -68,8 +68,9 @@ def contents(train: TrainGraph) -> dict[str, str]:
 def _told(node: Node) -> dict[str, str]:
     """What an operator says of the state that it overwrites; parameters hold what their type does."""
     owned = op_def(node.op).owned
-    holds = {} if owned is None else owned.holds
-    return {operand(node, name).name: kind for name, kind in holds.items() if kind not in ("PARAMETER", "SUM")}
+    if owned is None:
+        return {}
+    return {operand(node, name).name: kind for name, kind in owned.holds.items() if kind not in ("PARAMETER", "SUM")}
 
 
 def _holds(kind: str, data: Array) -> bool:

@@ -150,7 +150,7 @@ def _fuse(pair: Pair) -> None:
             exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
             inputs=(*last.inputs[: pair.place], *first.inputs, *pair.rows, *last.inputs[pair.place + 1 :]),
             outputs=(*last.outputs, *pair.rows),
-            owned=last.owned and last.owned.also(**dict.fromkeys(pair.rows, "SUM")),
+            owned=last.owned and last.owned.with_sums(pair.rows),
             present=None if present is None else lambda attrs: present(attrs.update),
         )
     )

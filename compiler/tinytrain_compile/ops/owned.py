@@ -37,9 +37,10 @@ class Owned:
         """Whether it steps a parameter that is not an integer."""
         return self.has_parameter and self.int8 != "integer"
 
-    def also(self, **holds: Kind) -> Owned:
-        """The same of an operator that overwrites more."""
-        return Owned({**self.holds, **holds}, self.int8)
+    def with_sums(self, names: Iterable[str]) -> Owned:
+        """Declare the same of an operator that overwrites running sums of these names as well."""
+        sums: dict[str, Kind] = dict.fromkeys(names, "SUM")
+        return Owned({**self.holds, **sums}, self.int8)
 
 
 @dataclass(frozen=True)

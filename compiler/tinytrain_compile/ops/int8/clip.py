@@ -175,7 +175,7 @@ def _squared(name: str, plain: OpDef) -> None:
             macs=plain.macs,
             inputs=(*plain.inputs, "rows"),
             outputs=(*plain.outputs, "rows"),
-            owned=plain.owned and plain.owned.also(rows="SUM"),
+            owned=plain.owned and plain.owned.with_sums(("rows",)),
         )
     )
 
