@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tinytrain_compile import __version__
 from tinytrain_compile.files import resources
@@ -80,12 +81,42 @@ def test_only_what_decides_about_results_is_pinned() -> None:
     assert all(re.fullmatch(r"<\d+,>=[\d.]+", want) for name, want in wants.items() if name not in EXACT), wants
 
 
-def test_one_version_everywhere() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+def untrue_version(version: str, changelog: str) -> str:
+    """Why generated code must not be stamped with this version; "" if it may be.
+
+    Sources with changes that no release has are a development version of a later release. (Generated code, M_VERSION,
+    packages and manifests hold the stamp; a user has to be able to tell what made them.)
+    """
     headings = re.findall(r"^## (.*)$", changelog, re.MULTILINE)
-    assert headings[0] == "Unreleased"
-    assert re.fullmatch(rf"{re.escape(__version__)}, \d{{4}}-\d\d-\d\d", headings[1])
+    if headings[0] != "Unreleased" or not re.fullmatch(r"\d+\.\d+\.\d+, \d{4}-\d\d-\d\d", headings[1]):
+        return f"headings {headings[:2]}"
+    released = headings[1].partition(",")[0]
+    changes = changelog.partition("## Unreleased\n")[2].partition("\n## ")[0].strip()
+    if not changes:
+        return "" if version == released else f"nothing is unreleased, so this is {released}"
+    later = Version(version) > Version(released) and re.fullmatch(r"\d+\.\d+\.\d+\.dev\d+", version)
+    return "" if later else f"changes after {released} are unreleased, so this is a .dev of the next release"
+
+
+def test_one_version_everywhere() -> None:
     assert PROJECT["version"] == __version__
+    assert untrue_version(__version__, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")) == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "why"),
+    [
+        ("0.1.0", "", ""),
+        ("0.2.0.dev0", "* Something.\n\n", ""),
+        ("0.1.0", "* Something.\n\n", "changes after 0.1.0 are unreleased"),
+        ("0.1.0.dev3", "* Something.\n\n", "changes after 0.1.0 are unreleased"),
+        ("0.2.0", "* Something.\n\n", "changes after 0.1.0 are unreleased"),
+        ("0.2.0.dev0", "", "nothing is unreleased"),
+    ],
+)
+def test_a_released_version_is_that_of_its_sources(version: str, changes: str, why: str) -> None:
+    found = untrue_version(version, f"# Changelog\n\n## Unreleased\n\n{changes}## 0.1.0, 2026-11-22\n\n* First.\n")
+    assert found.startswith(why) and bool(found) == bool(why)
 
 
 def test_every_runtime_file_says_its_licence() -> None:

@@ -16,6 +16,7 @@ import pytest
 from testing import models
 from testing.places import ROOT
 from tests.e2e.broken import write
+from tinytrain_compile import __version__
 
 
 def _run(command: list[str | Path], folder: Path, timeout_s: float = 300) -> str:
@@ -58,7 +59,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_package_and_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in names if name.startswith("tinytrain_compile/")}
-    assert {name.split("/")[0] for name in names - package} == {"tinytrain_compile-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names - package} == {f"tinytrain_compile-{__version__}.dist-info"}
     sources = ROOT / "compiler" / "tinytrain_compile"
     wanted = [p for p in sources.rglob("*") if p.is_file() and p.suffix in (".py", ".toml", ".j2", ".c", ".typed")]
     for path in wanted:

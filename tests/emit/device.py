@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,7 @@ class Device:
         self._sizes = (self.interface.arena_bytes, *self.interface.further_bytes)
         self._memories = [np.zeros(size + 64, np.uint8) for size in self._sizes]
         self._model = ctypes.c_void_p()
-        places = [(memory.ctypes.data + 63) // 64 * 64 for memory in self._memories]
-        pointers = (ctypes.c_void_p * len(places))(*places)
-        sizes = (ctypes.c_size_t * len(places))(*self._sizes)
-        assert self._call("init_memories", ctypes.byref(self._model), pointers, sizes, model=False) == OK
+        assert self.restart() == OK
 
     def macro(self, name: str) -> str:
         """What the public header defines NET_`name` to be."""
@@ -49,16 +46,45 @@ class Device:
         function = getattr(self._library, f"net_{name}")
         return int(function(*([self._model] if model else []), *arguments))
 
+    def put(self, x: Array) -> None:
+        """Fill the input slot."""
+        data = np.ascontiguousarray(x, np.dtype(self.interface.input_dtype))
+        ctypes.memmove(self.slot(), data.ctypes.data, data.nbytes)
+
+    def slot(self) -> int | None:
+        """m_input."""
+        function = self._library.net_input
+        function.restype = ctypes.c_void_p
+        return function(self._model)
+
+    def try_train(self, x: Array, y: Array, call: str = "train_step") -> tuple[int, float]:
+        """The status of m_train_step on as many samples as it takes, and the loss (-1 where none was written)."""
+        labels = np.ascontiguousarray(y, np.int32 if self.interface.label_ctype == "int32_t" else np.float32)
+        self.put(x)
+        loss = ctypes.c_float(-1.0)
+        return self._call(call, labels.ctypes.data_as(ctypes.c_void_p), ctypes.byref(loss)), loss.value
+
     def train(self, x: Array, y: Array) -> float:
         """One step on as many samples as it takes; the loss."""
-        slot = self._library.net_input
-        slot.restype = ctypes.c_void_p
-        data = np.ascontiguousarray(x, np.dtype(self.interface.input_dtype))
-        labels = np.ascontiguousarray(y, np.int32 if self.interface.label_ctype == "int32_t" else np.float32)
-        ctypes.memmove(slot(self._model), data.ctypes.data, data.nbytes)
-        loss = ctypes.c_float()
-        assert self._call("train_step", labels.ctypes.data_as(ctypes.c_void_p), ctypes.byref(loss)) == OK
-        return loss.value
+        status, loss = self.try_train(x, y)
+        assert status == OK
+        return loss
+
+    def try_infer(self, x: Array) -> tuple[int, Array]:
+        """The status of m_infer, and what it has written."""
+        self.put(x)
+        out = np.zeros(self.interface.output_elements, np.float32)
+        return self._call("infer", out.ctypes.data_as(ctypes.c_void_p)), out
+
+    def apply(self) -> int:
+        """The status of m_apply."""
+        return self._call("apply")
+
+    def restart(self) -> int:
+        """The status of m_init on the memories that the instance has."""
+        places = [(memory.ctypes.data + 63) // 64 * 64 for memory in self._memories]
+        pointers, sizes = (ctypes.c_void_p * len(places))(*places), (ctypes.c_size_t * len(places))(*self._sizes)
+        return self._call("init_memories", ctypes.byref(self._model), pointers, sizes, model=False)
 
     def set_rate(self, rate: float) -> None:
         """m_set_lr."""
@@ -70,22 +96,24 @@ class Device:
         assert status == OK
         return checkpoint
 
-    def try_save(self) -> tuple[int, bytes]:
-        """The status of m_save, and what it has written."""
+    def try_save(self, meanwhile: Callable[[], object] = lambda: None) -> tuple[int, bytes]:
+        """The status of m_save, and what it has written; meanwhile: what its callback does each time."""
         pieces: list[bytes] = []
 
         def write(_context: int, data: int, size: int) -> int:
+            meanwhile()
             pieces.append(ctypes.string_at(data, size))
             return 0
 
         return self._call("save", _WRITE(write), None), b"".join(pieces)
 
-    def load(self, checkpoint: bytes) -> int:
-        """The status of m_load."""
+    def load(self, checkpoint: bytes, meanwhile: Callable[[], object] = lambda: None) -> int:
+        """The status of m_load; meanwhile: what its callback does each time."""
         rest = memoryview(checkpoint)
 
         def read(_context: int, data: int, size: int) -> int:
             nonlocal rest
+            meanwhile()
             if size > len(rest):
                 return -1
             ctypes.memmove(data, bytes(rest[:size]), size)

@@ -67,7 +67,8 @@ class Trainer:
         self.state[self._train.learning_rate.name] = np.asarray(learning_rate, np.float32)
 
     def step(self, xs: Array, ys: Array) -> list[float]:
-        """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing."""
+        """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing; it is
+        NaN for an input with a number that is not."""
         losses, counted, weight = self._gradients(xs, ys)
         if counted:
             self._fix_channels()
@@ -121,6 +122,9 @@ class Trainer:
         self.sums |= self._active(1)
         shapes = (train.graph.inputs[0].shape, train.label.shape)
         for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
+            if not (np.isfinite(x).all() and (train.integer or np.isfinite(y).all())):
+                losses.append(float("nan"))
+                continue
             values = self._judged(x, y)
             losses.append(float(train.terms.of_call(values[train.loss.name], y)))
             if not np.isfinite(losses[-1]):

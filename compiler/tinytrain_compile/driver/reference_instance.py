@@ -49,7 +49,9 @@ class ReferenceInstance(Instance):
         if not np.isfinite(losses).all():
             if self.interface.accumulates:
                 trainer.state, trainer.exponents_known, trainer.sums = before, known, trainer.zero_sums()
-            raise CompileError("E0603", "step", "the loss is NaN or infinite", "see docs/twin.md")
+            raise CompileError(
+                "E0603", "step", "the loss, or a number of the input, is NaN or infinite", "see docs/twin.md"
+            )
         return np.asarray(losses, np.float32)
 
     def score(self, x: Array, y: Array) -> Array:
@@ -62,6 +64,8 @@ class ReferenceInstance(Instance):
 
     def infer(self, x: Array) -> Array:
         """What the model computes of each sample: (samples, output elements) in float32."""
+        if not np.isfinite(x).all():
+            raise CompileError("E0603", "infer", "a number of the input is NaN or infinite", "see docs/twin.md")
         shape, together = self._train.graph.inputs[0].shape, self._train.micro_batch
         slots = (np.concatenate([sample.ravel()] * together).reshape(shape) for sample in self._given(x))
         count = self.interface.output_elements

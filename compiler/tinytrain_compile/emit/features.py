@@ -21,7 +21,14 @@ def feature_lines(border: Border, parts: Sequence[Part], cut: int, sequencer: Se
         "take_lines": [*lines.taken(parts)],
         "feature_loss_lines": [*lines.given(parts[:cut])],
         "feature_gradient_lines": [*lines.given(parts[cut:])],
+        "feature_floats": sorted({(one.at, one.value.size_bytes) for one in _floats(border)}),
     }
+
+
+def _floats(border: Border) -> Iterator[Crossing]:
+    """What of the features may be no number."""
+    for stretch in border.stretches:
+        yield from (crossing for crossing in stretch.crossing if crossing.value.dtype == "float32")
 
 
 class _Lines:

@@ -68,7 +68,7 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
         "does": "Trains and runs" if bundle.interface.trains else "Runs",
         "title": comment_text(facts.title).replace('"', "'"),
         "version": __version__,
-        "semver": ".".join(__version__.split(".")[:3]),
+        "semver": __version__.replace(".dev", "-dev"),  # a state of the sources before that release
         "licence": LICENCE,
         "sources": [f"{SOURCES}{name}" for name in sources],
         "small_sources": [f"{SOURCES}{name}" for name in bundle.small],

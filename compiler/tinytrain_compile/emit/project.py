@@ -19,6 +19,7 @@ from tinytrain_compile.emit.counted import header_data, tables_of_plans
 from tinytrain_compile.emit.delta import delta_data
 from tinytrain_compile.emit.features import feature_lines
 from tinytrain_compile.emit.inference_only import behind, inference_data
+from tinytrain_compile.emit.input_slot import image_of, input_data, line_stream
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_lines, comment_text
 from tinytrain_compile.emit.parts import part_files
@@ -35,11 +36,9 @@ from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.slices import StepPieces
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, SourceBundle, StateSlot, TrainGraph
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.input_lines import BYTE_ZERO, takes_lines
-from tinytrain_compile.ops.row_form import row_pitch
-from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.target.model import Target
 
 LICENCE = "LicenseRef-model-owner"
@@ -210,12 +209,12 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         chooses=train.choice is not None,
         state=slots,
         micro_batch=train.micro_batch,
-        input_dtype=_image(train, plan).dtype,
+        input_dtype=image_of(train, plan).dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),
         terms=train.terms,
         transient_offsets=_transient_offsets(plan),
-        input_rows=train.graph.inputs[0].shape[1] if _line_stream(plan) else 0,
+        input_rows=train.graph.inputs[0].shape[1] if line_stream(plan) else 0,
         feature_bytes=_feature_bytes(train, plan) if options.features else 0,
         trains=train.reads_state_of is None,
         counted=options.counted,
@@ -225,18 +224,6 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
 def _feature_bytes(train: TrainGraph, plan: MemoryPlan) -> int:
     border = border_of(train, plan)
     return 0 if border is None else border.size_bytes
-
-
-def _image(train: TrainGraph, plan: MemoryPlan) -> Value:
-    """The image as the caller gives it."""
-    stream = _line_stream(plan)
-    image = train.graph.inputs[0]
-    return image if stream is None else next(value for value in stream.inputs if value.name == image.name)
-
-
-def _line_stream(plan: MemoryPlan) -> Node | None:
-    """The stream that takes the image row by row from the caller, if the plan has one."""
-    return next((node for node in plan.order if takes_lines(node)), None)
 
 
 def _transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
@@ -285,7 +272,7 @@ def _template_data(
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in zeroed],
-        **_input(_image(train, plan), plan, sequencer),
+        **input_data(train, plan, sequencer),
         "epochs": options.epochs,
         "warm_up": options.warm_up,
         "exponents_known": train.exponents_known,
@@ -303,25 +290,6 @@ def _template_data(
     }
 
 
-def _input(image: Value, plan: MemoryPlan, sequencer: Sequencer) -> dict[str, object]:
-    """Where the image lies; of one that comes row by row, where the next row does."""
-    stream = _line_stream(plan)
-    if stream is None:
-        return {"input": sequencer.pointer(image.name), "lines": None}
-    attrs = stream.attrs
-    assert isinstance(attrs, StreamAttrs), "a plan whose image comes row by row has a stream that takes it"
-    rows = attrs.nodes[0].outputs[0]
-    ring = next((ring for ring in attrs.rings if ring.name == rows.name), None)
-    at = sequencer.pointer(rows.name) if ring is None else sequencer.scratch(stream, ring.offset)
-    slot = "m->rows" if ring is None else f"m->rows % {ring.rows}u"
-    lines = {
-        "rows": image.shape[1],
-        "row_elements": image.elements // image.shape[1],
-        "next": f"{at} + {slot} * {row_pitch(rows)}u",
-    }
-    return {"input": "", "lines": lines}
-
-
 def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer: Sequencer) -> dict[str, object]:
     """The functions of the call sequence: of an inference, of a step up to its loss and behind it, of an update."""
     graph = replace(train.graph, nodes=plan.order)  # with its streams
@@ -334,7 +302,7 @@ def _parts(train: TrainGraph, plan: MemoryPlan, options: EmitOptions, sequencer:
     starts = _common_runs(step, needed_infer, needed_train) if options.small_calls else set[str]()
     border = border_of(train, plan) if options.features else None
     starts |= set[str]() if border is None else border.starts
-    stream = _line_stream(plan)
+    stream = line_stream(plan)
     until = 0 if stream is None else 1 + step.index(stream)
     behind = {node.name for node in step[until:]}
     infer = sequencer.parts(

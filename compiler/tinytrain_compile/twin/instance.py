@@ -18,7 +18,7 @@ _INFER, _TRAIN = 1, 2
 _STATUS = {
     1: "a label that the model does not know, or a rate that is not a finite number of 0 or more",
     4: "nothing was accumulated, or channels are chosen (or are to be chosen first)",
-    5: "the loss is NaN or infinite; the step changed nothing",
+    5: "the loss, or a number of the input, is NaN or infinite; the step changed nothing",
     6: "the checkpoint ends too early",
     7: "of another model, or damaged",
 }
