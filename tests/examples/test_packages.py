@@ -74,7 +74,7 @@ def test_the_component_manager_of_esp_idf_reads_the_manifest(project: Project, t
     assert manager.is_valid, manager.validation_errors
     manifest = manager.load()
     version = re.search(r'version = "(\S+)"', (ROOT / "pyproject.toml").read_text())
-    assert version is not None and str(manifest.version) == version[1]
+    assert version is not None and str(manifest.version) == version[1].replace(".dev", "-dev")
     assert "a 'quoted' name: x # y" in manifest.description and not manifest.requirements
     (place / "idf_component.yml").write_text("version: one\n")
     assert not idf_manager.ManifestManager(str(place), "digits", upload_mode=True).is_valid

@@ -39,7 +39,8 @@ class Owned:
 
     def with_sums(self, names: Iterable[str]) -> Owned:
         """Declare the same of an operator that overwrites running sums of these names as well."""
-        return Owned({**self.holds, **dict.fromkeys(names, "SUM")}, self.int8)
+        sums: dict[str, Kind] = dict.fromkeys(names, "SUM")
+        return Owned({**self.holds, **sums}, self.int8)
 
 
 @dataclass(frozen=True)
