@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-derivative bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet bench-proven clean
+.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-derivative bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet bench-proven bench-rates clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -81,6 +81,9 @@ bench-chosen: $(STAMP) ## What it costs that a device chooses channels itself, i
 
 bench-finetune: $(STAMP) ## The rate that finetune recommends against a fine grid, and what finding it costs (10 minutes)
 	$(BIN)/python -m benchmarks.finetune $(ARGS)
+
+bench-rates: $(STAMP) ## The rate that finetune recommends against the best of nine, on three small tasks (5 minutes; ARGS=--fresh)
+	$(BIN)/python -m benchmarks.rates $(ARGS)
 
 bench-features: $(STAMP) ## What --features on saves: instructions of an epoch in QEMU, MCUNet and keywords; equal bytes
 	$(BIN)/python -m benchmarks.features $(ARGS)
