@@ -19,7 +19,7 @@ a higher one tells no more."""
 CLEAR = 1e-3
 """Share of the energy of rounding at which a higher rate tells no more either."""
 SURE, SLIGHT = 8.0, 0.02
-"""How far the numbers that a rate tells are above their rounding, squared; a share of all at which it does not matter."""
+"""How far the numbers that a rate tells are above their rounding, squared; a share of all that does not matter."""
 
 
 @dataclass(frozen=True, eq=False)
