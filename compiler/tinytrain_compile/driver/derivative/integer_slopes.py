@@ -215,6 +215,7 @@ class IntegerSlopes:
     def _reader(self, name: str) -> str:
         while True:
             readers = [node for node in self._file.nodes if name in node.inputs]
-            if len(readers) != 1 or readers[0].op not in _FORMS:
-                return readers[0].outputs[0] if readers else name
+            layers = [node for node in readers if node.op not in _FORMS]
+            if layers or not readers:
+                return layers[0].outputs[0] if layers else name
             name = readers[0].outputs[0]
