@@ -12,7 +12,7 @@ from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.driver.rounding import StepwiseReference
 from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
-from tinytrain_compile.ir.summary import FileAgreement, Summary, VerifyReport
+from tinytrain_compile.ir.summary import DerivativeAgreement, FileAgreement, Summary, VerifyReport
 from tinytrain_compile.quantize import count_saturations
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify import LoadedReference, ReferenceRun
@@ -27,12 +27,13 @@ def verified(
     options: CompileOptions,
     target: Target,
     progress: Callable[[str, float], None],
-    agreed: FileAgreement | None,
+    agreed: tuple[FileAgreement | None, DerivativeAgreement | None],
     loaded: LoadedReference | None,
     smaller: Sequence[Candidate] = (),
 ) -> Summary:
     """The summary with what the check found; errors as `verify.verify`.
 
+    agreed: how the model file agrees with the reference, and its derivative with a step of that.
     loaded: what a project that does not train has to give. smaller: further plans, as in the bundle.
     """
     from tinytrain_compile.verify import verify
@@ -63,8 +64,9 @@ def verified(
         expected_cycles=cycles,
         count=options.count or options.cycles,
         cycles=options.cycles,
-        file=agreed,
+        file=agreed[0],
     )
+    report = replace(report, derivative=agreed[1])
     if whole is not None:
         report = replace(report, saturations=count_saturations(train, whole.states[-1]))
     notes = (*exploding_note(train, samples, report, options), *summary.notes)
