@@ -66,9 +66,8 @@ def verified(
         cycles=options.cycles,
         file=agreed[0],
     )
-    report = replace(report, derivative=agreed[1])
-    if whole is not None:
-        report = replace(report, saturations=count_saturations(train, whole.states[-1]))
+    saturations = None if whole is None else count_saturations(train, whole.states[-1])
+    report = replace(report, derivative=agreed[1], saturations=saturations)
     notes = (*exploding_note(train, samples, report, options), *summary.notes)
     return replace(summary, verify=report, notes=notes, code_bytes=report.code_bytes, const_bytes=report.const_bytes)
 
