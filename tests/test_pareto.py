@@ -20,6 +20,9 @@ from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.report.pareto import curve_of, pareto_csv, pareto_lines
 from tinytrain_compile.sparse import PRIOR
 
+LOSS = ("--loss", "cross-entropy")
+"""The networks have as many classes as inputs, so no loss goes without saying."""
+
 
 @pytest.mark.parametrize(("least", "most"), [(1000, 4000), (1000, 1000), (1000, 1100), (7, 1 << 30), (2000, 1000)])
 def test_arenas_lie_between_the_ends_and_grow_alike(least: int, most: int) -> None:
@@ -36,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a network and the output of --pareto, with an HTML report."""
     folder = tmp_path_factory.mktemp("pareto")
     write(dense_chain(random.Random(3), 3), folder)
-    flags = ("--pareto", "--verify", "none", "--report", "text,html")
+    flags = (*LOSS, "--pareto", "--verify", "none", "--report", "text,html")
     done = run(folder / "net.onnx", *flags, "-o", folder / "out").check_success()
     (folder / "said.txt").write_text(done.out)
     return folder
@@ -73,7 +76,7 @@ def test_the_table_the_file_and_the_picture_say_the_same(place: Path) -> None:
 @pytest.mark.parametrize("which", [0, 2, -2])
 def test_following_a_point_gives_what_it_says(place: Path, which: int, tmp_path: Path) -> None:
     point = points(place)[which]
-    flags = ("--arena", str(point["limit_bytes"]), "--verify", "none", "-o", tmp_path / "out")
+    flags = (*LOSS, "--arena", str(point["limit_bytes"]), "--verify", "none", "-o", tmp_path / "out")
     run(place / "net.onnx", *flags).check_success()
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["memory"]["arena_bytes"] == point["arena_bytes"]
@@ -85,7 +88,7 @@ def test_following_a_point_gives_what_it_says(place: Path, which: int, tmp_path:
 
 @pytest.mark.parametrize("flags", [("--update", "all"), ("--lock", "plan.json")])
 def test_there_must_be_something_to_choose(place: Path, flags: tuple[str, str]) -> None:
-    assert "--pareto" in run(place / "net.onnx", "--pareto", *flags, "--dry-run").check_error("E0101", 2).err
+    assert "--pareto" in run(place / "net.onnx", *LOSS, "--pareto", *flags, "--dry-run").check_error("E0101", 2).err
 
 
 def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

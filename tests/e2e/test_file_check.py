@@ -279,13 +279,13 @@ def test_two_steps_are_too_many() -> None:
 def test_lost_relu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """relu_lost.onnx, read as it was before clamps stayed where QuantizeLinear is dropped."""
     path = SHARED / "repros" / "relu_lost.onnx"
-    found = agreement(path, quant="fp32")
+    found = agreement(path, quant="fp32", loss="cross-entropy")
     assert found.whole and found.steps is not None and found.steps <= 1
     from tinytrain_compile.driver import pipeline
 
     monkeypatch.setattr(pipeline, "saturated", lambda graph: graph)
     with pytest.raises(CompileError, match=r"E0605.*tensor hq "):
-        agreement(path, quant="fp32")
+        agreement(path, quant="fp32", loss="cross-entropy")
 
 
 @needs_shared

@@ -239,4 +239,4 @@ def test_second_runs_row_by_row_where_nothing_else_fits(tmp_path: Path) -> None:
         *asked[:-1], "auto", "--arena", str(room + room // 5), "--verify", "none", "-o", tmp_path / "auto"
     ).check_success()
     update = json.loads((tmp_path / "auto/report.json").read_text(encoding="utf-8"))["update_totals"]
-    assert update["parameters"] == update["total_parameters"]
+    assert update["parameters"] + update["untrained"] == update["total_parameters"]

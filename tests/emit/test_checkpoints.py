@@ -170,6 +170,7 @@ def test_builds_exchange_checkpoints(device: Device, tmp_path: Path) -> None:
 
 def test_every_flipped_bit_is_refused(device: Device) -> None:
     """And the model is then in its initial state."""
+    assert device.restart() == OK
     initial = device.save()
     train(device, 3)
     saved = device.save()

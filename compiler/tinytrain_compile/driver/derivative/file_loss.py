@@ -141,7 +141,8 @@ class FileLoss:
         labels = sample.y.reshape(-1).astype(np.int64)
         attrs = {attribute.name: attribute.i for attribute in node.proto.attribute}
         kept = labels[labels != attrs["ignore_index"]] if "ignore_index" in attrs else labels
-        table = self._file.constants[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
+        _, _, *weights = node.inputs
+        table = self._file.constants[weights[0]] if weights and weights[0] else None
         return float(len(kept) if table is None else table[kept].sum())
 
     def counts(self, sample: Sample) -> bool:

@@ -46,6 +46,7 @@ class Compared:
     ours: squared norm of its gradient. along: its product with the file's. apart: squared differences along random
     directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
     gradient, about, where there is none of ours; finer: ours if errors have more bits then. size: of the parameter.
+    earlier: how many of `apart` are of the batches before.
     """
 
     part: Part
@@ -56,6 +57,12 @@ class Compared:
     file: list[float] = field(default_factory=list[float])
     finer: list[float] = field(default_factory=list[float])
     size: float = 0.0
+    earlier: int = 0
+
+    def latest(self) -> Compared:
+        """Return what the last batch alone has shown."""
+        last, apart = (self.ours[-1:], self.along[-1:]), self.apart[self.earlier :]
+        return Compared(self.part, *last, apart, self.rounding[-1:], self.file[-1:], self.finer, self.size)
 
     @property
     def length(self) -> float:
@@ -89,7 +96,7 @@ class IntegerSlopes:
         self.step = IntegerStep(train, model, how)
         self._samples = JudgedSamples(model, train, samples, self._loss)
         self._rounded = RoundedValues(model, train)
-        stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in node.inputs[:1]}
+        stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in (node.inputs[0],)}
         self._free = stored | set(file.outputs if model.loss is not None else ())
         """Tensors that may lie beyond the range of their format, and the loss, which is compared."""
         moved = self.step.judged.in_file(self.step.change(), file.constants)

@@ -1,8 +1,9 @@
 """The comparison in integers: slope and distance of the gradients of both sides, tensor by tensor.
 
 Every tensor is judged on one batch. What disagrees is judged on further ones, by itself, and then what the rounding of
-errors adds to its gradient is measured: by a backward pass whose errors have a bit less. A tensor whose gradient is
-mostly rounding is not judged, and the report lists it.
+errors adds to its gradient is measured: by a backward pass whose errors have a bit less. A tensor that agrees on one of
+these batches is right: rounding is another one in each, a fault is in all. A tensor whose gradient is mostly rounding
+is not judged, and the report lists it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class IntegerCheck:
             if not left:
                 break
             self._again(left, number)
-            left = [row for row in left if not self._agrees(row)]
+            left = [row for row in left if not (self._agrees(row) or self._agrees(row.latest()))]
         wrong = [row for row in left if not self._excused(row)]
         if wrong:
             raise self._differs(wrong)
@@ -110,6 +111,8 @@ class IntegerCheck:
             for row in suspects:  # what was found along directions of the whole layer
                 for kept in (row.ours, row.along, row.apart, row.file):
                     kept.clear()
+        for row in suspects:
+            row.earlier = len(row.apart)
         self.slopes.compare(batch, point, shown, self.slopes.groups if whole else [[part] for part in parts])
         self.slopes.rounding(batch, shown, parts)
 
