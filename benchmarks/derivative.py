@@ -61,14 +61,10 @@ def step_of(options: CompileOptions) -> tuple[ImportedModel, TrainGraph, Samples
     options, _ = pipeline.with_number_format(options, model)
     model = pipeline.stored(model, options)
     planner = Planner(model, options, load_target(options.target), pipeline.load_externals(options))
-    train = planner.training(_update(options, model))
+    train = planner.training(options.update)
     if options.data is None:
         return model, train, random_samples(train, 2 * train.batch, 0, model.whole), options
     return model, train, load_samples(options.data, model, train), options
-
-
-def _update(options: CompileOptions, model: ImportedModel) -> str:
-    return options.update
 
 
 def named(name: str) -> Network:
