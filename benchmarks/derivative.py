@@ -148,26 +148,35 @@ def planted(fault: Mapping[str, Any], folder: Path) -> None:
     path.write_text(text)
 
 
-def tried(fault: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what became of the fault in the first networks that exercise it."""
+def tried(fault: Mapping[str, Any], folder: Path, healthy: Path) -> list[dict[str, Any]]:
+    """Return what became of the fault in the first networks that exercise it. healthy: a folder of right gradients."""
     more = dict(fault.get("options", {}))
-    names = list(fault.get("on", WITH_OPTIONS))
+    first = list(fault.get("on", WITH_OPTIONS))
+    names = [*first, *(network.name for network in _all() if network.name not in first)] if not more else first
     planted(fault, folder)
-    seen = 0
-    for name in names:
-        healthy = folder / "healthy.npz"
-        np.savez(healthy, **gradients(options_of(named(name), _given(more, name))))
-        env = {**os.environ, "PYTHONPATH": f"{folder / 'compiler'}:{ROOT}"}
-        command = [sys.executable, "-m", "benchmarks.derivative", "--worker", json.dumps([name, more, str(healthy)])]
-        run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=600)
-        if run.returncode:
-            raise SystemExit(f"{fault['name']}, {name}: {run.stderr[-2000:]}")
-        found = json.loads(run.stdout.splitlines()[-1])
-        if found["changed"] or found.get("error"):
-            seen += 1
-            yield found
-        if seen == EXERCISED:
-            return
+    own = folder / "healthy" if more else healthy
+    for name in names if more or not any(healthy.iterdir()) else ():
+        _keep_gradients(name, more, own)
+    env = {**os.environ, "PYTHONPATH": f"{folder / 'compiler'}:{ROOT}"}
+    command = [sys.executable, "-m", "benchmarks.derivative", "--worker", json.dumps([names, more, str(own)])]
+    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1800)
+    if run.returncode:
+        raise SystemExit(f"{fault['name']}: {run.stderr[-2000:]}")
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def _keep_gradients(name: str, more: Mapping[str, Any], folder: Path) -> None:
+    """Write the gradients of a network by the real compiler, if that compiles it."""
+    folder.mkdir(exist_ok=True)
+    try:
+        found = gradients(options_of(named(name), _given(more, name)))
+    except CompileError:
+        return
+    np.savez(_kept(folder, name), **found)
+
+
+def _kept(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace('/', '+')}.npz"
 
 
 def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -197,13 +206,14 @@ def faults(words: Sequence[str], keep: Path | None) -> bool:
         else {row["name"]: row for row in map(json.loads, keep.read_text().splitlines())}
     )
     good = True
+    healthy = Path(tempfile.mkdtemp())
     for fault in table:
         if words and not any(word in fault["name"] or word in fault["family"] for word in words):
             continue
         row = done.get(fault["name"])
         if row is None:
             with tempfile.TemporaryDirectory() as folder:
-                row = {"name": fault["name"], "judge": fault["judge"], "tried": list(tried(fault, Path(folder)))}
+                row = {"name": fault["name"], "judge": fault["judge"], "tried": tried(fault, Path(folder), healthy)}
             if keep is not None:
                 with keep.open("a") as stream:
                     stream.write(json.dumps(row) + "\n")
@@ -300,8 +310,13 @@ def main() -> int:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
-        name, more, healthy = json.loads(asked.worker)
-        print(json.dumps(worker(name, _given(more, name), Path(healthy))))
+        names, more, folder = json.loads(asked.worker)
+        found: list[dict[str, Any]] = []
+        for name in names:
+            if len(found) < EXERCISED and _kept(Path(folder), name).exists():
+                one = worker(name, _given(more, name), _kept(Path(folder), name))
+                found += [one] if one["changed"] else []
+        print(json.dumps(found))
         return 0
     run = {"zoo": zoo, "cost": cost, "faults": lambda: faults(asked.words, asked.keep)}
     chosen = [asked.what] if asked.what else list(run)
