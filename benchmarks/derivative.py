@@ -22,6 +22,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def options_of(network: Network, more: Mapping[str, Any]) -> CompileOptions:
     further, _ = OTHERWISE.get(network.name, ({}, ""))
     given = {"update", "loss", "learning_rate", *further, *more}
     known = {"verify": "host", "target": "cortex-m7", "data": network.data, **further, **more}
-    return network.options(out=Path("out"), given=frozenset(given), **known)
+    update = known.pop("update", "all")
+    return replace(network.options(out=Path("out"), given=frozenset(given), **known), update=update)
 
 
 def gradients(options: CompileOptions) -> dict[str, np.ndarray]:
@@ -189,7 +191,7 @@ def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
     lines: list[str] = []
     for layer in layers_of(model.graph):
         for weight in layer.weights[:1]:
-            if weight.shape[0] > 2:
+            if len(weight.shape) > 1 and weight.shape[0] > 2:
                 half = list(range(0, weight.shape[0] - 1, 2))
                 lines.append(f'[[update]]\nlayer = {json.dumps(layer.name)}\naxis = "out"\nweight = {half}\n')
     path = Path(tempfile.gettempdir()) / f"half-{name.replace('/', '-')}.toml"
