@@ -17,6 +17,7 @@ from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sampl
 from tinytrain_compile.driver.derivative.integers import check_integers
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step
+from tinytrain_compile.driver.derivative.samples import sample_of
 from tinytrain_compile.driver.derivative.slopes import LEAST_SIZE, SMALL, TOLERANCE, Slopes
 from tinytrain_compile.driver.derivative.update_rule import check_initial, check_rule, gradients_of
 from tinytrain_compile.driver.imported_values import ImportedValues
@@ -24,7 +25,7 @@ from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
-from tinytrain_compile.ir.imported import FileTensor, ImportedModel
+from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ir.types import Array
@@ -163,7 +164,7 @@ class _Check:
         size = train.micro_batch if train.in_place else train.batch
         found: list[tuple[int, Sample]] = []
         for index in range(len(samples.x)):
-            sample = Sample(self._values.onnx_input(samples.x[index : index + 1]), self._label(samples.y[index]))
+            sample = sample_of(self._values, self._model, samples, index)
             if self._loss.counts(sample):
                 found.append((index, sample))
             if len(found) == min(DISTINCT, size):
@@ -174,13 +175,6 @@ class _Check:
         order = [index for (index, _), count in zip(found, counts, strict=False) for _ in range(count)]
         different = (Sample(s.x, s.y, count) for (_, s), count in zip(found, counts, strict=False))
         return _Batch(samples.x[order], samples.y[order], tuple(different))
-
-    def _label(self, y: Array) -> Array:
-        model = self._model
-        if model.loss is not None:
-            return self._values.onnx_label(y)
-        real = y.dtype.kind == "f"
-        return FileTensor("", model.output_shape, model.output_perm).to_onnx(y).astype(np.float64) if real else y
 
     def _compare_losses(self, losses: Sequence[float], point: Point) -> None:
         """The losses of the calls against the file's. A wrong loss would look like wrong gradients later."""

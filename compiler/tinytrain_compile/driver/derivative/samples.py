@@ -44,7 +44,7 @@ class JudgedSamples:
     def __init__(self, model: ImportedModel, train: TrainGraph, samples: Samples, loss: FileLoss) -> None:
         self._model, self._train, self._samples = model, train, samples
         self._values = ImportedValues(model, train, model.graph)
-        given = [self._sample(index) for index in range(len(samples.x))]
+        given = [sample_of(self._values, model, samples, index) for index in range(len(samples.x))]
         self._known = [(index, sample) for index, sample in enumerate(given) if loss.counts(sample)]
 
     @property
@@ -65,16 +65,17 @@ class JudgedSamples:
         different = (Sample(s.x, s.y, count) for (_, s), count in zip(chosen, counts, strict=True))
         return Batch(self._samples.x[order], self._samples.y[order], tuple(different), train.micro_batch)
 
-    def _sample(self, index: int) -> Sample:
-        x = self._values.onnx_input(self._samples.x[index : index + 1])
-        return Sample(x, self._label(self._samples.y[index]))
 
-    def _label(self, y: Array) -> Array:
-        model = self._model
-        if model.loss is not None:
-            return self._values.onnx_label(y)
-        real = y.dtype.kind == "f"
-        return FileTensor("", model.output_shape, model.output_perm).to_onnx(y).astype(np.float64) if real else y
+def sample_of(values: ImportedValues, model: ImportedModel, samples: Samples, index: int) -> Sample:
+    """Return one of the samples, in the graph's layout, as the file takes it."""
+    y = samples.y[index]
+    if model.loss is not None:
+        label = values.onnx_label(y)
+    elif y.dtype.kind == "f":
+        label = FileTensor("", model.output_shape, model.output_perm).to_onnx(y).astype(np.float64)
+    else:
+        label = y
+    return Sample(values.onnx_input(samples.x[index : index + 1]), label)
 
 
 class RoundedValues:
