@@ -50,6 +50,16 @@ def is_qlinear(proto: onnx.NodeProto) -> bool:
     return proto.op_type in (_REAL if proto.domain == MICROSOFT else () if proto.domain else _STANDARD)
 
 
+def real_op(proto: onnx.NodeProto) -> str:
+    """Return the operator on real numbers that a node stands for: Conv for a QLinearConv."""
+    return _REAL[proto.op_type] if is_qlinear(proto) else proto.op_type
+
+
+def real_operand(proto: onnx.NodeProto, index: int) -> str:
+    """Return the name of a factor of a product, counted from 0. Scale and zero point follow each in a QLinearConv."""
+    return proto.input[3 * index if is_qlinear(proto) else index]
+
+
 def needs_spelling(proto: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
     """Whether onnx.reference lacks a node that `spelt_out` has, or has it for images only."""
     images = proto.op_type != "QLinearConv" or values[proto.input[0]].ndim == IMAGE_RANK

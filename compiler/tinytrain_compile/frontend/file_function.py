@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tinytrain_compile.frontend.evaluator_quantised import is_qlinear, spelt_out
+from tinytrain_compile.frontend.evaluator_quantised import is_qlinear, real_operand, spelt_out
 from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel, FileNode
 from tinytrain_compile.frontend.file_wide import array_in_float64, is_float
 from tinytrain_compile.ir.imported import FileNumbers
@@ -205,9 +205,9 @@ def _with_readers(nodes: Sequence[FileNode], tensors: Sequence[FileNumbers]) -> 
 def _cost(node: FileNode, values: Mapping[str, Array]) -> float:
     """Multiply-accumulates of a node, about; its elements if it has none."""
     results = sum(values[name].size for name in node.outputs if name in values)
-    if node.op not in _HEAVY:
+    if node.meaning not in _HEAVY:
         return float(results)
-    weight = [values[name] for name in node.inputs if name][:2][-1]
-    if node.op in ("Conv", "ConvTranspose"):
+    weight = values[real_operand(node.proto, min(1, len(node.inputs) - 1))]
+    if node.meaning in ("Conv", "ConvTranspose"):
         return float(results * math.prod(weight.shape[1:]))
     return float(results * (weight.shape[0] if weight.ndim < 2 else max(weight.shape[-2:])))

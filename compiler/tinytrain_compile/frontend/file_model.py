@@ -23,6 +23,7 @@ from tinytrain_compile.frontend.evaluator_quantised import (
     SPELT_OPSET,
     is_qlinear,
     needs_spelling,
+    real_op,
     result_scale,
     spelt_out,
 )
@@ -58,6 +59,11 @@ class FileNode:
     proto: onnx.NodeProto
     result_scale: int | None = None
     opset: int = 0
+
+    @property
+    def meaning(self) -> str:
+        """Return the operator that it stands for on real numbers: Conv for a QLinearConv."""
+        return real_op(self.proto)
 
 
 class FileModel:

@@ -152,10 +152,10 @@ class FileLoss:
     def _kind(self, asked: str | None) -> str:
         if asked is not None:
             return asked
-        return "bce" if self._end is not None and self._end.op == "Sigmoid" else "cross-entropy"
+        return "bce" if self._end is not None and self._end.meaning == "Sigmoid" else "cross-entropy"
 
     def _through(self, name: str, ops: Sequence[str]) -> str:
-        while (node := self._makers.get(name)) is not None and node.op in ops:
+        while (node := self._makers.get(name)) is not None and node.meaning in ops:
             name = node.inputs[0]
         return name
 
@@ -167,7 +167,7 @@ class FileLoss:
         """Whether every number of the output lies from 0 to 1 by what makes it."""
         moved = (*_VIEWS, *_BETWEEN, "QuantizeLinear", "DequantizeLinear")
         node = self._makers.get(self._through(self._output, moved))
-        return node is not None and node.op in ("Sigmoid", "HardSigmoid", "Softmax")
+        return node is not None and node.meaning in ("Sigmoid", "HardSigmoid", "Softmax")
 
 
 def _written(kind: str, end: FileNode | None, probabilities: bool) -> Callable[[Array, Array], float]:
@@ -179,13 +179,13 @@ def _written(kind: str, end: FileNode | None, probabilities: bool) -> Callable[[
         return lambda out, y: float(np.mean((out - y.reshape(out.shape)) ** 2))
     if kind == "bce":
         return _bce_of_probabilities if probabilities else _bce_of_scores
-    name, axis = ("", 1) if end is None else (end.op, _axis(end))
+    name, axis = ("", 1) if end is None else (end.meaning, _axis(end))
     return lambda out, y: _cross_entropy(out, y, name, axis)
 
 
 def _axis(end: FileNode) -> int:
     """The axis of a softmax at the end; 1 of any other."""
-    if end.op not in ("Softmax", "LogSoftmax"):
+    if end.meaning not in ("Softmax", "LogSoftmax"):
         return 1
     return next((attribute.i for attribute in end.proto.attribute if attribute.name == "axis"), -1)
 
