@@ -117,13 +117,24 @@ class IntegerSlopes:
         rounded = [self._held(self._rounded.of(found.calls[call], place)) for call, place in batch.places()]
         return batch, found, self._loss.near(batch.samples, self._start, rounded)
 
-    def compare(self, batch: Batch, point: Point, shown: Mapping[str, Shown], groups: Sequence[Sequence[Part]]) -> None:
-        """Compare tensors at a point. groups: those that share random directions."""
+    def compare(
+        self,
+        batch: Batch,
+        point: Point,
+        shown: Mapping[str, Shown],
+        groups: Sequence[Sequence[Part]],
+        beside: Sequence[Part] = (),
+    ) -> None:
+        """Compare tensors at a point.
+
+        groups: those that share random directions. beside: others whose gradients count in the norm that is clipped to.
+        """
 
         def rise(steps: Mapping[str, Array]) -> float:
             return self._loss.rise(point, batch.samples, self.step.judged.in_file(steps, point.known[0]))
 
-        along = {p.name: self._along(p, point, shown[p.name], rise) for group in groups for p in group}
+        compared = (part for group in groups for part in group)
+        along = {part.name: self._along(part, point, shown[part.name], rise) for part in (*compared, *beside)}
         factors = self._clipping(along, shown)
         for group in groups:
             for part in group:

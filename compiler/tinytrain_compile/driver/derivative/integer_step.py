@@ -7,7 +7,7 @@ Every number counts by the largest rate that does not drive it to the end of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSe
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
-from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.names import operands
@@ -31,10 +31,10 @@ CERTAIN = 8
 """Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
 FINER = 8
 """Bits that an error gains, to show what it rounds to nothing."""
-LIFT = 3
-"""Bits by which the rate of compared updates is above one at which few weights reach the end of their range."""
 VELOCITY, LOWER, LOWEST = 15, 3, -70
 """A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+CLEAR_VELOCITY = 8
+"""Least integer of a velocity that is known to a sixteenth."""
 MEAN_ROUNDING = 0.4
 """Root mean square of what noise adds to a rounded weight, in its steps, about."""
 LAST = 127
@@ -245,30 +245,40 @@ class IntegerStep:
         self._bases |= {part.name: searches[part.name].base for part in parts}
         return {part.name: searches[part.name].joined() for part in parts}
 
-    def later(self, found: Pass) -> tuple[dict[str, Shown], dict[str, Shown]]:
+    def later(self, found: Pass, lift: int) -> tuple[dict[str, Shown], dict[str, Shown]]:
         """Return what two updates by the same gradient show, both from the first numbers: history alone goes on.
 
         Velocities have exponents that suit them from the beginning: while these are found (docs/int8.md), a velocity
-        may be cut off, or be rounding alone.
+        may be cut off, or be rounding alone. lift: bits by which the rate is above one at which few weights reach the
+        end of their range.
         """
         begin = {**self._first, **self._exponents_of_velocities(found)}
         after = {**self.updated(found, LEAST, (), begin), **self._numbers, **self._gathered(found)}
-        return self._shown_at(found, begin, 0), self._shown_at(found, after, 1)
+        return self._shown_at(found, begin, (0, lift), after), self._shown_at(found, after, (1, lift), after)
 
-    def _shown_at(self, found: Pass, state: State, number: int) -> dict[str, Shown]:
-        made: dict[str, Shown] = {}
+    def _shown_at(self, found: Pass, state: State, at: tuple[int, int], kept: State) -> dict[str, Shown]:
+        """What an update shows. at: its number and `lift`; kept: a state whose velocities are in the update behind."""
+        made, (number, lift) = dict[str, Shown](), at
+        velocities = {name.rpartition(".")[0]: name for own in self._velocities() for name in (own["velocity"].name,)}
         for part in self.parts:
-            exponent = self._bases[part.name] + LIFT * (np.asarray(self._first[part.name]).dtype == np.int8)
+            exponent = self._bases[part.name] + lift * (np.asarray(self._first[part.name]).dtype == np.int8)
             after = self.updated(found, exponent, (part,), state)
-            made[part.name] = self._shown(part, after, exponent, state, number)
+            shown = self._shown(part, after, exponent, state, number)
+            if part.name in velocities:
+                clear = np.abs(np.asarray(kept[velocities[part.name]], np.int64)).reshape(part.shape) >= CLEAR_VELOCITY
+                shown = replace(shown, known=shown.known & clear)
+            made[part.name] = shown
         return made
+
+    def _velocities(self) -> Iterator[Mapping[str, Value]]:
+        """Operands of the nodes with a velocity in integers; its name is that of the parameter and `.velocity`."""
+        for node in self._moving:
+            if node.op.startswith(("QMomentum", "QConvMomentum")):
+                yield operands(node)
 
     def _exponents_of_velocities(self, found: Pass) -> dict[str, Array]:
         """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
-        pairs = [
-            (own["velocity"].name, own["exponent"].name)
-            for own in (operands(node) for node in self._moving if node.op.startswith(("QMomentum", "QConvMomentum")))
-        ]
+        pairs = [(own["velocity"].name, own["exponent"].name) for own in self._velocities()]
         made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
         while pairs:
             after = self.updated(found, LEAST, (), {**self._first, **made})

@@ -61,6 +61,7 @@ class IntegerCheck:
         self._how = training_options(options, model, train.batch)
         self.slopes = IntegerSlopes(file, model, train, samples, self._how)
         self._step = self.slopes.step
+        self._hidden: tuple[str, ...] = ()
 
     def run(self) -> DerivativeAgreement:
         """Judge all tensors on one batch; what disagrees there again by itself, and on further ones."""
@@ -97,7 +98,7 @@ class IntegerCheck:
             return None
         self._compare_losses(found.losses, point.losses, point.loss)
         shown = self._step.gradients(found, self._step.parts)
-        check_later(self._step, found, shown, self._how)
+        self._hidden = check_later(self._step, found, shown, self._how)
         self.slopes.compare(batch, point, shown, self.slopes.groups)
         return [row for row in self.slopes.found.values() if not self._agrees(row)]
 
@@ -113,7 +114,8 @@ class IntegerCheck:
                     kept.clear()
         for row in suspects:
             row.earlier = len(row.apart)
-        self.slopes.compare(batch, point, shown, self.slopes.groups if whole else [[part] for part in parts])
+        beside = [part for part in self._step.parts if part not in parts] if whole else ()
+        self.slopes.compare(batch, point, shown, [[part] for part in parts], beside)
         self.slopes.rounding(batch, shown, parts)
 
     def _agrees(self, row: Compared) -> bool:
@@ -179,6 +181,8 @@ class IntegerCheck:
             yield f"judged loosely: {part.origin}, whose gradient is of a low-rank copy"
         if self._train.dropout is not None:
             yield "dropout: judged with nothing dropped"
+        for name in self._hidden:
+            yield f"one update judged, not what a second one keeps of it: {name}, by rounding"
         if self._how.clip_norm is not None and self._how.clip_per == "layer":
             yield "--clip-per layer: the direction of each gradient is judged, not what its layer's norm scales it by"
 
