@@ -21,12 +21,12 @@ from typing import Any
 from benchmarks.activations import samples
 from benchmarks.record import Record
 from testing.places import ROOT, SHARED
-from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.copy_choice import choose_with_copies
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.driver.search.copies import choose_with_copies
+from tinytrain_compile.driver.search.update import search_update
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import PRIOR, gain_of_plan
 from tinytrain_compile.sparse.gains import UNITS
 from tinytrain_compile.target import load_target

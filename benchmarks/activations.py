@@ -19,12 +19,12 @@ from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStu
 
 from testing.kept_inputs import kept_bytes
 from testing.places import SHARED
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 

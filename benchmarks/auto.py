@@ -32,15 +32,15 @@ from typing import Any
 from benchmarks.record import Record
 from testing.models import Network
 from testing.places import SHARED
-from tinytrain_compile.driver.candidates import AUTO, Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.micro_batch import choose
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.pareto import point_with
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import AUTO, Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.update_model import build_update_model
+from tinytrain_compile.driver.search.micro_batch import choose
+from tinytrain_compile.driver.search.model import build_update_model
+from tinytrain_compile.driver.search.pareto import point_with
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ParetoPoint
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import Selection, select
 from tinytrain_compile.sparse import PRIOR, entries_of_plan, layer_ways, scheme_text
 from tinytrain_compile.target import load_target

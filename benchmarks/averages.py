@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 import tinytrain_compile as tt
-from tinytrain_compile.driver.learning import Build, LearningRun
 from tinytrain_compile.files.own_data import own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.learning import RateSchedule
+from tinytrain_compile.learn.training import Build, LearningRun
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 SEEDS = range(100, 104)

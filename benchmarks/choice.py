@@ -32,15 +32,15 @@ from digit_domains import Split, domain_a, domain_b
 from pretrain import CLASSES, DEEP, LAYERS, pretrain
 from record import Record
 
-from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.choice_by_data import best_of, gradients_of
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.short_runs import Desk, Run, make_desk
-from tinytrain_compile.driver.update_search import deepest, search_update
+from tinytrain_compile.driver.search.update import deepest, search_update
 from tinytrain_compile.ir.stages import ChannelSlice, Samples
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn.choice_by_data import best_of, gradients_of
+from tinytrain_compile.learn.short_runs import Desk, Run, make_desk
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import PRIOR, layers_of, tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.rules import LAST
 from tinytrain_compile.target import load_target

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from testing.places import ROOT
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Result, make_project
+from tinytrain_compile.options.compile_options import CompileOptions
 
 DIGITS = ROOT / "examples/digits"
 INT8: dict[str, Any] = {"quant": "int8", "calib": DIGITS / "calib.npz"}

@@ -35,8 +35,6 @@ from digit_domains import SIDE, Split, domain_a, load_digits
 from onnx import TensorProto, helper, numpy_helper
 from pretrain import CLASSES, LAYERS, Layers, pretrain
 
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
@@ -45,7 +43,9 @@ from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import update as int8_update
 from tinytrain_compile.ops.int8.steps import step_size
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 

@@ -32,17 +32,17 @@ from testing.places import ROOT, SHARED
 from testing.zoo import Network, networks, networks3
 from testing.zoo_verdicts import OTHERWISE
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.candidates.planner import Planner
+from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.derivative.judged import JudgedStep
 from tinytrain_compile.driver.derivative.optimizers import Step
 from tinytrain_compile.driver.derivative.update_rule import gradients_of
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples, random_samples
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 
 FAULTS = ROOT / "benchmarks" / "derivative_faults.toml"

@@ -30,13 +30,13 @@ from benchmarks.derivative import options_of, step_of
 from testing.places import SHARED
 from testing.zoo import Network, networks, networks3
 from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative import integers
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
 from tinytrain_compile.ir.check import GraphError
 from tinytrain_compile.ops.int8 import conv, error, loss, momentum, rounded, steps, update, update_fine
+from tinytrain_compile.options.compile_options import CompileOptions
 
 MODELS = ("mcunet-5fps-10c-qdq", "mbv2-w0.35-qdq", "proxyless-w0.3-qdq")
 MOST_EVALUATIONS, MOST_SHARE = 8.0, 0.35

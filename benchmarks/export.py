@@ -19,11 +19,11 @@ from typing import Any
 from testing.places import SHARED
 from testing.zoo import networks
 from testing.zoo_verdicts import OTHERWISE
-from tinytrain_compile.driver.export import Exported, judged_file
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, load_samples, random_samples
+from tinytrain_compile.learn.export import Exported, judged_file
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 

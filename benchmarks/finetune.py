@@ -25,10 +25,10 @@ from choice import NETS, make_task
 from convergence import make_model
 
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import rate_search
-from tinytrain_compile.driver.finetune import Effort, finetune
-from tinytrain_compile.driver.learning import Build, LearningRun, learn_all
 from tinytrain_compile.ir.learning import Curve, Finding
+from tinytrain_compile.learn import rate_search
+from tinytrain_compile.learn.finetune import Effort, finetune
+from tinytrain_compile.learn.training import Build, LearningRun, learn_all
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 TASKS = ("digits", "turned", "contrast", "head")

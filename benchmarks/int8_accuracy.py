@@ -32,7 +32,7 @@ from digit_domains import Split, domain_a, load_digits
 from pretrain import pretrain
 
 import tinytrain_compile as tt
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.options.compile_options import CompileOptions
 
 RATE, EPOCHS, ORDERS, SEEDS = 0.008, {8: 12, 1: 6}, 6, "300-323"
 DEFAULT: str = CompileOptions.weight_store

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testing.big_models import MODELS
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.plan.traffic import accessed
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.plan.memories.traffic import accessed
 from tinytrain_compile.target import Target, load_target
 
 ARENA_BYTES, EXTERNAL_BYTES = 256 << 10, 12 << 20

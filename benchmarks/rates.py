@@ -33,13 +33,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rate_tasks import DEVELOPMENT, FRESH, RateTask
 
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import finetune as search
-from tinytrain_compile.driver import rate_search
-from tinytrain_compile.driver.finetune import Effort, finetune
-from tinytrain_compile.driver.learning import Build, LearningRun, learn_all
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.ir.learning import Curve, Finding, curve_of
+from tinytrain_compile.learn import finetune as search
+from tinytrain_compile.learn import rate_search
+from tinytrain_compile.learn.finetune import Effort, finetune
+from tinytrain_compile.learn.training import Build, LearningRun, learn_all
+from tinytrain_compile.options.compile_options import CompileOptions
 
 GRID = tuple(0.001 * 10.0 ** (step / 3) for step in range(9))
 EPOCHS, TRAININGS = 12, 3

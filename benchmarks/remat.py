@@ -17,8 +17,8 @@ from pathlib import Path
 
 from testing.big_models import MODELS
 from testing.places import SHARED
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report.analysis import work_of
 
 INT8 = {"mcunet-5fps-10c-qdq": None, "mbv2-w0.35-qdq": 10, "proxyless-w0.3-qdq": 10}

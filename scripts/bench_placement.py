@@ -13,10 +13,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from testing.places import SHARED
-from tinytrain_compile.plan import cpsat
-from tinytrain_compile.plan.placement import Decision, Packing, build_packing, greedy
-from tinytrain_compile.plan.rectangles import Rectangle
-from tinytrain_compile.plan.skyline import search
+from tinytrain_compile.plan.place import cpsat
+from tinytrain_compile.plan.place.placement import Decision, Packing, build_packing, greedy
+from tinytrain_compile.plan.place.rectangles import Rectangle
+from tinytrain_compile.plan.place.skyline import search
 
 CAPACITY = 1 << 20
 SKYLINE_UNITS, SOLVER_UNITS, SEED = 4.0, 20.0, 0

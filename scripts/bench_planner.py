@@ -19,22 +19,22 @@ from ortools.sat.python import cp_model
 
 from testing.places import SHARED
 from testing.plan_graphs import training_graph
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of
-from tinytrain_compile.plan.bounds import peak_bound
-from tinytrain_compile.plan.exact import Optimum
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
-from tinytrain_compile.plan.placement import build_packing, fit, sequences
+from tinytrain_compile.plan.order.bounds import peak_bound
+from tinytrain_compile.plan.order.exact import Optimum
+from tinytrain_compile.plan.order.ranks import rank_order
+from tinytrain_compile.plan.place.placement import build_packing, fit, sequences
+from tinytrain_compile.plan.place.rectangles import rectangles
 from tinytrain_compile.plan.planner import persistent_buffers, thorough_orders
-from tinytrain_compile.plan.ranks import rank_order
-from tinytrain_compile.plan.rectangles import rectangles
-from tinytrain_compile.plan.remat import Rematerialiser
-from tinytrain_compile.plan.remat_search import floor_bytes
+from tinytrain_compile.plan.remat.search import floor_bytes
+from tinytrain_compile.plan.remat.stage import Rematerialiser
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 

@@ -20,7 +20,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = (ROOT / "compiler" / "tinytrain_compile", ROOT / "benchmarks", ROOT / "testing", ROOT / "scripts")
+SOURCES = (ROOT / "compiler" / "tinytrain_compile", ROOT / "benchmarks", ROOT / "testing")
 MOST = 20
 """Files of a folder, unless it is a flat registry."""
 REGISTRIES = {

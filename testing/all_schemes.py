@@ -20,13 +20,13 @@ import onnx
 from onnx import numpy_helper
 
 from testing.models import Network
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.micro_batch import choose
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
+from tinytrain_compile.driver.search.micro_batch import choose
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 
 SMALL, LARGE = (24, 100), (101, 1296)

@@ -7,8 +7,8 @@ import numpy as np
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.input_lines import takes_lines
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_lines, with_readers_beside, with_streams
-from tinytrain_compile.plan.stream_search import runs_of
+from tinytrain_compile.plan.streams.rewrite import stream_node, with_lines, with_readers_beside, with_streams
+from tinytrain_compile.plan.streams.search import runs_of
 
 
 def random_streams(train: TrainGraph, seed: int) -> tuple[Graph, list[Node]]:

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 
 from testing.places import SHARED
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
+from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.reference import Trainer
-from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.driver.trial import with_exponents
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
@@ -28,6 +26,8 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import build_training

@@ -12,9 +12,9 @@ from onnx import numpy_helper
 
 import tinytrain_compile as tt
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver.export import Exported, judged_file
 from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn.export import Exported, judged_file
 
 
 def outputs(model: bytes, x: Array, optimised: bool = False) -> Array:

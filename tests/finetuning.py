@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver.finetune import Effort, finetune
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn.finetune import Effort, finetune
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 SHORT = Effort(epochs=6, seeds=2, clips=(0.0,), jobs=1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 
 

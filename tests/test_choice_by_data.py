@@ -12,14 +12,15 @@ import pytest
 
 from tests.e2e.command import run
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import choice_by_data, update_best
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.reference import Trainer
-from tinytrain_compile.driver.short_runs import Desk, make_desk
-from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
+from tinytrain_compile.driver.search import best as update_best
+from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.ir.learning import Score
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn import choice_by_data
+from tinytrain_compile.learn.short_runs import Desk, make_desk
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import layers_of
 from tinytrain_compile.sparse.gains import Key, axes_of
 from tinytrain_compile.sparse.rules import (

@@ -19,9 +19,6 @@ from tests.e2e.marks import needs_qemu
 from tinytrain_compile import __version__
 from tinytrain_compile.cli import command
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.option import COMMON_OPTIONS, GROUPS
-from tinytrain_compile.driver.option_values import parse_shapes, parse_size
-from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.ir import Attrs, parse_graph, print_graph
@@ -32,6 +29,9 @@ from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.update import SgdAttrs
+from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.options.option import COMMON_OPTIONS, GROUPS
+from tinytrain_compile.options.values import parse_shapes, parse_size
 from tinytrain_compile.target import list_boards, list_targets
 from tinytrain_compile.training import fuse_updates
 

@@ -16,14 +16,14 @@ from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import short_runs
-from tinytrain_compile.driver.contribution import Effort, measure
-from tinytrain_compile.driver.known_runs import PARTIAL
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.short_runs import Run, make_desk
 from tinytrain_compile.files.samples import in_slots, samples_of
 from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn import short_runs
+from tinytrain_compile.learn.contribution import Effort, measure
+from tinytrain_compile.learn.known_runs import PARTIAL
+from tinytrain_compile.learn.short_runs import Run, make_desk
+from tinytrain_compile.options.compile_options import CompileOptions
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 SHORT = Effort(updates=12, orders=1, jobs=1)

@@ -13,14 +13,14 @@ from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.training.low_rank_nets import few_patterns, kinds
-from tinytrain_compile.driver import copy_choice
-from tinytrain_compile.driver.candidates import Candidate, Planner, Price
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Candidate, Planner, Price
 from tinytrain_compile.driver.pipeline import imported
-from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.driver.search import copies as copy_choice
+from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import PRIOR, gain_of_plan, layer_ways, layers_of, scheme_plan, with_copies
 from tinytrain_compile.target import load_target
 

@@ -17,7 +17,7 @@ from tests.frontend.models import parse, write
 from tests.frontend.qdq import Maker
 from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.frontend.written_file import written_file
+from tinytrain_compile.frontend.written.file import written_file
 from tinytrain_compile.ir.imported import ParameterSource
 from tinytrain_compile.ir.types import Array
 

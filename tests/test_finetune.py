@@ -21,16 +21,16 @@ import tinytrain_compile as tt
 from tests.e2e.command import run
 from tests.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver import rate_search as search
-from tinytrain_compile.driver.finetune import Effort, finetune, write_finding
-from tinytrain_compile.driver.known_runs import PARTIAL
-from tinytrain_compile.driver.learning import Build, LearningRun, area, learn_all
-from tinytrain_compile.driver.nothing_learned import check_learned
-from tinytrain_compile.driver.replay_size import kept_of, reservoir_sizes
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.own_data import own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.learning import Finding, Learned, RateSchedule, Score, Tried, mean_curve
+from tinytrain_compile.learn import rate_search as search
+from tinytrain_compile.learn.finetune import Effort, finetune, write_finding
+from tinytrain_compile.learn.known_runs import PARTIAL
+from tinytrain_compile.learn.nothing_learned import check_learned
+from tinytrain_compile.learn.replay_size import kept_of, reservoir_sizes
+from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all
 from tinytrain_compile.report import finding_html, finding_lines, finding_toml
 from tinytrain_compile.twin import Average
 from tinytrain_compile.twin.loop import Schedule

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.finetuning import found_by, write_own
-from tinytrain_compile.driver import rate_search as search
-from tinytrain_compile.driver.finetune import Effort
-from tinytrain_compile.driver.learning import LearningRun
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Curve, Score, Tried
+from tinytrain_compile.learn import rate_search as search
+from tinytrain_compile.learn.finetune import Effort
+from tinytrain_compile.learn.training import LearningRun
 from tinytrain_compile.report import finding_lines, finding_toml
 
 

@@ -17,17 +17,17 @@ from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.code_mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
+from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
+from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import FlashSizes
 

@@ -14,8 +14,8 @@ import pytest
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.test_update_choice import dense_chain, planner
-from tinytrain_compile.driver import update_search
-from tinytrain_compile.driver.pareto import GRANULE, POINTS, arenas, point_of
+from tinytrain_compile.driver.search import update as update_search
+from tinytrain_compile.driver.search.pareto import GRANULE, POINTS, arenas, point_of
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.report.pareto import curve_of, pareto_csv, pareto_lines
 from tinytrain_compile.sparse import PRIOR

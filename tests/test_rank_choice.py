@@ -11,15 +11,15 @@ import pytest
 from testing.ops.case import make
 from tests.e2e import chain
 from tests.training.low_rank_nets import graph, kinds, shared
-from tinytrain_compile.driver import rank_choice
-from tinytrain_compile.driver.low_rank import gradient_nodes
-from tinytrain_compile.driver.rank_choice import FINER, FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
-from tinytrain_compile.driver.reference import Trainer
+from tinytrain_compile.driver.candidates.low_rank import gradient_nodes
+from tinytrain_compile.driver.candidates.planner import ranks as rank_choice
+from tinytrain_compile.driver.candidates.ranks import FINER, FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
 from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.int8.subspace import rows_in_int8
 from tinytrain_compile.ops.names import operand
+from tinytrain_compile.reference.trainer import Trainer
 
 SHAPE = (2, 8, 8, 12)
 

@@ -10,10 +10,10 @@ import pytest
 from testing import models
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.api import options_from
-from tinytrain_compile.driver.option_values import parse_runtime
 from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
+from tinytrain_compile.options.values import parse_runtime
 
 
 def test_parts_are_read_in_any_order() -> None:

@@ -19,12 +19,12 @@ from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.planning import planner
-from tinytrain_compile.driver import fallbacks, update_best
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.update_best import DEPTHS, FREE, HALVINGS, SCOUT_ROUNDS, best_choice
-from tinytrain_compile.driver.update_model import build_update_model, largest_load
-from tinytrain_compile.driver.update_rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES
-from tinytrain_compile.driver.update_search import search_update
+from tinytrain_compile.driver.candidates.planner import Planner, fallbacks
+from tinytrain_compile.driver.search import best as update_best
+from tinytrain_compile.driver.search.best import DEPTHS, FREE, HALVINGS, SCOUT_ROUNDS, best_choice
+from tinytrain_compile.driver.search.model import build_update_model, largest_load
+from tinytrain_compile.driver.search.rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES
+from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Graph

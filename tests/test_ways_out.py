@@ -17,18 +17,18 @@ from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.driver import fit
-from tinytrain_compile.driver.candidates import Candidate, Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.suggestions import MOST_SEARCHES, recomputing
-from tinytrain_compile.driver.update_search import LIKELY_TRIES, NEAR_TRIES, deepest
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.search import fit
+from tinytrain_compile.driver.search.suggestions import MOST_SEARCHES, recomputing
+from tinytrain_compile.driver.search.update import LIKELY_TRIES, NEAR_TRIES, deepest
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import bound_with_streams, may_stream
 from tinytrain_compile.plan.planner import arena_bound
-from tinytrain_compile.plan.remat import Rematerialiser
+from tinytrain_compile.plan.remat.stage import Rematerialiser
 from tinytrain_compile.quantize import prepare
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.target import load_target

@@ -14,15 +14,15 @@ import click
 
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.driver.finetune import finetune as search
-from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
-from tinytrain_compile.driver.rate_search import Effort
-from tinytrain_compile.driver.reference_instance import SAID, ReferenceInstance
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
 from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES, Finding, RateSchedule
 from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
+from tinytrain_compile.learn.finetune import finetune as search
+from tinytrain_compile.learn.rate_search import Effort
+from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.reference.instance import SAID, ReferenceInstance
 from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 

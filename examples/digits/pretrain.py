@@ -15,8 +15,8 @@ from make_data import parts
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.frontend import load_model
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 

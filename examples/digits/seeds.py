@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import load_inputs
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 

@@ -20,7 +20,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import SliceAttrs
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.plan.stream_build import build_stream
+from tinytrain_compile.plan.streams.build import build_stream
 
 
 @generator("Stream", 26)

@@ -14,7 +14,7 @@ from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ops.base import alias_of, input_names, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.plan.stream_build import build_stream
+from tinytrain_compile.plan.streams.build import build_stream
 
 Operand = np.ndarray | Bits
 

@@ -10,15 +10,15 @@ import pytest
 
 from testing.places import ROOT
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ir.types import Array, Attrs
 from tinytrain_compile.ops.base import OPS
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 
 DIGITS = ROOT / "examples" / "digits"

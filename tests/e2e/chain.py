@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from tinytrain_compile.driver.inference import infer_one
-from tinytrain_compile.driver.memories import further_memories
-from tinytrain_compile.driver.reference import run_reference
-from tinytrain_compile.driver.rounding import StepwiseReference
+from tinytrain_compile.driver.candidates.inference import infer_one
+from tinytrain_compile.driver.candidates.memories import further_memories
 from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.files.samples import random_samples
@@ -27,7 +25,10 @@ from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_context
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
+from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat
+from tinytrain_compile.plan.memories import spread
+from tinytrain_compile.reference.rounding import StepwiseReference
+from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training

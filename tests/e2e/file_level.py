@@ -9,9 +9,9 @@ from unittest import mock
 import pytest
 
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.file_check import check_file
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.file_check.check import check_file
 from tinytrain_compile.ir.summary import FileAgreement
+from tinytrain_compile.options.compile_options import CompileOptions
 
 
 class _DoneError(Exception):

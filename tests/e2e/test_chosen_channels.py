@@ -14,13 +14,13 @@ from testing import models
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import CompileError
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Project, Result, make_project
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.emit.checkpoint import checkpoint_of
 from tinytrain_compile.files.samples import in_slots, load_samples
 from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING, chosen_places
 from tinytrain_compile.ir.stages import Samples
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.parameters import FileParameters
 from tinytrain_compile.verify import build_library, find_tools

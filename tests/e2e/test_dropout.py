@@ -14,13 +14,13 @@ from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.frontend.models import write
 from tests.frontend.nets import Net
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.interpreter import run_graph
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.target import load_target
 
 RATIO, SEED, RATE = 0.4, 7, 0.05

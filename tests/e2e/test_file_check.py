@@ -20,13 +20,14 @@ from tests.frontend.models import write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker
 from tests.frontend.test_qdq import conv_net
-from tinytrain_compile.driver.file_check import as_stored
-from tinytrain_compile.driver.file_compare import Format, in_numbers, in_steps
-from tinytrain_compile.driver.imported_values import Held
+from tinytrain_compile.driver.file_check.check import as_stored
+from tinytrain_compile.driver.file_check.compare import Format, in_numbers, in_steps
+from tinytrain_compile.driver.file_check.imported_values import Held
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, import_loss, importer
-from tinytrain_compile.frontend.context import ImportContext
-from tinytrain_compile.frontend.model import OnnxNode
+from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, importer
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.operators import loss as import_loss
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 

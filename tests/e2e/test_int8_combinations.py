@@ -14,13 +14,13 @@ from tests.e2e.exact import check_exact, check_on
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
 from tests.quantize.gradients import check_gradients
-from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.rescale import RESCALES
 from tinytrain_compile.quantize import count_saturations, forward
+from tinytrain_compile.reference.trainer import run_reference
 
 RATE, STEPS = 0.2, 10
 

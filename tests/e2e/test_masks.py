@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from tests.e2e.command import run
 from tests.frontend.models import write
 from tests.frontend.nets import Net
-from tinytrain_compile.driver.file_compare import in_numbers
-from tinytrain_compile.driver.imported_values import Held
+from tinytrain_compile.driver.file_check.compare import in_numbers
+from tinytrain_compile.driver.file_check.imported_values import Held
 
 LOWEST = float(np.finfo(np.float32).min)
 KEPT = np.tril(np.ones((5, 5))) > 0

@@ -12,9 +12,9 @@ from testing.places import SHARED
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu, needs_shared
 from tests.examples.pages import check_row, figures
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import compile_model
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.options.compile_options import CompileOptions
 
 pytestmark = needs_shared
 NAMES = ("mbv2-w0.35", "mcunet-5fps", "proxyless-w0.3")

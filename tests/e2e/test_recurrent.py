@@ -18,11 +18,11 @@ from tests.e2e.test_micro_batch import apart, trained
 from tests.frontend.models import parse
 from tests.frontend.recurrent import Cell, model_of
 from tests.quantize import nets
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.training import join_pieces
 
 ZOO = SHARED / "zoo"

@@ -17,10 +17,10 @@ from testing.places import SHARED
 from tests.e2e import chain
 from tests.e2e.command import run
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.driver.rounding import StepwiseReference
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import run_steps
 

@@ -23,8 +23,8 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory
-from tinytrain_compile.plan.stream_rewrite import stream_node, with_readers_beside, with_streams
-from tinytrain_compile.plan.stream_search import runs_of
+from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams
+from tinytrain_compile.plan.streams.search import runs_of
 from tinytrain_compile.training import fuse_updates
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.verify import find_tools

@@ -19,11 +19,11 @@ from tests.emit.test_features import instances
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
 from tests.emit.test_slices import Sliced
 from tests.quantize import lines, nets
-from tinytrain_compile.driver.reference import Trainer
-from tinytrain_compile.driver.reference_instance import ReferenceInstance
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.reference.instance import ReferenceInstance
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.verify.build import write_files
 
 pytestmark = needs_gcc

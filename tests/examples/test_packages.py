@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from testing.places import ROOT
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Project, make_project
 from tinytrain_compile.emit import PackageFacts, package_files
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 
 # Without types.

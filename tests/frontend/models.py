@@ -9,8 +9,8 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper, parser
 
-from tinytrain_compile.driver.file_check import compare
-from tinytrain_compile.driver.imported_values import ImportedValues
+from tinytrain_compile.driver.file_check.check import compare
+from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.frontend import FileModel, FrontendOptions, ImportedModel, load_model
 from tinytrain_compile.ops.interpreter import run_graph
 

@@ -17,7 +17,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from tests.frontend.unsigned import unsigned_weights
 from tinytrain_compile.frontend import FileModel
-from tinytrain_compile.frontend.file_model import FileNode
+from tinytrain_compile.frontend.evaluator.model import FileNode
 
 OPSETS = (helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1))
 

@@ -14,7 +14,8 @@ from tests.frontend.test_batch_norm import MODELS
 from tests.frontend.test_trainable import HEAD, OUT, WIDTH, imported, normal
 from tinytrain_compile.driver.summary import fates_of
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import FrontendOptions, load_model, trainable
+from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.frontend.weights import trainable
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.summary import Fate
 from tinytrain_compile.sparse import resolve_update

@@ -14,9 +14,9 @@ from testing.zoo import Outcome, networks3, trained
 from testing.zoo_verdicts import judge
 from tests.exporting import arrays
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.frontend.exporter_remarks import REMEDY
-from tinytrain_compile.frontend.weight_forms import form_of
-from tinytrain_compile.frontend.written_file import written_file
+from tinytrain_compile.frontend.exporters.remarks import REMEDY
+from tinytrain_compile.frontend.exporters.weight_forms import form_of
+from tinytrain_compile.frontend.written.file import written_file
 
 FOLDER = Path(__file__).with_name("exported")
 NETWORKS = {network.path.name.removesuffix(".onnx"): network for network in networks3(folder=FOLDER)}

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.frontend.models import parse, run_imported, write
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.frontend.file_model import FileModel
+from tinytrain_compile.frontend.evaluator.model import FileModel
 
 Edit = Callable[[onnx.ModelProto], None]
 

@@ -17,12 +17,12 @@ import pytest
 
 from tests.frontend.models import parse, write
 from tests.frontend.test_written_losses import Oracle
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import compile_model
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training.build import build_training
 from tinytrain_compile.training.options import TrainingOptions

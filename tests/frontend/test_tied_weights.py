@@ -15,9 +15,9 @@ import pytest
 from tests.frontend.file_training import check_training, import_file
 from tests.frontend.models import parse
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.context import ImportContext
-from tinytrain_compile.frontend.model import OnnxNode
-from tinytrain_compile.frontend.origins import Claim, Origin, rearrangement, tied_weights
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.origins import Claim, Origin, rearrangement, tied_weights
 from tinytrain_compile.ir.types import Array, Value
 
 RANDOM = np.random.default_rng(3)

@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.training.test_optimizer import gradient_at
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.training_options import training_options, with_file_training
 from tinytrain_compile.driver.pipeline import compile_model, imported
-from tinytrain_compile.driver.reference import Trainer
-from tinytrain_compile.driver.training_options import training_options, with_file_training
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions
 from tinytrain_compile.training.build import build_training
@@ -269,7 +269,7 @@ def test_frozen_weights_that_are_missing(artifacts: Path, tmp_path: Path) -> Non
 
 def test_damaged_checkpoints_are_refused(artifacts: Path, tmp_path: Path) -> None:
     """Cut at any length, and with any word of its first part replaced: E0105 or E0231, or the file is read."""
-    from tinytrain_compile.frontend.ort_checkpoint import checkpoint_tensors
+    from tinytrain_compile.frontend.training_file.ort_checkpoint import checkpoint_tensors
 
     data = (artifacts / "mlp_ce_sgd" / "checkpoint").read_bytes()
     assert set(checkpoint_tensors(data)) == set(SHAPES)

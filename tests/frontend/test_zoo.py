@@ -11,8 +11,9 @@ from testing.places import ROOT
 from testing.zoo import Network, networks, networks3, trained
 from testing.zoo_verdicts import NOT_ASKED, OTHERWISE, judge, judged
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.frontend import derived, importer, known_constants, trainable
-from tinytrain_compile.frontend.trainable import Trainables
+from tinytrain_compile.frontend import derived, importer
+from tinytrain_compile.frontend.weights import known_constants, trainable
+from tinytrain_compile.frontend.weights.trainable import Trainables
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.training import loss
 from tinytrain_compile.training.end import End

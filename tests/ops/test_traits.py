@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from testing.ops.cases import Case, cases_of
-from tinytrain_compile.frontend.import_elementwise import UNARY, is_elementwise
+from tinytrain_compile.frontend.operators.elementwise import UNARY, is_elementwise
 from tinytrain_compile.ops import OPS, NonDifferentiable
 from tinytrain_compile.ops.base import has_trait, ops_with
 from tinytrain_compile.ops.int8.error import error_operands

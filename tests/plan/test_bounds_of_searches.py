@@ -21,25 +21,22 @@ from tests.plan.random_graphs import random_graph
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
 from tinytrain_compile.ir import Graph, Node
-from tinytrain_compile.plan import (
-    PlanOptions,
-    placement,
-    planned,
-    remat_cpsat,
-    remat_search,
-    stream_again,
-    stream_search,
-)
-from tinytrain_compile.plan import assign as assign_module
-from tinytrain_compile.plan import choose as choose_module
-from tinytrain_compile.plan.assign import Item, Use, UseOption
-from tinytrain_compile.plan.exact import smallest_peak
+from tinytrain_compile.plan import PlanOptions, planned
 from tinytrain_compile.plan.halving import halve
+from tinytrain_compile.plan.memories import assign as assign_module
+from tinytrain_compile.plan.memories.assign import Item, Use, UseOption
 from tinytrain_compile.plan.model import build_model, program_order
-from tinytrain_compile.plan.order import list_orders
-from tinytrain_compile.plan.placement import build_packing
-from tinytrain_compile.plan.rectangles import Rectangle
-from tinytrain_compile.plan.stream_model import StreamModel
+from tinytrain_compile.plan.order.exact import smallest_peak
+from tinytrain_compile.plan.order.order import list_orders
+from tinytrain_compile.plan.place import choose as choose_module
+from tinytrain_compile.plan.place import placement
+from tinytrain_compile.plan.place.placement import build_packing
+from tinytrain_compile.plan.place.rectangles import Rectangle
+from tinytrain_compile.plan.remat.stage import cpsat as remat_cpsat
+from tinytrain_compile.plan.remat.stage import search as remat_search
+from tinytrain_compile.plan.streams import again as stream_again
+from tinytrain_compile.plan.streams import search as stream_search
+from tinytrain_compile.plan.streams.model import StreamModel
 from tinytrain_compile.plan.views import candidates
 
 optimise_module = sys.modules["tinytrain_compile.plan.optimise"]  # the package names a function like it

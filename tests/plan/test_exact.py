@@ -11,13 +11,13 @@ import pytest
 
 from testing.plan_graphs import training_graph
 from tests.plan.random_tasks import is_topological, load_while, optimum, peak_of, random_tasks
-from tinytrain_compile.plan import PlanOptions, bounds, exact, order, plan_memory, planner
-from tinytrain_compile.plan.bounds import cut_bound, peak_bound
-from tinytrain_compile.plan.exact import Optimum, order_within, smallest_peak
+from tinytrain_compile.plan import PlanOptions, plan_memory, planner
 from tinytrain_compile.plan.model import TaskGraph, build_model, program_order
-from tinytrain_compile.plan.order import list_orders, loads, peak
-from tinytrain_compile.plan.ranks import rank_order
-from tinytrain_compile.plan.windows import cut_window, improve_by_windows
+from tinytrain_compile.plan.order.bounds import cut_bound, peak_bound
+from tinytrain_compile.plan.order.exact import Optimum, order_within, smallest_peak
+from tinytrain_compile.plan.order.order import bounds, exact, list_orders, loads, order, peak
+from tinytrain_compile.plan.order.ranks import rank_order
+from tinytrain_compile.plan.order.windows import cut_window, improve_by_windows
 
 CASES = 500
 ENOUGH = 1_000_000
@@ -228,7 +228,7 @@ def test_windows_improve_what_the_search_cannot_decide() -> None:
 
 def test_windows_fall_back_on_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a search that never finds anything, CP-SAT still lowers the peak."""
-    monkeypatch.setattr("tinytrain_compile.plan.windows.SEARCH_UNITS", 0.0)
+    monkeypatch.setattr("tinytrain_compile.plan.order.windows.SEARCH_UNITS", 0.0)
     graph, loss = training_graph(blocks=4, side=32)
     tasks = build_model(graph, PlanOptions(keep=(loss,))).tasks
     start = program_order(tasks)

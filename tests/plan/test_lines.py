@@ -12,25 +12,18 @@ import pytest
 from testing.places import SHARED
 from tests.e2e.marks import needs_shared
 from tests.quantize import lines
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
-from tinytrain_compile.plan import (
-    PlanError,
-    plan_memory,
-    validate_plan,
-    validate_streams,
-    with_lines,
-    without_lines,
-    without_streams,
-)
-from tinytrain_compile.plan.validate_streams import validate_stream
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.plan import PlanError, plan_memory, validate_plan, with_lines, without_lines, without_streams
+from tinytrain_compile.plan.check import streams as validate_streams
+from tinytrain_compile.plan.check.streams import validate_stream
 from tinytrain_compile.target import load_target
 
 SEEDS = lines.SEEDS

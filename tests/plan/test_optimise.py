@@ -24,7 +24,7 @@ from tinytrain_compile.plan import (
     share_of,
     step_cost,
 )
-from tinytrain_compile.plan.assign import Item, Use, UseOption, assign, cost_of, time_of
+from tinytrain_compile.plan.memories.assign import Item, Use, UseOption, assign, cost_of, time_of
 from tinytrain_compile.plan.price import node_ps
 
 CORE = CoreModel(clock_mhz=100, int8_mac=2000, float_mac=3000, element=5000, pj_per_cycle=300)

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from testing.places import SHARED
-from tinytrain_compile.plan import choose
-from tinytrain_compile.plan.cpsat import decide, minimise
-from tinytrain_compile.plan.placement import (
+from tinytrain_compile.plan.place import choose
+from tinytrain_compile.plan.place.cpsat import decide, minimise
+from tinytrain_compile.plan.place.placement import (
     Packing,
     Placement,
     build_packing,
@@ -19,8 +19,8 @@ from tinytrain_compile.plan.placement import (
     improve_placement,
     sequences,
 )
-from tinytrain_compile.plan.rectangles import Rectangle
-from tinytrain_compile.plan.skyline import search
+from tinytrain_compile.plan.place.rectangles import Rectangle
+from tinytrain_compile.plan.place.skyline import search
 
 INSTANCES = SHARED / "benchmarks" / "minimalloc"
 

@@ -20,7 +20,7 @@ from tinytrain_compile.ir import Graph, Value, check_graph
 from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.plan import PlanError, PlanOptions, arena_bound, live_buffers_at, load_per_step, plan_memory
-from tinytrain_compile.plan import choose as choose_module
+from tinytrain_compile.plan.place import choose as choose_module
 from tinytrain_compile.plan.planned import least_need
 
 CASES = {

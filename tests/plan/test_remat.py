@@ -12,15 +12,16 @@ from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.interpreter import run_nodes
-from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_memory, plan_with_remat, validate_remat
-from tinytrain_compile.plan.bounds import peak_bound
+from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_memory, plan_with_remat
+from tinytrain_compile.plan.check import remat as validate_remat
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
-from tinytrain_compile.plan.order import list_orders, loads
-from tinytrain_compile.plan.remat import Planned, Rematerialiser, share_of
-from tinytrain_compile.plan.remat_chain import checkpoints
-from tinytrain_compile.plan.remat_problem import Problem, build_problem, extra_cost, is_repeatable, is_valid, profile
-from tinytrain_compile.plan.remat_rewrite import rewrite
-from tinytrain_compile.plan.remat_search import RematChoice, floor_bytes, greedy_decision
+from tinytrain_compile.plan.order.bounds import peak_bound
+from tinytrain_compile.plan.order.order import list_orders, loads
+from tinytrain_compile.plan.remat.chain import checkpoints
+from tinytrain_compile.plan.remat.problem import Problem, build_problem, extra_cost, is_repeatable, is_valid, profile
+from tinytrain_compile.plan.remat.rewrite import rewrite
+from tinytrain_compile.plan.remat.search import RematChoice, floor_bytes, greedy_decision
+from tinytrain_compile.plan.remat.stage import Planned, Rematerialiser, share_of
 
 MIN = RematOptions("min")
 

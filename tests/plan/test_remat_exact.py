@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from tinytrain_compile.plan.remat_cpsat import Limits, candidates, solve
-from tinytrain_compile.plan.remat_problem import Again, Operation, Problem, extra_cost, is_valid, profile
-from tinytrain_compile.plan.remat_search import floor_bytes, greedy_decision
+from tinytrain_compile.plan.remat.cpsat import Limits, candidates, solve
+from tinytrain_compile.plan.remat.problem import Again, Operation, Problem, extra_cost, is_valid, profile
+from tinytrain_compile.plan.remat.search import floor_bytes, greedy_decision
 
 
 def random_problem(seed: int, forward: int) -> Problem:

@@ -17,11 +17,10 @@ from testing.places import SHARED
 from tests.e2e.marks import needs_shared
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.fallbacks import Means, plan_with_fallbacks
-from tinytrain_compile.driver.memories import core_model
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.fallbacks import Means, plan_with_fallbacks
+from tinytrain_compile.driver.candidates.memories import core_model
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import load_of
@@ -29,12 +28,14 @@ from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import ReduceAttrs
-from tinytrain_compile.plan import PlanOptions, plan_graph, planner, stream_search
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.plan import PlanOptions, plan_graph, planner
 from tinytrain_compile.plan.planned import Need, least_need
 from tinytrain_compile.plan.planner import sure_load
-from tinytrain_compile.plan.stream_model import StreamModel
-from tinytrain_compile.plan.stream_rewrite import inner_nodes, stream_node, with_readers_beside, with_streams
-from tinytrain_compile.plan.stream_search import LONGEST, Cut, Cutter, needed_streams, proposed, runs_of
+from tinytrain_compile.plan.streams import search as stream_search
+from tinytrain_compile.plan.streams.model import StreamModel
+from tinytrain_compile.plan.streams.rewrite import inner_nodes, stream_node, with_readers_beside, with_streams
+from tinytrain_compile.plan.streams.search import LONGEST, Cut, Cutter, needed_streams, proposed, runs_of
 from tinytrain_compile.target import load_target
 
 QUICK = PlanOptions(effort="quick")

@@ -11,9 +11,8 @@ import pytest
 from testing.ops.cases import cases_of
 from testing.places import SHARED
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.driver.candidates import Planner
-from tinytrain_compile.driver.external_kernels import Externals
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ops import new_builder
@@ -22,10 +21,12 @@ from tinytrain_compile.ops.base import Overlap, op_def, row_form
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import SliceAttrs
 from tinytrain_compile.ops.stream import RowCall, StreamAttrs
-from tinytrain_compile.plan import PlanError, validate_streams
-from tinytrain_compile.plan.stream_build import build_stream
-from tinytrain_compile.plan.stream_rewrite import without_streams
-from tinytrain_compile.plan.validate_streams import validate_stream
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.plan import PlanError
+from tinytrain_compile.plan.check import streams as validate_streams
+from tinytrain_compile.plan.check.streams import validate_stream
+from tinytrain_compile.plan.streams.build import build_stream
+from tinytrain_compile.plan.streams.rewrite import without_streams
 from tinytrain_compile.target import load_target
 
 NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")

@@ -6,11 +6,11 @@ import pytest
 
 from testing.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.plan.choose import choose
 from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.order import RankedOrder, list_orders, peak
-from tinytrain_compile.plan.variants import variants
+from tinytrain_compile.plan.order.order import RankedOrder, list_orders, peak
+from tinytrain_compile.plan.order.variants import variants
+from tinytrain_compile.plan.place.choose import choose
 
 
 def models() -> list[MemoryModel]:

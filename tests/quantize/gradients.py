@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 
 from tests.quantize import nets
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+from tinytrain_compile.reference.trainer import Trainer
 
 SAMPLES = 16
 

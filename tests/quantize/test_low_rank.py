@@ -16,8 +16,7 @@ from testing.kept_inputs import kept_bytes
 from tests.quantize import nets
 from tests.training.low_rank_nets import GRADS, everywhere, kinds, points
 from tests.training.test_low_rank import CONVS, Iteration, correlation, rotated, square
-from tinytrain_compile.driver.integer_copies import measured_steps, through_int8
-from tinytrain_compile.driver.reference import Trainer, run_reference
+from tinytrain_compile.driver.candidates.integer_copies import measured_steps, through_int8
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
@@ -27,6 +26,7 @@ from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.subspace import QModeAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.quantize import QuantOptions, quantise
+from tinytrain_compile.reference.trainer import Trainer, run_reference
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training, fuse_updates, join_pieces
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.quantize import nets
 from tests.quantize.gradients import per_channel, real_inputs, scales_of
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import momentum as int8_momentum
 from tinytrain_compile.ops.int8.update import ExponentAttrs, split_rate
 from tinytrain_compile.quantize import WeightStore
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.formats import quant_tensors
 
 COUNT = 20_000

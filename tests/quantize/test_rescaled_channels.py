@@ -14,7 +14,6 @@ from testing.models import Network
 from tests.e2e import chain
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import random_samples, stored_input
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
@@ -30,6 +29,7 @@ from tinytrain_compile.quantize import (
     quantise,
     rescale,
 )
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.formats import quant_tensors
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training

@@ -18,13 +18,13 @@ from tests.frontend.models import write
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
 from tests.quantize.gradients import float_gradients, integer_gradients
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.quantize import QuantOptions, prepare, quantise, saturated
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Value
@@ -22,6 +21,7 @@ from tinytrain_compile.ops.names import trained as trained_by
 from tinytrain_compile.plan import PlanOptions, plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
 from tinytrain_compile.quantize.store import fine_weights
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.formats import quant_tensors
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
 from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.targets import TargetErrorAttrs, TargetLossAttrs
 from tinytrain_compile.ops.int8.update import first_exponent
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.formats import float_nodes, float_regions
 
 FLOAT = {"mse": "MeanSquaredError", "bce": "SigmoidCrossEntropy"}

@@ -25,7 +25,6 @@ from tests.quantize.gradients import (
     per_channel,
     scales_of,
 )
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
@@ -35,6 +34,7 @@ from tinytrain_compile.ops.int8 import error as int8_error
 from tinytrain_compile.ops.int8 import steps as int8_steps
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.update import split_rate, update_exponent
+from tinytrain_compile.reference.trainer import Trainer
 
 # ---- 1: rounding of the stored weight -------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.summary import Suggestion, Summary
 from tinytrain_compile.report import report_html
 from tinytrain_compile.report.analysis import analyse
-from tinytrain_compile.report.picture import about_text, axis_text, build_picture, label_of
+from tinytrain_compile.report.pages.picture import about_text, axis_text, build_picture, label_of
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 EVIL = "\"><script>alert('x')</script>\x00\u202e{{ 7*7 }}&amp;"

@@ -10,10 +10,10 @@ import pytest
 
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.driver.boards import check_flash, with_board
-from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.driver.search.boards import check_flash, with_board
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import list_boards, list_targets, load_target
 from tinytrain_compile.target.loader import parse_target
 

@@ -13,13 +13,13 @@ from testing import models
 from testing.models import Network
 from tests.e2e import chain
 from tests.training.nets import ops, shared_weight
-from tinytrain_compile.driver.reference import run_reference
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import External, Graph, Node, Value
 from tinytrain_compile.ops.fused_update import PAIRS
 from tinytrain_compile.ops.names import trained
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
+from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.training import fuse_updates
 
 OPTIONS = PlanOptions(effort="quick", keep=("loss",))

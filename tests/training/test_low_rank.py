@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.training.low_rank_nets import GRADS, everywhere, graph, kinds, shared
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import new_builder, run_node
 from tinytrain_compile.ops.names import operand
+from tinytrain_compile.reference.trainer import Trainer
 
 
 def gradients(train: TrainGraph, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:

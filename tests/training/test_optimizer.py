@@ -14,10 +14,10 @@ from testing import models
 from tests.e2e import chain
 from tests.e2e.gradients import LossFunction
 from tests.training import nets
-from tinytrain_compile.driver.reference import Trainer, run_reference
 from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.reference.trainer import Trainer, run_reference
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult, run_steps
 

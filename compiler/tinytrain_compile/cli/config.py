@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from tinytrain_compile.cli.options import GroupedOption
-from tinytrain_compile.driver.options import OPTIONS
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.toml_table import TableKind, load_toml
 from tinytrain_compile.files.user_file import read_text
+from tinytrain_compile.options.compile_options import OPTIONS
 
 _KIND = TableKind("E0101", "E0101", "write options by their long names: lr = 0.03", "a TOML file of options")
 

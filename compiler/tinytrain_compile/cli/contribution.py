@@ -17,7 +17,7 @@ from tinytrain_compile.cli.options import (
     out_option,
     terminal_options,
 )
-from tinytrain_compile.driver.options import OF_THE_MODEL, OPTIONS
+from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS
 
 _HELP = """Measure what training each layer of MODEL (ONNX) is worth, by short runs on this machine on your samples.
 
@@ -59,7 +59,7 @@ def _own_options() -> list[click.Parameter]:
 def contribution(**flags: Any) -> None:
     """Parse, measure, print."""
     from tinytrain_compile.cli.terminal import Terminal
-    from tinytrain_compile.driver.contribution import Effort, measure
+    from tinytrain_compile.learn.contribution import Effort, measure
 
     out, groups = flags.pop("out"), flags.pop("groups")
     effort = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs"), groups)

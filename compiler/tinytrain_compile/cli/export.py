@@ -42,9 +42,9 @@ def export(**flags: Any) -> None:
     """Parse, write, print."""
     from tinytrain_compile.api import options_from
     from tinytrain_compile.cli.terminal import Terminal
-    from tinytrain_compile.driver.export import Place
-    from tinytrain_compile.driver.export import export as write
-    from tinytrain_compile.driver.project_options import read_project
+    from tinytrain_compile.driver.checks.project import read_project
+    from tinytrain_compile.learn.export import Place
+    from tinytrain_compile.learn.export import export as write
 
     files = {name: flags[name] for name in ("calib", "data", "weights")}
     options, scheme = read_project(flags["project"], files)

@@ -21,10 +21,10 @@ from tinytrain_compile.cli.options import (
     out_option,
     terminal_options,
 )
-from tinytrain_compile.driver.option_values import parse_norm
-from tinytrain_compile.driver.options import OPTIONS
 from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES
 from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
+from tinytrain_compile.options.compile_options import OPTIONS
+from tinytrain_compile.options.values import parse_norm
 
 _HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
 
@@ -130,8 +130,8 @@ def _own_options() -> list[click.Parameter]:
 def finetune(**flags: Any) -> None:
     """Parse, try, write, print."""
     from tinytrain_compile.cli.terminal import Terminal
-    from tinytrain_compile.driver.finetune import finetune, write_finding
-    from tinytrain_compile.driver.rate_search import Effort
+    from tinytrain_compile.learn.finetune import finetune, write_finding
+    from tinytrain_compile.learn.rate_search import Effort
 
     sizes = (flags.pop("epochs"), flags.pop("seeds"), flags.pop("replay"))
     batches, clips = _batches(flags.pop("batches")), _clips(flags.pop("clips"))

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from tinytrain_compile.driver.combinations import check_options
-from tinytrain_compile.driver.options import OPTIONS, CompileOptions
+from tinytrain_compile.driver.checks.combinations import check_options
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 
 
 def _given() -> frozenset[str]:

@@ -10,9 +10,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from tinytrain_compile.driver.option import GROUPS, Group, Option
-from tinytrain_compile.driver.options import OPTIONS, CompileOptions
 from tinytrain_compile.files.resources import with_pages
+from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.options.option import GROUPS, Group, Option
 
 
 class GroupedOption(click.Option):

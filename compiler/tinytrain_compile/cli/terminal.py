@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report import (
     finding_lines,
     kernel_lines,
@@ -28,8 +28,8 @@ from tinytrain_compile.report.layout import LONG_LISTS, wrapped
 from tinytrain_compile.report.words import plural, printable
 
 if TYPE_CHECKING:
-    from tinytrain_compile.driver.contribution import Contribution
-    from tinytrain_compile.driver.export import Exported
+    from tinytrain_compile.learn.contribution import Contribution
+    from tinytrain_compile.learn.export import Exported
 
 
 _AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}

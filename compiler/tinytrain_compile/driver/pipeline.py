@@ -7,37 +7,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinytrain_compile.driver.activation_notes import activation_notes
-from tinytrain_compile.driver.board_ram import check_ram, leaving_room, lowered_note
-from tinytrain_compile.driver.boards import check_constants, check_flash, with_board
-from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
-from tinytrain_compile.driver.channel_choice import check_choice
-from tinytrain_compile.driver.code import Generated, generate
-from tinytrain_compile.driver.combinations import check_loss, check_machine, check_model
-from tinytrain_compile.driver.data_notes import data_notes, option_notes
-from tinytrain_compile.driver.delta import check_delta, delta_files
+from tinytrain_compile.driver.candidates.external_kernels import Externals, blaming, load_externals
+from tinytrain_compile.driver.candidates.inference_only import inference_candidate, with_checkpoint
+from tinytrain_compile.driver.candidates.low_rank import as_locked
+from tinytrain_compile.driver.candidates.planner import AUTO, Candidate, Planner
+from tinytrain_compile.driver.candidates.ram_use import buffers_of
+from tinytrain_compile.driver.candidates.training_options import with_file_training
+from tinytrain_compile.driver.checks.channel_choice import check_choice
+from tinytrain_compile.driver.checks.combinations import check_loss, check_machine, check_model
+from tinytrain_compile.driver.checks.data_notes import data_notes, option_notes
+from tinytrain_compile.driver.checks.delta import check_delta, delta_files
+from tinytrain_compile.driver.checks.features import check_features
+from tinytrain_compile.driver.checks.layout import check_files, expected_files, project_files
+from tinytrain_compile.driver.checks.number_format import with_number_format
+from tinytrain_compile.driver.checks.project import recorded
+from tinytrain_compile.driver.code.generate import Generated, generate
+from tinytrain_compile.driver.code.prepared import with_prepared_weights
+from tinytrain_compile.driver.code.tiles import KnownTiles, Tiling, choose_tiles, known_tiles
+from tinytrain_compile.driver.code.verified import verified
 from tinytrain_compile.driver.derivative import check_derivative
-from tinytrain_compile.driver.external_kernels import Externals, blaming, load_externals
-from tinytrain_compile.driver.features import check_features
-from tinytrain_compile.driver.file_check import check_file
-from tinytrain_compile.driver.fit import check_fit
-from tinytrain_compile.driver.inference_only import inference_candidate, with_checkpoint
-from tinytrain_compile.driver.layout import check_files, expected_files, project_files
-from tinytrain_compile.driver.low_rank import as_locked
-from tinytrain_compile.driver.micro_batch import choose, with_micro_batch
-from tinytrain_compile.driver.number_format import with_number_format
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.pareto import pareto
-from tinytrain_compile.driver.plans import plans_note, smaller_plans, with_largest
-from tinytrain_compile.driver.prepared import with_prepared_weights
-from tinytrain_compile.driver.project_options import recorded
-from tinytrain_compile.driver.ram_use import buffers_of
+from tinytrain_compile.driver.file_check.check import check_file
+from tinytrain_compile.driver.search.activation_notes import activation_notes
+from tinytrain_compile.driver.search.board_ram import check_ram, leaving_room, lowered_note
+from tinytrain_compile.driver.search.boards import check_constants, check_flash, with_board
+from tinytrain_compile.driver.search.fit import check_fit
+from tinytrain_compile.driver.search.micro_batch import choose, with_micro_batch
+from tinytrain_compile.driver.search.pareto import pareto
+from tinytrain_compile.driver.search.plans import plans_note, smaller_plans, with_largest
+from tinytrain_compile.driver.search.rounds import SCHEME
 from tinytrain_compile.driver.summary import fates_of, layer_updates
-from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
-from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
-from tinytrain_compile.driver.update_rounds import SCHEME
-from tinytrain_compile.driver.verified import verified
 from tinytrain_compile.emit import constant_bytes, feature_cut, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import check_place, write_output
@@ -49,6 +48,7 @@ from tinytrain_compile.ir.ram import part_ram
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report import (
@@ -273,7 +273,7 @@ def _choose(planner: Planner, progress: Progress) -> Candidate:
         return _locked(planner, options.update, read_lock(options.lock))
     asks = options.update == "auto" and options.gains is None and options.activations != "auto"
     if asks and options.data is not None and labelled(options.data):
-        from tinytrain_compile.driver.choice_by_data import choose_by_data  # it compiles, by this module
+        from tinytrain_compile.learn.choice_by_data import choose_by_data  # it compiles, by this module
 
         return with_micro_batch(planner, choose_by_data(planner, progress))
     return choose(planner)

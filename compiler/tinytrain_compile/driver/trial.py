@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, stored_input
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
@@ -16,6 +14,8 @@ from tinytrain_compile.ir.summary import Agreement
 from tinytrain_compile.ir.types import Array, Graph
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.interpreter import run_graph
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report import work_of
 
 TRIAL_SAMPLES = 8

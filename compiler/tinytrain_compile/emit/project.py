@@ -9,19 +9,19 @@ from functools import cache
 import jinja2
 
 from tinytrain_compile import __version__
-from tinytrain_compile.emit.average import average_data
 from tinytrain_compile.emit.board import board_files
-from tinytrain_compile.emit.border import border_of
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.counted import header_data, tables_of_plans
-from tinytrain_compile.emit.delta import delta_data
-from tinytrain_compile.emit.features import feature_lines
-from tinytrain_compile.emit.inference_only import behind, inference_data
 from tinytrain_compile.emit.input_slot import image_of, input_data, line_stream
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_lines, comment_text
-from tinytrain_compile.emit.parts import part_files, runtime_buffers
+from tinytrain_compile.emit.parts.average import average_data
+from tinytrain_compile.emit.parts.border import border_of
+from tinytrain_compile.emit.parts.delta import delta_data
+from tinytrain_compile.emit.parts.features import feature_lines
+from tinytrain_compile.emit.parts.inference_only import behind, inference_data
+from tinytrain_compile.emit.parts.loop import part_files, runtime_buffers
 from tinytrain_compile.emit.plans import Model, numbered, sequence_files, sequence_names, step_parts, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tinytrain_compile.emit.checkpoint import contents
-from tinytrain_compile.emit.inference_only import pieces
 from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.parts.inference_only import pieces
 from tinytrain_compile.emit.sequence import Sequencer, transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph

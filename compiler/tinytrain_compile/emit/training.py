@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tinytrain_compile.emit.choice import choice_data
 from tinytrain_compile.emit.labels import label_data
 from tinytrain_compile.emit.names import Names
+from tinytrain_compile.emit.parts.choice import choice_data
 from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.int8.update import error_exponents

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import onnx
 
-from tinytrain_compile.frontend.file_forms import OPSET, at_opset_13, in_float32, with_output
-from tinytrain_compile.frontend.file_function import FileFunction, Rounded
-from tinytrain_compile.frontend.file_model import EvaluatorLacksError, FileModel, FileNode
-from tinytrain_compile.frontend.fixed_batch import at_batch_1
-from tinytrain_compile.frontend.guard import parse_model
+from tinytrain_compile.frontend.evaluator.function import FileFunction, Rounded
+from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError, FileModel, FileNode
+from tinytrain_compile.frontend.file.fixed_batch import at_batch_1
+from tinytrain_compile.frontend.file.forms import OPSET, at_opset_13, in_float32, with_output
+from tinytrain_compile.frontend.file.guard import parse_model
+from tinytrain_compile.frontend.file.model import OnnxModel
+from tinytrain_compile.frontend.file.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
-from tinytrain_compile.frontend.model import OnnxModel
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.qoperators import QLINEAR_OPS, in_qdq_form
-from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
-from tinytrain_compile.frontend.training_file import model_file, read_training_file
+from tinytrain_compile.frontend.quantised.qoperators import QLINEAR_OPS, in_qdq_form
+from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.imported import ImportedModel
 
 __all__ = [

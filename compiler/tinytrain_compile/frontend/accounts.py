@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tinytrain_compile.frontend.context import ImportContext
-from tinytrain_compile.frontend.derived_numbers import is_flat
-from tinytrain_compile.frontend.exporter_remarks import OF_THE_LOSS
-from tinytrain_compile.frontend.folding import fold
-from tinytrain_compile.frontend.model import Links, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.origins import Claim
-from tinytrain_compile.frontend.own_loss import LOSS_OPS
-from tinytrain_compile.frontend.quantisation import QUANTISED_OPS
-from tinytrain_compile.frontend.trainable import SETTINGS
+from tinytrain_compile.frontend.exporters.derived_numbers import is_flat
+from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS
+from tinytrain_compile.frontend.file.folding import fold
+from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.quantisation import QUANTISED_OPS
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.origins import Claim
+from tinytrain_compile.frontend.loss.own_loss import LOSS_OPS
+from tinytrain_compile.frontend.weights.trainable import SETTINGS
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.types import Array, Value
 

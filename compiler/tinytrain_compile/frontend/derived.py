@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.frontend.context import ImportContext
-from tinytrain_compile.frontend.entries import Entry, constant_entry, plain
-from tinytrain_compile.frontend.folding import PARTS, VIEWS, fold
-from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.model import OnnxNode
-from tinytrain_compile.frontend.origins import Lay, Origin
+from tinytrain_compile.frontend.file.folding import PARTS, VIEWS, fold
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plain
+from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.frontend.graph.origins import Lay, Origin
 from tinytrain_compile.frontend.unsupported import unknown_operator
 from tinytrain_compile.ir.types import Array
 

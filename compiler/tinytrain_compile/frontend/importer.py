@@ -10,46 +10,22 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend import (
-    import_blocks,
-    import_choice,
-    import_conv,
-    import_einsum,
-    import_elementwise,
-    import_linear,
-    import_loss,
-    import_norm,
-    import_pool,
-    import_recurrent,
-    import_resize,
-    import_shape,
-    import_slicing,
-)
 from tinytrain_compile.frontend.accounts import accounted, folded_into
-from tinytrain_compile.frontend.annotate import annotated
-from tinytrain_compile.frontend.batch_norm import folding_note
-from tinytrain_compile.frontend.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
-from tinytrain_compile.frontend.dropped_terms import dropped_terms
-from tinytrain_compile.frontend.entries import Entry, Order, channels_last, constant_entry, plain
-from tinytrain_compile.frontend.exporter_remarks import named, notes_on
-from tinytrain_compile.frontend.folding import FOLDABLE, NEVER_FOLDED
-from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.import_loss import class_order, describe_loss
-from tinytrain_compile.frontend.loss_fork import check_fresh_head, find_site, site_notes
-from tinytrain_compile.frontend.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.new_head import with_fresh_head
-from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.origins import tied_weights
-from tinytrain_compile.frontend.own_loss import LossSite
-from tinytrain_compile.frontend.quantised import unquantised
-from tinytrain_compile.frontend.shared_weights import Merged, merged, untied, without_copies
-from tinytrain_compile.frontend.surviving import surviving
-from tinytrain_compile.frontend.trainable import choose_trainables, with_numbers_of_the_loss
-from tinytrain_compile.frontend.trained_set import as_the_file_says, trained_as_the_file
-from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
-from tinytrain_compile.frontend.whole_numbers import INDICES, in_real_numbers
-from tinytrain_compile.frontend.written_loss import (
+from tinytrain_compile.frontend.exporters.dropped_terms import dropped_terms
+from tinytrain_compile.frontend.exporters.remarks import named, notes_on
+from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
+from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.whole_numbers import INDICES, in_real_numbers
+from tinytrain_compile.frontend.graph.annotate import annotated
+from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.frontend.graph.origins import tied_weights
+from tinytrain_compile.frontend.graph.surviving import surviving
+from tinytrain_compile.frontend.loss.fork import check_fresh_head, find_site, site_notes
+from tinytrain_compile.frontend.loss.own_loss import LossSite
+from tinytrain_compile.frontend.loss.written import (
     declare_label,
     describe_written,
     ending_where_read,
@@ -57,6 +33,28 @@ from tinytrain_compile.frontend.written_loss import (
     in_two_parts,
     label_view,
 )
+from tinytrain_compile.frontend.operators import blocks as import_blocks
+from tinytrain_compile.frontend.operators import choice as import_choice
+from tinytrain_compile.frontend.operators import conv as import_conv
+from tinytrain_compile.frontend.operators import einsum as import_einsum
+from tinytrain_compile.frontend.operators import elementwise as import_elementwise
+from tinytrain_compile.frontend.operators import linear as import_linear
+from tinytrain_compile.frontend.operators import loss as import_loss
+from tinytrain_compile.frontend.operators import norm as import_norm
+from tinytrain_compile.frontend.operators import pool as import_pool
+from tinytrain_compile.frontend.operators import recurrent as import_recurrent
+from tinytrain_compile.frontend.operators import resize as import_resize
+from tinytrain_compile.frontend.operators import shape as import_shape
+from tinytrain_compile.frontend.operators import slicing as import_slicing
+from tinytrain_compile.frontend.operators.batch_norm import folding_note
+from tinytrain_compile.frontend.operators.loss import class_order, describe_loss
+from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.quantised.remove import unquantised
+from tinytrain_compile.frontend.training_file.trained_set import as_the_file_says, trained_as_the_file
+from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
+from tinytrain_compile.frontend.weights.new_head import with_fresh_head
+from tinytrain_compile.frontend.weights.shared_weights import Merged, merged, untied, without_copies
+from tinytrain_compile.frontend.weights.trainable import choose_trainables, with_numbers_of_the_loss
 from tinytrain_compile.ir import Graph, check_graph
 from tinytrain_compile.ir.imported import FileTraining, ImportedLoss, ImportedModel
 from tinytrain_compile.ir.types import Value

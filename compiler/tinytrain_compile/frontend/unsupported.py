@@ -9,10 +9,10 @@ import onnx
 from onnx import defs, shape_inference
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.handler import Handler
-from tinytrain_compile.frontend.model import OnnxModel, OnnxNode
-from tinytrain_compile.frontend.quantisation import MICROSOFT
+from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.quantisation import MICROSOFT
+from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.handler import Handler
 
 _QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"
 _UNROLLED = "steps written out (a recurrent layer of Keras: unroll=True), or LSTM, GRU, RNN"

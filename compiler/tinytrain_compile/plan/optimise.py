@@ -13,12 +13,12 @@ from functools import cached_property
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Objective, StepCost
 from tinytrain_compile.plan.halving import halve
+from tinytrain_compile.plan.memories.pages import Memory
+from tinytrain_compile.plan.memories.spread import POINTER_BYTES, spread
 from tinytrain_compile.plan.options import PlanOptions, RematOptions
-from tinytrain_compile.plan.pages import Memory
 from tinytrain_compile.plan.planned import Planned, plan_graph
 from tinytrain_compile.plan.price import CoreModel, step_cost
-from tinytrain_compile.plan.remat import Rematerialiser
-from tinytrain_compile.plan.spread import POINTER_BYTES, spread
+from tinytrain_compile.plan.remat.stage import Rematerialiser
 
 LEVELS = (1 / 3, 2 / 3)
 """How much of what is missing is paged rather than computed twice, in plans that do both."""

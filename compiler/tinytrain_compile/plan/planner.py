@@ -10,14 +10,14 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.plan.bounds import cut_bound, peak_bound
-from tinytrain_compile.plan.choose import PlacedOrder, choose
-from tinytrain_compile.plan.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
+from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
 from tinytrain_compile.plan.options import Effort, PlanOptions
-from tinytrain_compile.plan.order import RankedOrder, best_overlap, list_orders
-from tinytrain_compile.plan.validate import validate_plan
-from tinytrain_compile.plan.windows import improve_by_windows
+from tinytrain_compile.plan.order.bounds import cut_bound, peak_bound
+from tinytrain_compile.plan.order.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
+from tinytrain_compile.plan.order.order import RankedOrder, best_overlap, list_orders
+from tinytrain_compile.plan.order.windows import improve_by_windows
+from tinytrain_compile.plan.place.choose import PlacedOrder, choose
 
 SEARCH_SHARE, WINDOW_SHARE = 0.15, 0.15
 """Parts of the deterministic time that the order search, and what follows if it proves nothing, may use."""

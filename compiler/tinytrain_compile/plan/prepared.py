@@ -25,7 +25,7 @@ from tinytrain_compile.ops.int8.prepared import (
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.stream import StreamAttrs, computed
 from tinytrain_compile.plan.lock import WAY_OUT, Lock
-from tinytrain_compile.plan.stream_build import build_stream
+from tinytrain_compile.plan.streams.build import build_stream
 
 
 @dataclass(frozen=True)

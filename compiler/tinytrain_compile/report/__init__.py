@@ -6,14 +6,14 @@ Imports ir, ops and errors only. Everything here is a pure function of a Summary
 from tinytrain_compile.report.analysis import work_of
 from tinytrain_compile.report.choice import milliseconds, reason_lines, too_slow_text
 from tinytrain_compile.report.data import batch_text, plan_json, report_json
-from tinytrain_compile.report.html import report_html
-from tinytrain_compile.report.kernels import KernelWork, kernel_lines, kernel_work
 from tinytrain_compile.report.layout import styled
 from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml, score_text
-from tinytrain_compile.report.low_rank import low_rank_lines
+from tinytrain_compile.report.pages.html import report_html
 from tinytrain_compile.report.pareto import PARETO_CSV, pareto_csv, pareto_lines
-from tinytrain_compile.report.ram import ram_text
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
+from tinytrain_compile.report.rows.kernels import KernelWork, kernel_lines, kernel_work
+from tinytrain_compile.report.rows.low_rank import low_rank_lines
+from tinytrain_compile.report.rows.ram import ram_text
 from tinytrain_compile.report.steps import step_lines
 from tinytrain_compile.report.text import does_not_fit_text, success_text
 

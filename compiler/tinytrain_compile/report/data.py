@@ -13,19 +13,19 @@ from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
-from tinytrain_compile.report.board import board_json
 from tinytrain_compile.report.choice import choice_json, update_choice_json
-from tinytrain_compile.report.code import code_json, tiles_json
-from tinytrain_compile.report.derivative import derivative_json
-from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import float_regions, quant_tensors
-from tinytrain_compile.report.kernels import cycles_json, kernel_work
 from tinytrain_compile.report.locks import for_a_lock
-from tinytrain_compile.report.low_rank import low_rank_json
 from tinytrain_compile.report.pareto import pareto_json
-from tinytrain_compile.report.ram import ram_json
-from tinytrain_compile.report.runtime import features_json, replay_bytes, runtime_json, slices_json
-from tinytrain_compile.report.untrained import fate_json, left_out
+from tinytrain_compile.report.rows.board import board_json
+from tinytrain_compile.report.rows.code import code_json, tiles_json
+from tinytrain_compile.report.rows.derivative import derivative_json
+from tinytrain_compile.report.rows.external import external_json
+from tinytrain_compile.report.rows.kernels import cycles_json, kernel_work
+from tinytrain_compile.report.rows.low_rank import low_rank_json
+from tinytrain_compile.report.rows.ram import ram_json
+from tinytrain_compile.report.rows.runtime import features_json, replay_bytes, runtime_json, slices_json
+from tinytrain_compile.report.rows.untrained import fate_json, left_out
 from tinytrain_compile.report.words import grouped
 
 LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}

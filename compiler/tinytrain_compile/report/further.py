@@ -6,11 +6,11 @@ from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import work_of
 from tinytrain_compile.report.choice import gain_pieces, rule_texts, tried_pieces
-from tinytrain_compile.report.code import tile_pieces
-from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.formats import float_regions
-from tinytrain_compile.report.low_rank import low_rank_pieces
-from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
+from tinytrain_compile.report.rows.code import tile_pieces
+from tinytrain_compile.report.rows.external import external_pieces
+from tinytrain_compile.report.rows.low_rank import low_rank_pieces
+from tinytrain_compile.report.rows.runtime import feature_pieces, runtime_pieces, slice_pieces
 from tinytrain_compile.report.words import bytes_text, macs_text, plural, printable, share
 
 

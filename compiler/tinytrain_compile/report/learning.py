@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score, Tried
-from tinytrain_compile.report.page import page_asset, page_hash, page_template
+from tinytrain_compile.report.pages.page import page_asset, page_hash, page_template
 from tinytrain_compile.report.words import grouped, plural, printable
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -13,18 +13,18 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.board import board_rows
 from tinytrain_compile.report.choice import attempt_lines, choice_rows, update_choice_rows
-from tinytrain_compile.report.code import code_pieces, tile_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
-from tinytrain_compile.report.derivative import derivative_rows
-from tinytrain_compile.report.external import external_pieces
 from tinytrain_compile.report.further import data_pieces, float_pieces, remat_pieces, stream_pieces
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, priced, row, sentence, wrapped
-from tinytrain_compile.report.low_rank import low_rank_pieces
-from tinytrain_compile.report.ram import ram_pieces
-from tinytrain_compile.report.runtime import feature_pieces, runtime_pieces, slice_pieces
-from tinytrain_compile.report.untrained import left_out, untrained_rows
+from tinytrain_compile.report.rows.board import board_rows
+from tinytrain_compile.report.rows.code import code_pieces, tile_pieces
+from tinytrain_compile.report.rows.derivative import derivative_rows
+from tinytrain_compile.report.rows.external import external_pieces
+from tinytrain_compile.report.rows.low_rank import low_rank_pieces
+from tinytrain_compile.report.rows.ram import ram_pieces
+from tinytrain_compile.report.rows.runtime import feature_pieces, runtime_pieces, slice_pieces
+from tinytrain_compile.report.rows.untrained import left_out, untrained_rows
 from tinytrain_compile.report.words import (
     NOT_MEASURED,
     bytes_text,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
 from tinytrain_compile.driver.derivative.integers import check_integers
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
@@ -20,15 +21,14 @@ from tinytrain_compile.driver.derivative.optimizers import Step
 from tinytrain_compile.driver.derivative.samples import sample_of
 from tinytrain_compile.driver.derivative.slopes import LEAST_SIZE, SMALL, TOLERANCE, Slopes
 from tinytrain_compile.driver.derivative.update_rule import check_initial, check_rule, gradients_of
-from tinytrain_compile.driver.imported_values import ImportedValues
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.training_options import training_options
+from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.options.compile_options import CompileOptions
 
 POINTS = 3
 """Points at which a tensor that disagrees is judged before it is called wrong."""

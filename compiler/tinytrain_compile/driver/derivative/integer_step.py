@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
 from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSearch, Shown
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.names import operands
+from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.training import TrainingOptions
 
 FLOAT_RATE = 12

@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative.integer_rule import check_later
 from tinytrain_compile.driver.derivative.integer_slopes import Compared, IntegerSlopes
 from tinytrain_compile.driver.derivative.judged import Part
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FileFunction
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
+from tinytrain_compile.options.compile_options import CompileOptions
 
 SHORTEST, LONGEST = 0.75, 1.3
 """Of the file's derivative along the gradient of an update, of the latter's length."""

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.driver.derivative.optimizers import KINDS, Tensors
-from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel, ParameterSource
 from tinytrain_compile.ir.stages import TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.base import alias_of
+from tinytrain_compile.reference.trainer import Trainer
 
 _RMSPROP: Mapping[int, tuple[str, ...]] = {
     1: ("squares",),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Sample
-from tinytrain_compile.driver.imported_values import ImportedValues
+from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.frontend import Rounded
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph

@@ -1,0 +1,182 @@
+"""Which layers keep their inputs in subspaces, as --activations or a scheme says, with ranks that samples measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tinytrain_compile.driver.candidates.ranks import FLOAT_BYTES, LayerRanks, Pair
+from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.ir.activations import ActivationKind, LowRank
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import ChannelSlice, Samples, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.conv_form import ConvAttrs
+from tinytrain_compile.ops.names import operand
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.plan import Lock
+from tinytrain_compile.quantize import QuantOptions, quantise
+from tinytrain_compile.reference.trainer import Trainer
+from tinytrain_compile.sparse import LOW_RANK_LAYERS, layers_of
+from tinytrain_compile.training import GRADIENTS, build_training
+
+SAMPLES = 12
+"""That ranks are measured on, about: in micro-batches of which there are two at least."""
+
+
+class LowRankChoice:
+    """Completes updates of one model under one set of options; what was measured is kept."""
+
+    def __init__(self, model: ImportedModel, options: CompileOptions) -> None:
+        self._model, self._options = model, options
+        self._known: dict[tuple[int, str, str, tuple[int, ...]], LowRank | None] = {}
+
+    def applied(self, update: UpdatePlan, micro_batch: int) -> UpdatePlan:
+        """The update with ranks, and bases where they are fixed, for every layer that keeps a low-rank copy.
+
+        Errors: E0101 for what cannot be honoured.
+        """
+        wanted = self._wanted(update)
+        if not wanted:
+            return update
+        found = dict(update.activations) if self._options.data is None else self._measured(update, wanted, micro_batch)
+        for name, how in wanted.items():
+            if self._options.data is None and (how.kind == "subspace" or not how.ranks):
+                what = f"{how.kind} measures its ranks on samples"
+                raise CompileError("E0101", "--activations", what, "add --data FILE.npz, or ranks to a scheme file")
+            found.setdefault(name, how)
+        return replace(update, activations=found)
+
+    def _wanted(self, update: UpdatePlan) -> dict[str, LowRank]:
+        """By weight: as the scheme says, else as --activations does, where the gradient reads whole inputs."""
+        kind = self._options.activations
+        found = {name: how for name, how in update.activations.items() if how is not None and not how.trials}
+        return found if kind in ("exact", "auto") else found | self._open(update, kind)
+
+    def _open(self, update: UpdatePlan, kind: ActivationKind) -> dict[str, LowRank]:
+        """Of layers of which the scheme says nothing."""
+        found = dict[str, LowRank]()
+        for layer in layers_of(self._model.graph):
+            name = layer.weights[0].name if layer.weights else ""
+            open_ = name in update.updates and name not in update.activations
+            if open_ and layer.node.op in LOW_RANK_LAYERS and _reads_whole(update.updates[name], layer.node.attrs):
+                found[name] = LowRank((), kind)
+        return found
+
+    def measured(self, update: UpdatePlan, kind: ActivationKind, size: int) -> dict[str, LowRank | None]:
+        """By weight: the fewest bytes of this kind within --rank-error; None where exactly takes no more.
+
+        Of layers of which the scheme says nothing. size: samples in a step.
+        """
+        wanted = self._open(update, kind)
+        found = self._measured(update, wanted, size)
+        return {name: found[name] for name in wanted}
+
+    def _measured(self, update: UpdatePlan, wanted: Mapping[str, LowRank], size: int) -> dict[str, LowRank | None]:
+        keys = {name: (size, name, how.kind, how.ranks) for name, how in wanted.items()}
+        missing = {name: wanted[name] for name, key in keys.items() if key not in self._known}
+        if missing:
+            for name, how in self._look(update, missing, size).items():
+                self._known[keys[name]] = how
+        return {**update.activations, **{name: self._known[key] for name, key in keys.items()}}
+
+    def _look(self, update: UpdatePlan, wanted: Mapping[str, LowRank], size: int) -> dict[str, LowRank | None]:
+        """Run exact steps and measure; layers whose weight is also read otherwise keep their inputs exactly."""
+        options = training_options(self._options, self._model, size, size)
+        exact = build_training(self._model, replace(update, activations={}), options)
+        nodes = gradient_nodes(self._model, exact)
+        pairs = _pairs(exact, {name: nodes[name] for name in wanted if name in nodes}, self._samples(exact))
+        sizes, found = _sizes(exact, self._options), dict[str, LowRank | None].fromkeys(wanted)
+        for name, how in wanted.items():
+            if name in pairs:
+                ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, *sizes(nodes[name][0]))
+                found[name] = ranks.measured(how.ranks) if how.ranks else self._chosen(ranks)
+        return found
+
+    def _chosen(self, ranks: LayerRanks) -> LowRank | None:
+        """The fewest bytes within --rank-error; with finer ones beside it where what gains most is asked for."""
+        bound = self._options.rank_error
+        how = ranks.choose(bound)
+        return how if how is None or self._options.activations != "auto" else ranks.with_finer(how, bound)
+
+    def _samples(self, train: TrainGraph) -> Samples:
+        assert self._options.data is not None
+        return load_samples(self._options.data, self._model, train)
+
+
+def as_locked(model: ImportedModel, update: UpdatePlan, lock: Lock) -> UpdatePlan:
+    """The update with the copies that a lock's plan is of: which layers keep one may have been chosen on samples.
+
+    CompileError E0106 for a layer that there is not, or that has no such form.
+    """
+    readers, layers = model.graph.consumers(), layers_of(model.graph)
+    weights = [layer.weights[0].name for layer in layers if layer.weights and layer.node.op in LOW_RANK_LAYERS]
+    able = {node.origin or node.name: weight for weight in weights for node in readers[weight]}
+    strange = next((name for name in lock.copies if name not in able), None)
+    if strange is not None:
+        what = f"no layer {strange!r} keeps a low-rank copy of its input"
+        raise CompileError("E0106", lock.file, what, "compile without --lock, then use the new plan.json")
+    copies = {able[name]: how for name, how in lock.copies.items()}
+    return replace(update, activations={**update.activations, **copies})
+
+
+def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
+    """Whether the gradient of a weight, or of some of its channels, reads all of the layer's input."""
+    grouped = isinstance(attrs, ConvAttrs) and attrs.groups > 1
+    return piece is None or (piece.axis == "out" and not grouped and not piece.on_device)
+
+
+def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, list[Node]]:
+    """Weight -> the nodes that make its gradient, one for each node that reads it, where these are alike: layers on
+    inputs of one shape. A weight that is also read in another arrangement has none."""
+    readers, known = model.graph.consumers(), {node.name: node for node in train.graph.nodes}
+    found = dict[str, list[Node]]()
+    for layer in layers_of(model.graph):
+        weight = layer.weights[0].name if layer.weights else ""
+        each = readers.get(weight, [])
+        names = (f"{reader.name}.{op}" for reader in each for op in GRADIENTS)
+        nodes = [known[name] for name in names if name in known]
+        alike = len({(node.op, node.attrs, operand(node, "x").shape) for node in nodes}) == 1
+        if alike and len(nodes) == len(each):
+            found[weight] = nodes
+    return found
+
+
+def _sizes(exact: TrainGraph, options: CompileOptions) -> Callable[[Node], tuple[int, int]]:
+    """Of a gradient: the bytes of an element of its input that is kept exactly, and of a core in fixed subspaces.
+
+    In int8 networks a gradient may stay float32, a head's: it reads float32 numbers, and a copy of its input can be
+    int8 all the same. It is known by its layer: where a step takes several samples, each has a node of its own.
+    """
+    if options.quant != "int8":
+        return lambda _node: (FLOAT_BYTES, FLOAT_BYTES)
+    integer = quantise(exact, QuantOptions(options.seed, options.weight_store))
+    floats = {node.origin or node.name for node in integer.graph.nodes if node.op in GRADIENTS}
+
+    def sizes(node: Node) -> tuple[int, int]:
+        x = operand(node, "x").name
+        stored = integer.forms.get(x, (x,))[0] in integer.formats
+        return FLOAT_BYTES if (node.origin or node.name) in floats else 1, 1 if stored else FLOAT_BYTES
+
+    return sizes
+
+
+def _pairs(
+    train: TrainGraph, nodes: Mapping[str, Sequence[Node]], samples: Samples
+) -> dict[str, list[tuple[Pair, ...]]]:
+    """What each gradient is made of, on several micro-batches of the samples."""
+    trainer, size, found = Trainer(train), train.micro_batch, {name: list[tuple[Pair, ...]]() for name in nodes}
+    for index in range(max(2, SAMPLES // size)):
+        chosen = [(index * size + i) % len(samples.x) for i in range(size)]
+        values = trainer.values(samples.x[chosen], samples.y[chosen])
+        for name, each in nodes.items():
+            found[name].append(tuple(_pair(node, values) for node in each))
+    return found
+
+
+def _pair(node: Node, values: Mapping[str, Array]) -> Pair:
+    return Pair(*(np.asarray(values[operand(node, name).name], np.float64) for name in ("x", "dy")))

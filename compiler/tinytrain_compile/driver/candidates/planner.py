@@ -1,0 +1,400 @@
+"""Builds and prices ways to train: the training graph of an update, its memory plan, and what that needs.
+
+`driver/search/update.py` searches among them, `driver/search/suggestions.py` prices other options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tinytrain_compile.driver.candidates.external_kernels import Externals
+from tinytrain_compile.driver.candidates.fallbacks import Means, plan_with_fallbacks
+from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one
+from tinytrain_compile.driver.candidates.low_rank import LowRankChoice
+from tinytrain_compile.driver.candidates.memories import core_model, further_memories
+from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.driver.checks.lines import check_lines
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.samples import labelled
+from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir.cost import PlanChoice
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ops.int8.update import error_ops
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.plan import (
+    Lock,
+    Planned,
+    PlanOptions,
+    arena_bound,
+    bound_with_streams,
+    may_stream,
+    plan_from_lock,
+    plan_graph,
+    prepared_as_locked,
+    step_cost,
+    with_lines,
+    with_streams,
+    without_lines,
+    without_streams,
+)
+from tinytrain_compile.plan.memories import spread
+from tinytrain_compile.quantize import QuantOptions, quantise
+from tinytrain_compile.sparse import layers_of, resolve_update
+from tinytrain_compile.target import Target
+from tinytrain_compile.training import (
+    SamplesMixError,
+    build_training,
+    fuse_updates,
+    join_pieces,
+)
+
+AUTO = "auto: "
+"""In front of an update that --update auto has chosen, in reports and locks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One way to train: what is updated, its training graph and its memory plan, and how that was chosen.
+
+    automatic: whether --update auto chose what is updated. one: the training graph of a step of one sample, where train
+    takes several.
+    """
+
+    update: UpdatePlan
+    train: TrainGraph
+    plan: MemoryPlan
+    choice: PlanChoice
+    automatic: bool = False
+    one: TrainGraph | None = None
+    externals: Externals = field(default_factory=Externals)
+
+    @property
+    def label(self) -> str:
+        """What is updated, for people."""
+        return f"{AUTO}{self.update.label}" if self.automatic else self.update.label
+
+    @property
+    def of_one(self) -> TrainGraph:
+        """The training graph of a step of one sample."""
+        return self.one or self.train
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an update needs by a quick plan."""
+
+    arena_bytes: int
+    ps: int
+
+
+def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
+    """The training graph with what a plan added to it (its streams are in the plan alone); the identity stays."""
+    graph = without_lines(without_streams(planned))
+    if planned is train.graph or sorted(n.name for n in graph.nodes) == sorted(n.name for n in train.graph.nodes):
+        return train
+    return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """What was built and planned already, by the text of --update; all other options are the same."""
+
+    named: dict[str, UpdatePlan] = field(default_factory=dict[str, UpdatePlan])
+    asked: dict[str, tuple[UpdatePlan, TrainGraph]] = field(default_factory=dict[str, tuple[UpdatePlan, TrainGraph]])
+    prices: dict[str, Price] = field(default_factory=dict[str, Price])
+    candidates: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
+    sketches: dict[str, tuple[Planned, int]] = field(default_factory=dict[str, tuple[Planned, int]])
+    too_large: set[str] = field(default_factory=set[str])
+
+
+class Planner:
+    """Builds and prices updates of one model under one set of options, each once.
+
+    A compilation makes one, and others only from it (`with_options`); what they have made lives as long as they do.
+    """
+
+    def __init__(self, model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> None:
+        self.model = model
+        self.externals = externals
+        self.options = options
+        self.target = target
+        memories = further_memories(target, options.memories)
+        self.means = Means(
+            core_model(target),
+            memories,
+            options.remat,
+            options.optimise,
+            options.max_step_ps,
+            options.stream,
+            lines=options.input_lines,
+            as_bytes=options.input_type == "uint8",
+        )
+        self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
+        """Samples in a step, unless the arena decides that (`driver/search/micro_batch.py`)."""
+        self.may_shrink = options.flash_budget_bytes is not None and options.quant == "int8"
+        """Whether a plan may end below the bounds of its graph: prepared weights need less scratch."""
+        self.low_rank = LowRankChoice(model, options)
+        self._made = _Made()
+
+    def with_options(self, smallest: bool = True, again: bool = True, **changes: Any) -> Planner:
+        """A planner of the same compilation for other options. Where only --update differs, it knows what this one has
+        made: that depends on the update that is asked for, and not on which one the command names. The same where only
+        --arena differs and the smallest one is searched.
+
+        smallest, again: as in Means, for what the two do not share.
+        """
+        other, o = Planner(self.model, replace(self.options, **changes), self.target, self.externals), self.options
+        if other.options.activations == o.activations:
+            other.low_rank = self.low_rank
+        if replace(other.options, update=o.update) == o:
+            other._made = self._made
+        elif self.searches_smallest and replace(other.options, update=o.update, arena_bytes=o.arena_bytes) == o:
+            other._made = replace(self._made, too_large=set[str]())
+        else:
+            other.means = replace(other.means, smallest=smallest, again=again)
+        return other
+
+    @property
+    def searches_smallest(self) -> bool:
+        """Whether every plan is the smallest that is found, whatever --arena says. That takes most work of all."""
+        o = self.options
+        least = o.optimise == "memory" or (o.optimise is None and o.remat == "min" and not o.memories)
+        return least and o.max_step_ps is None
+
+    @property
+    def searches(self) -> bool:
+        """Whether a plan that does not fit at once is a search among many."""
+        return self.options.remat == "min" or self.means.objective is not None or bool(self.means.memories)
+
+    @property
+    def layer_count(self) -> int:
+        """Layers that may be updated: the first one reads the image, of which there may be only rows."""
+        return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
+
+    def meets(self, arena_bytes: int, ps: int) -> bool:
+        """Whether a plan keeps to --arena and --max-step-time."""
+        limit, longest = self.options.arena_bytes, self.options.max_step_ps
+        return (limit is None or arena_bytes <= limit) and (longest is None or ps <= longest)
+
+    def train(self, update: UpdatePlan, micro_batch: int = 1) -> TrainGraph:
+        """The training graph as the user wants it; SamplesMixError for a micro-batch that gives other results."""
+        o = self.options
+        if o.batch % micro_batch or (micro_batch > 1 and o.accumulate != "exact"):
+            raise SamplesMixError(f"not with --batch {o.batch} --accumulate {o.accumulate}")
+        try:
+            train = self._train(self.low_rank.applied(update, micro_batch), micro_batch)
+        except CompileError as problem:
+            if micro_batch == 1:
+                raise
+            self.train(update)  # what one sample is refused for as well is said as it is
+            raise SamplesMixError(problem.what) from problem
+        if micro_batch > 1:
+            self._check_errors(train, update)
+        return train
+
+    def _check_errors(self, train: TrainGraph, update: UpdatePlan) -> None:
+        """SamplesMixError unless int8 errors of several samples are those of each: made alike, with known exponents."""
+        if train.exponents_known:
+            return
+        one = self._train(replace(update, activations={}), 1)  # errors do not see what layers keep
+        if error_ops(train.graph.nodes) != error_ops(one.graph.nodes):
+            raise SamplesMixError("some errors would be computed in another way")
+        if self.options.calib is None or not labelled(self.options.calib):
+            what = "the first step finds the exponents of errors in its own sample"
+            raise SamplesMixError(f"{what}: give --calib with x and y to compile them in")
+
+    def _train(self, update: UpdatePlan, micro_batch: int) -> TrainGraph:
+        o = self.options
+        fpu = self.target.features.fpu
+        train = build_training(self.model, update, training_options(o, self.model, o.batch, micro_batch, fpu))
+        if o.quant == "int8":
+            train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on"))
+        return fuse_updates(self.externals.assigned(join_pieces(train), self.target))
+
+    def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
+        """How a training graph is planned: by list schedules and greedy placement if that must be quick."""
+        o, effort, keep = self.options, "quick" if quick else "full", (train.loss.name,)
+        return PlanOptions(o.arena_bytes, self.target.alignment_bytes, seed=o.seed, effort=effort, keep=keep)
+
+    def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, PlanChoice]:
+        means = means or self.means
+        planned, attempts = plan_with_fallbacks(train.graph, self.settings(train, quick), means)
+        if means.lines:
+            check_lines(train, planned.plan, self.options)
+        return planned, PlanChoice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, attempts)
+
+    def _as_planned(self, train: TrainGraph) -> Graph:
+        """The graph that a plan is of, before streams: its image may come row by row."""
+        return with_lines(train.graph, self.means.as_bytes) if self.means.lines else train.graph
+
+    def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
+        """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
+        if spec not in self._made.asked:
+            update = self._made.named.get(spec) or resolve_update(self.model.graph, spec)
+            try:
+                self._made.asked[spec] = update, self.train(update, self.size)
+            except SamplesMixError as problem:
+                raise self._refused(problem) from problem
+        return self._made.asked[spec]
+
+    def named(self, update: UpdatePlan) -> str:
+        """A text by which the other methods know this update from now on: its label, which no --update may be, with a
+        number behind it where another update has that label already."""
+        text, number = update.label, 1
+        while self._made.named.setdefault(text, update) != update:
+            number += 1
+            text = f"{update.label} ({number})"
+        return text
+
+    def training(self, spec: str) -> TrainGraph:
+        """The training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
+        return self._asked(spec)[1]
+
+    def sketch(self, spec: str) -> tuple[Planned, int]:
+        """A quick plan of an update in one memory, by rows where that helps, nothing twice; its picoseconds."""
+        if spec not in self._made.sketches:
+            means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None, exact=False)
+            if means.stream == "auto" and self.options.max_step_ps is None:
+                means = replace(means, stream="min")
+            train = self.training(spec)
+            planned = plan_with_fallbacks(train.graph, self.settings(train, True), means)[0]
+            self._made.sketches[spec] = planned, step_cost(planned.plan, means.core).ps
+        return self._made.sketches[spec]
+
+    def plain(self, spec: str) -> Candidate:
+        """By a quick plan of an update with nothing that helps."""
+        update, train = self._asked(spec)
+        plan = plan_graph(train.graph, self.settings(train, True)).plan
+        return Candidate(update, train, plan, PlanChoice(step_cost(plan, self.means.core)), externals=self.externals)
+
+    def exact(self, spec: str) -> Candidate:
+        """A candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
+        if spec not in self._made.candidates:
+            self._made.candidates[spec] = self._full(spec, self.means)
+        return self._made.candidates[spec]
+
+    def fitting(self, spec: str, again: bool = False) -> Candidate | None:
+        """`exact` if it keeps to the limits. For those that do not, no smallest arena is searched, which is most of the
+        work; so one that only such a search would find is not found. again: as in Means, of the first call."""
+        made = self._made
+        if spec not in made.candidates and spec not in made.too_large:
+            candidate = self._full(spec, replace(self.means, smallest=False, again=again))
+            if self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
+                # Further memories come last, so there the smallest arena decides what the plan is.
+                asked = self._full(spec, self.means) if self.means.memories else candidate
+                fits = self.meets(asked.plan.arena_bytes, asked.choice.cost.ps)
+                made.candidates[spec] = asked if fits else candidate
+            else:
+                made.too_large.add(spec)
+        found = made.candidates.get(spec)
+        return found if found is not None and self.meets(found.plan.arena_bytes, found.choice.cost.ps) else None
+
+    def _full(self, spec: str, means: Means) -> Candidate:
+        try:
+            return self.planned(*self._asked(spec), means)
+        except SamplesMixError as problem:
+            raise self._refused(problem) from problem
+
+    def _refused(self, problem: Exception) -> CompileError:
+        where = f"--micro-batch {self.size}"
+        return CompileError("E0101", where, str(problem), "leave it out: a call then takes one sample")
+
+    def planned(
+        self, update: UpdatePlan, train: TrainGraph, means: Means | None = None, quick: bool = False
+    ) -> Candidate:
+        """The candidate with this training graph."""
+        planned, choice = self._plan(train, quick, means)
+        graph = _with_graph(train, planned.graph)
+        update = self.low_rank.applied(update, train.micro_batch)
+        candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
+        return candidate if quick else self._with_one(candidate)
+
+    def _with_one(self, candidate: Candidate) -> Candidate:
+        """With the training graph of one sample and its inference, where a step takes several; SamplesMixError."""
+        train, plan = candidate.train, candidate.plan
+        if train.micro_batch == 1:
+            return candidate
+        one = self.with_options(dropout="off").train(candidate.update)
+        try:
+            inference = infer_one(one, train, plan, self.settings(train, quick=True))
+        except NoRoomError as problem:
+            raise SamplesMixError(str(problem)) from problem
+        return replace(candidate, one=one, plan=replace(plan, inference=inference))
+
+    def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
+        """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
+        if self.options.micro_batch not in (None, lock.micro_batch):
+            what = f"has {lock.micro_batch} samples in a step, not --micro-batch {self.options.micro_batch}"
+            raise CompileError("E0106", lock.file, what, "leave --micro-batch out, or compile without --lock")
+        try:
+            train = prepared_as_locked(self.train(update, lock.micro_batch), lock, self.target.features.mve_int)
+        except SamplesMixError as problem:
+            what = f"has {lock.micro_batch} samples in a step, which does not fit these options ({problem})"
+            way = "compile without --lock, or with the lock's --batch"
+            raise CompileError("E0106", lock.file, what, way) from problem
+        settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
+        planned = plan_from_lock(self._as_planned(train), lock, settings, self.means.memories)
+        if self.means.lines:
+            check_lines(train, planned.plan, self.options)
+        choice = PlanChoice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
+        graph, update = _with_graph(train, planned.graph), self.low_rank.applied(update, train.micro_batch)
+        candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
+        return self._with_one(candidate)
+
+    def price(self, spec: str) -> Price:
+        """What an update needs, by a quick plan; where that does not fit, no smallest arena is searched for it, unless
+        further memories may hold the rest."""
+        if spec not in self._made.prices:
+            means = replace(self.means, smallest=bool(self.means.memories), exact=False)
+            planned, choice = self._plan(self._asked(spec)[1], True, means)
+            self._made.prices[spec] = Price(planned.plan.arena_bytes, choice.cost.ps)
+        return self._made.prices[spec]
+
+    def unhelped_price(self, spec: str) -> Price | None:
+        """What an update needs with nothing computed twice or moved, by a quick plan; None if no plan can fit."""
+        means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
+        if self.impossible(spec):
+            return None
+        planned, choice = self._plan(self.training(spec), True, means)
+        return Price(planned.plan.arena_bytes, choice.cost.ps)
+
+    def impossible(self, spec: str) -> bool:
+        """Whether a bound shows, without a plan, that an update cannot keep to --arena."""
+        train, room = self.training(spec), self.options.arena_bytes
+        if room is None:
+            return False
+        room += sum(memory.capacity_bytes for memory in self.means.memories)
+        if sum(value.size_bytes for value in (*train.graph.state, *train.graph.accumulators)) > room:
+            return True
+        means = self.means
+        return not self.may_shrink and self._bound(train, means.remat == "off" and means.objective is None) > room
+
+    def could_fit(self, candidate: Candidate) -> bool:
+        """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
+        train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
+        limit = self.options.arena_bytes
+        return limit is None or self._bound(train, once=False) <= limit
+
+    def _bound(self, train: TrainGraph, once: bool) -> int:
+        """No plan of the training graph by these options needs less. once: nothing is computed twice."""
+        if self.means.stream != "off" and may_stream(train.graph):  # a node of a stream needs less than it does alone
+            return bound_with_streams(self._as_planned(train), self.settings(train, True))
+        return arena_bound(train.graph, self.settings(train, True), once)
+
+    def unhelped(self, candidate: Candidate) -> int:
+        """Arena of a candidate that computes nothing twice and moves nothing."""
+        train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
+        means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
+        return self._plan(train, False, means)[0].plan.arena_bytes
+
+    def moved(self, candidate: Candidate) -> MemoryPlan | None:
+        """The candidate with all of the target's memories at hand, if it then fits."""
+        limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
+        settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
+        whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable and bank.size_bytes}
+        streams = (node for node in candidate.plan.order if node.op == "Stream")
+        graph = with_streams(self._as_planned(candidate.train), streams)
+        planned = spread(graph, candidate.plan, settings, further_memories(self.target, whole))
+        return None if planned is None else planned.plan

@@ -1,0 +1,234 @@
+"""Ranks of low-rank activations, measured: the error of a weight gradient on the user's samples against bytes kept.
+
+A layer's error does not depend on what other layers keep: the forward pass and the gradients of data are exact. So
+every layer is looked at by itself, on activations and gradients of one exact step per micro-batch. With subspaces that
+follow (asi) the iteration is run through the micro-batches as the device runs it, in float64, and the first one is not
+counted; fixed subspaces are those of all micro-batches together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tinytrain_compile.driver.candidates.integer_copies import along, measured_steps, through_int8
+from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank, RankTrial, inward, outward
+from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.base import run_node
+from tinytrain_compile.training import first_subspace
+
+FLOAT_BYTES = 4
+TAILS = tuple(0.5 * 0.5**k for k in range(20))
+"""Shares of a mode's squares that ranks leave out, from the coarsest on."""
+MOST_TRIALS = 48
+"""Rank vectors of a layer whose error is measured, at most."""
+FINER = (2, 4)
+"""Parts of a bound that finer copies keep to."""
+
+Ranks = dict[int, int]
+"""Axis -> rank."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """What one node makes a weight's gradient of: an activation and the gradient of its layer's output, float64."""
+
+    x: Array
+    dy: Array
+
+
+@dataclass(eq=False)
+class LayerRanks:
+    """One weight gradient on several micro-batches. nodes: that make it, of the exact step; several, all alike, where
+    several layers share the weight: it is their sum. pairs: of each micro-batch, one for each node. element_bytes: of
+    an element that is kept exactly; core_bytes: of one of a core in fixed subspaces, others are float32.
+
+    Samples come in any order, so that their mode has no fixed subspace: it stays whole. Layers that share a weight have
+    the same ranks, the same fixed subspaces, and subspaces of their own that follow.
+    """
+
+    nodes: Sequence[Node]
+    pairs: Sequence[Sequence[Pair]]
+    kind: ActivationKind
+    seed: int = 0
+    element_bytes: int = FLOAT_BYTES
+    core_bytes: int = FLOAT_BYTES
+    _grams: dict[int, list[list[Array]]] = field(default_factory=dict[int, list[list[Array]]])
+    _trials: dict[tuple[int, ...], RankTrial] = field(default_factory=dict[tuple[int, ...], RankTrial])
+
+    def __post_init__(self) -> None:
+        self._shape = self.pairs[0][0].x.shape
+        self._axes = [axis for _, axis in MODES[len(self._shape)]]
+        self._open = [axis for axis in self._axes if axis or self.kind == "asi"]
+        for axis in self._open:
+            self._grams[axis] = [[_gram(pair.x, axis) for pair in each] for each in self.pairs]
+        first = 1 if self.kind == "asi" and len(self.pairs) > 1 else 0  # the iteration begins at random in it
+        self._exact = {
+            i: sum((self._gradient(pair.x, pair.dy) for pair in each), np.zeros(()))
+            for i, each in enumerate(self.pairs)
+            if i >= first
+        }
+
+    def choose(self, bound: float) -> LowRank | None:
+        """The fewest bytes with an error of at most `bound` that are found; None: exactly takes no more."""
+        for tail in TAILS:
+            ranks = self._fewest_bytes(self._whole() | {axis: self._rank(axis, tail) for axis in self._open})
+            if self._bytes(ranks) >= self._bytes(self._whole()):
+                break
+            trial = self._tried(ranks)
+            if trial is not None and trial.error <= bound:
+                return self.low_rank(self._lowered(trial, bound).ranks)
+        known = [trial for trial in self._trials.values() if trial.error <= bound]  # for another bound
+        return self.low_rank(min(known, key=lambda t: (t.size_bytes, t.error)).ranks) if known else None
+
+    def with_finer(self, how: LowRank, bound: float) -> LowRank:
+        """The choice for a bound, with those for parts of it whose errors are smaller."""
+        found = [how]
+        for part in FINER:
+            finer = self.choose(bound / part)
+            if finer is not None and (finer.error or 0.0) < (found[-1].error or 0.0):
+                found.append(finer)
+        return replace(how, finer=tuple(found[1:]))
+
+    def measured(self, ranks: tuple[int, ...]) -> LowRank:
+        """These ranks of the user's."""
+        whole = [self._shape[axis] for axis in self._axes]
+        listed = [min(pair) for pair in zip(ranks, whole, strict=False)] + whole[len(ranks) :]
+        asked = dict(zip(self._axes, listed, strict=True))
+        return self.low_rank(self._measured(self._whole() | {axis: asked[axis] for axis in self._open}).ranks)
+
+    def low_rank(self, ranks: tuple[int, ...]) -> LowRank:
+        """Ranks that were measured, with their bases where subspaces are fixed."""
+        trials = tuple(sorted(self._trials.values(), key=lambda t: (t.size_bytes, t.error)))
+        plain = LowRank(ranks, self.kind, error=self._trials[ranks].error, trials=trials)
+        return plain if self.kind == "asi" else self._fixed(plain)
+
+    def _fixed(self, plain: LowRank) -> LowRank:
+        """With subspaces, and in int8 networks with steps of what is kept."""
+        how = replace(plain, bases=self.bases(plain.reduced(self._shape)))
+        if self.core_bytes == FLOAT_BYTES:
+            return how
+        steps, wide = measured_steps([pair.x for each in self.pairs for pair in each], how.bases)
+        return replace(how, steps=steps, wide=wide)
+
+    def bases(self, ranks: Ranks) -> dict[int, Array]:
+        """Fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
+        return {axis: _leading(np.sum(self._grams[axis], axis=(0, 1)), rank) for axis, rank in ranks.items()}
+
+    def error(self, ranks: tuple[int, ...]) -> float:
+        """|dW - exact| / |exact|, the root mean square over the micro-batches that count."""
+        reduced = LowRank(ranks).reduced(self._shape)
+        fixed = None if self.kind == "asi" else self._fixed(LowRank(ranks, self.kind))
+        follow = [{axis: self._first(node, axis, rank) for axis, rank in reduced.items()} for node in self.nodes]
+        squares: list[float] = []
+        for index, each in enumerate(self.pairs):
+            follow = [{a: self._next(a, index, i, u) for a, u in own.items()} for i, own in enumerate(follow)]
+            exact = self._exact.get(index)
+            norm = 0.0 if exact is None else float(np.linalg.norm(exact))
+            if exact is not None and norm > 0:
+                copies = (
+                    self._gradient_of_copy(pair, own if fixed is None else fixed)
+                    for pair, own in zip(each, follow, strict=True)
+                )
+                squares.append((float(np.linalg.norm(sum(copies, -exact))) / norm) ** 2)
+        return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+
+    def _gradient_of_copy(self, pair: Pair, how: LowRank | Mapping[int, Array]) -> Array:
+        """how: subspaces by axis, or fixed ones. A gradient is a sum over samples, so that these are left in their
+        subspace in both x and dy, which is much less work."""
+        if isinstance(how, LowRank) and how.steps:
+            return self._gradient(through_int8(pair.x, how), pair.dy)
+        subspaces, core, dy = how.bases if isinstance(how, LowRank) else how, pair.x, pair.dy
+        ranks = {axis: len(u) for axis, u in subspaces.items()}
+        for axis in inward(ranks, pair.x.shape):
+            core = along(core, subspaces[axis], axis)
+        for axis in outward(ranks, pair.x.shape):
+            core = along(core, subspaces[axis].T, axis) if axis else core
+        return self._gradient(core, along(dy, subspaces[0], 0) if 0 in subspaces else dy)
+
+    def _first(self, node: Node, axis: int, rank: int) -> Array:
+        mode = next(name for name, place in MODES[len(self._shape)] if place == axis)
+        name = f"{node.origin or node.name}.{mode}"
+        return first_subspace(rank, self._shape[axis], self.seed, name).astype(np.float64)
+
+    def _next(self, axis: int, index: int, place: int, u: Array) -> Array:
+        """One step of the iteration of a node on a micro-batch."""
+        return np.linalg.qr(self._grams[axis][index][place] @ u.T)[0].T
+
+    def _gradient(self, x: Array, dy: Array) -> Array:
+        return run_node(self.nodes[0], (x, dy))[0]
+
+    def _whole(self) -> Ranks:
+        return {axis: self._shape[axis] for axis in self._axes}
+
+    def _rank(self, axis: int, tail: float) -> int:
+        """The smallest rank that leaves out no more than this share of the squares along an axis."""
+        grams = (gram for each in self._grams[axis] for gram in each)
+        values = np.linalg.eigvalsh(sum(gram / max(float(np.trace(gram)), 1e-300) for gram in grams))
+        left = np.cumsum(np.maximum(values, 0.0))
+        return int(max(1, np.sum(left > tail * left[-1])))
+
+    def _bytes(self, ranks: Mapping[int, int]) -> int:
+        """Of the arena because of these layers: cores, and subspaces that follow, of this step and of the state."""
+        core = len(self.nodes) * math.prod(ranks.values())
+        if ranks == self._whole():
+            return self.element_bytes * core
+        rows = len(self.nodes) * sum(
+            rank * self._shape[axis] for axis, rank in ranks.items() if rank < self._shape[axis]
+        )
+        return FLOAT_BYTES * (core + 2 * rows) if self.kind == "asi" else self.core_bytes * core
+
+    def _fewest_bytes(self, ranks: Ranks) -> Ranks:
+        """The same with some modes left whole, which only makes the error smaller, where that takes fewer bytes."""
+        whole = self._whole()
+        choices = itertools.product(*({ranks[axis], whole[axis]} for axis in self._axes))
+        return min((dict(zip(self._axes, each, strict=True)) for each in choices), key=self._cost)
+
+    def _cost(self, ranks: Ranks) -> tuple[int, int]:
+        return self._bytes(ranks), -sum(ranks.values())
+
+    def _measured(self, ranks: Ranks) -> RankTrial:
+        listed = tuple(ranks[axis] for axis in self._axes)
+        if listed not in self._trials:
+            self._trials[listed] = RankTrial(listed, self._bytes(ranks), self.error(listed))
+        return self._trials[listed]
+
+    def _tried(self, ranks: Ranks) -> RankTrial | None:
+        """None: not measured yet, and no more are."""
+        known = tuple(ranks[axis] for axis in self._axes) in self._trials
+        return self._measured(ranks) if known or len(self._trials) < MOST_TRIALS else None
+
+    def _lowered(self, trial: RankTrial, bound: float) -> RankTrial:
+        """Smaller ranks of one mode after another, most bytes first, as long as the error allows it."""
+        going = True
+        while going:
+            going = False
+            ranks = dict(zip(self._axes, trial.ranks, strict=True))
+            smaller = [
+                ranks | {axis: rank - max(1, rank // 6)}
+                for axis, rank in ranks.items()
+                if rank > 1 and axis in self._open
+            ]
+            better = (each for each in sorted(smaller, key=self._cost) if self._bytes(each) < trial.size_bytes)
+            for each in better:
+                lower = self._tried(each)
+                if lower is not None and lower.error <= bound:
+                    trial, going = lower, True
+                    break
+        return trial
+
+
+def _gram(x: Array, axis: int) -> Array:
+    flat = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+    return flat @ flat.T
+
+
+def _leading(gram: Array, rank: int) -> Array:
+    """The eigenvectors of the largest eigenvalues as rows, each with its largest element positive."""
+    rows = np.linalg.eigh(gram)[1].T[::-1][:rank]
+    signs = np.sign(rows[np.arange(len(rows)), np.argmax(np.abs(rows), axis=1)])
+    return rows * signs[:, None]

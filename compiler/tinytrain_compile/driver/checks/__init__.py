@@ -1,0 +1,1 @@
+"""Checks of options against each other, the model and the data, before anything is planned."""

@@ -1,0 +1,211 @@
+"""What looks like a mistake in the user's data or options: never an error, but a note with a word on what to do.
+
+Every rule is one that sound data hardly meets: better no note than one too many. `compile`, `finetune` and
+`contribution` all take their notes from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tinytrain_compile.files.samples import (
+    class_count,
+    ignored_labels,
+    index_count,
+    is_binary,
+    label_shape,
+    load_inputs,
+    raw_labels,
+)
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Array, Graph
+from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.options.compile_options import CompileOptions
+
+ENOUGH = 8
+"""Samples from which on labels that are all the same are a remark worth."""
+COMPARED = 256
+"""Samples whose numbers are looked at."""
+SUMMED = 16
+"""Samples whose sums in the first layer are computed."""
+OUTSIDE_SHARE = 0.2
+"""Share of inputs outside the range of the model's input from which on they are scaled in another way."""
+LARGE_SUM, LARGE_SUM_OF_BYTES = 100.0, 20.0
+"""Sums of the first layer, in the root mean square, that a network does not have on inputs that are scaled as in its
+training: sigmoids are flat there, and a step at a usual rate overshoots. Of 217 networks of other frameworks the first
+layers make 0.1 to 4.7 of their own samples, and 23 in a sine network (SIREN). Raw counts of 12 bits make 1,000."""
+FEW_CHANGES, MOST_CHANGES = 0.25, 12
+"""Samples are in order of class if their labels change less often than this share of what a random order would have,
+and a random order would have at least so many changes."""
+LARGEST_SHARE, RARE_SHARE = 0.9, 0.1
+"""Share of all samples from which on one class outweighs all others; share of an equal part below which one is rare."""
+
+
+@dataclass(frozen=True)
+class DataNote:
+    """text: for the user; stops: whether it may be why nothing is learned."""
+
+    text: str
+    stops: bool = True
+
+
+def option_notes(options: CompileOptions) -> tuple[str, ...]:
+    """Notes on options that do not do what anybody wants."""
+    if options.learning_rate == 0:
+        return ("--lr 0: nothing is learned until m_set_lr gives another learning rate",)
+    return ()
+
+
+def data_notes(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> tuple[str, ...]:
+    """Notes on --data and --calib, which have been read without an error before."""
+    paths = dict.fromkeys(path for path in (options.data, options.calib) if path is not None)
+    return tuple(note.text for path in paths for note in _of_file(path, model, train))
+
+
+def notes_of(name: str, x: Array, y: Array | None, model: ImportedModel, train: TrainGraph) -> tuple[DataNote, ...]:
+    """Notes on samples that a model takes. name: of their file; x: in the graph's layout; y: as it is in the file."""
+    found = list(_of_inputs(name, x, model))
+    if y is not None and y.dtype.kind in "fiub" and y.size:
+        found += _of_labels(name, y, label_shape(len(x), model, train), train)
+    return tuple(found)
+
+
+def _of_file(path: Path, model: ImportedModel, train: TrainGraph) -> tuple[DataNote, ...]:
+    return notes_of(path.name, load_inputs(path, model), raw_labels(path), model, train)
+
+
+# ---- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _of_inputs(name: str, x: Array, model: ImportedModel) -> Iterator[DataNote]:
+    if x.min() == x.max():
+        yield DataNote(f"x of {name} is {x.min():g} everywhere: is it the right array?")
+        return
+    if len(x) > 1 and (x == x[0]).all():
+        yield DataNote(f"all {len(x)} samples x of {name} are the same: are they the right ones?")
+    scale = _scale(x, model)
+    if scale:
+        yield DataNote(f"x of {name}{scale} as in training")
+
+
+def _scale(x: Array, model: ImportedModel) -> str:
+    """What is wrong with the scale of inputs, and what to do; "" if nothing is."""
+    x = x[:COMPARED].astype(np.float64)
+    pixels = x.min() >= 0 and 20 < x.max() <= 255 and (x == np.rint(x)).all()
+    known = _input_range(model.graph)
+    misfit = "" if known is None else _misfit(x, *known)
+    if known is not None and misfit:
+        source = "of the model's input" if model.quantised else "that --calib shows"
+        what = f": {misfit} the range {source}, {known[0]:g} to {known[1]:g}"
+        return f"{what}: {'divide pixels' if pixels else 'scale it'}"
+    sums = 0.0 if model.quantised else _first_sums(x[:SUMMED], model.graph)
+    if pixels and sums > LARGE_SUM_OF_BYTES:
+        return " looks like pixels from 0 to 255, the model like one for numbers of about 1: divide them"
+    if sums > LARGE_SUM:
+        what = f" is out of scale: it goes from {x.min():.4g} to {x.max():.4g}, and the first layer"
+        return f"{what} makes sums of about {sums:.2g} of it, where 1 is usual: scale it"
+    return ""
+
+
+def _misfit(x: Array, low: float, high: float) -> str:
+    """What is wrong with inputs for a format that holds numbers from low to high; "" if nothing is."""
+    step = (high - low) / 255
+    outside = float(((x < low - step) | (x > high + step)).mean())
+    if outside > OUTSIDE_SHARE:
+        return f"{outside:.0%} is outside"
+    return "it has less than a twentieth of" if x.max() - x.min() < (high - low) / 20 else ""
+
+
+def _input_range(graph: Graph) -> tuple[float, float] | None:
+    """What the format of the input holds; None if it has none."""
+    source = graph.inputs[0]
+    if source.quant is not None:
+        q = source.quant
+        return (q.low - q.zero) * q.scale[0], (q.high - q.zero) * q.scale[0]
+    readers = graph.consumers().get(source.name, [])
+    attrs = readers[0].attrs if len(readers) == 1 else None
+    if isinstance(attrs, ClipAttrs) and math.isfinite(attrs.high - attrs.low):
+        return attrs.low, attrs.high
+    return None
+
+
+def _first_sums(x: Array, graph: Graph) -> float:
+    """Root mean square of the sums that the first layers with weights make of samples; 0 if there are none.
+
+    What comes before these layers (a normalisation, a division) is computed, so that inputs that the network scales
+    itself are not out of scale.
+    """
+    if index_count(graph):
+        return 0.0
+    made, first, needed = {graph.inputs[0].name}, list[str](), list[str]()
+    behind = set[str]()
+    for node in graph.nodes:
+        names = {value.name for value in node.inputs}
+        outputs = {value.name for value in node.outputs}
+        if names & behind:
+            behind |= outputs
+        elif names & made and has_trait(node.op, "matrix"):
+            first.append(node.outputs[0].name)
+            behind |= outputs
+        elif names & made:
+            made |= outputs
+    wanted = [value for node in graph.nodes for value in node.outputs if value.name in first]
+    needed = graph.ancestors(tuple(wanted))
+    nodes, shape = [node for node in graph.nodes if node.name in needed], graph.inputs[0].shape
+    squares = [0.0]
+    for one in x.astype(np.float32):
+        with np.errstate(all="ignore"):
+            values = run_nodes(nodes, {**graph.constants, graph.inputs[0].name: one.reshape(shape)})
+        squares += [float(np.square(values[name].astype(np.float64)).mean()) for name in first]
+    return math.sqrt(sum(squares) / max(1, len(squares) - 1))
+
+
+# ---- labels ---------------------------------------------------------------------------------------------------------
+
+
+def _of_labels(name: str, y: Array, wanted: tuple[int, ...], train: TrainGraph) -> Iterator[DataNote]:
+    classes = class_count(train)
+    if y.size != math.prod(wanted):
+        return
+    if y.shape != wanted:
+        yield DataNote(f"y of {name} has shape {y.shape}, and is taken as {wanted}", stops=False)
+    found = np.unique(y)
+    kind = "class" if classes else "label"
+    if len(found) == 1 and len(y) >= ENOUGH:
+        yield DataNote(f"all {len(y)} samples of {name} have {kind} {found[0]:g}: nothing can be told apart")
+    if classes and found[0] == 1 and len(found) == classes - 1 and classes > 2 and y.size >= 10 * classes:
+        yield DataNote(f"no sample of {name} has class 0, all others are there: class indices begin at 0")
+    if is_binary(train) and (found[0] < 0 or found[-1] > 1):
+        yield DataNote(f"labels y of {name} go from {found[0]:g} to {found[-1]:g}: bce takes 0 to 1")
+    if y.size == len(y) and (classes or (is_binary(train) and len(found) == 2)):
+        labels = y.ravel()
+        yield from _of_classes(name, labels[~np.isin(labels, ignored_labels(train))])
+
+
+def _of_classes(name: str, y: Array) -> Iterator[DataNote]:
+    """Notes on one label for each sample: their order and how many of each there are."""
+    found, counts = np.unique(y, return_counts=True)
+    if len(found) < 2:
+        return
+    shares = counts / len(y)
+    expected, changes = (len(y) - 1) * (1 - np.square(shares).sum()), int((y[1:] != y[:-1]).sum())
+    if expected >= MOST_CHANGES and changes <= FEW_CHANGES * expected:
+        what = f"samples of {name} are in order of class ({changes} changes among {len(y)} labels)"
+        yield DataNote(
+            f"{what}: a device that trains in this order forgets the first classes; shuffle them", stops=False
+        )
+    most, least = int(counts.argmax()), int(counts.argmin())
+    if len(y) >= ENOUGH * len(found) and shares[most] >= LARGEST_SHARE:
+        what = f"{shares[most]:.0%} of the samples of {name} have class {found[most]:g}"
+        yield DataNote(f"{what}: whoever always says that is right as often; give more of the others", stops=True)
+    elif len(y) >= ENOUGH * len(found) and shares[least] < RARE_SHARE / len(found):
+        what = f"class {found[least]:g} of {name} has {counts[least]} of {len(y)} samples"
+        yield DataNote(f"{what}: it will hardly be learned; give more of it", stops=False)

@@ -1,0 +1,82 @@
+"""What a project remembers of the options it was made with, so that its checkpoints can be understood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.user_file import read_text
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
+from tinytrain_compile.target import list_targets
+
+REPORT = "report.json"
+_RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}
+"""What decides which numbers a step makes and how they are stored. Samples and targets come and go; what layers keep of
+their inputs is part of the scheme."""
+_OF_CLIPPING = frozenset(("batch", "accumulate"))
+"""With --clip-norm these decide whether the squares of the step before are stored."""
+
+
+def recorded(options: CompileOptions, told: bool, train: TrainGraph) -> dict[str, Any]:
+    """By the command's long names, `_` for `-`; of a file its name alone. told: the model says how it is trained.
+
+    A subspace of samples that follows is as long as a step takes samples: where there may be one, their number counts.
+    """
+    found: dict[str, Any] = {}
+    names = _RECORDED | (_OF_CLIPPING if options.clip_norm is not None else frozenset[str]())
+    if train.micro_batch > 1 and any(item.state_bytes for item in train.low_rank):
+        found |= {"batch": train.batch, "micro_batch": train.micro_batch}
+    for item in fields(CompileOptions):
+        value, known = getattr(options, item.name), item.name in options.given
+        if item.name in names and (known or (value != item.default and not told)) and value not in (None, (), {}):
+            found[_long(item.name)] = _plain(value)
+    return found
+
+
+def _long(name: str) -> str:
+    return OPTIONS[name].flag.removeprefix("--").replace("-", "_")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return value.name
+    if isinstance(value, Mapping):
+        return {key: list(each) for key, each in cast("Mapping[str, tuple[int, ...]]", value).items()}
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+
+
+def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[str, Any], str]:
+    """The options that a project was made with, as `tinytrain_compile.compile` takes them, and its scheme.
+
+    target is the core, on which a step's float32 numbers depend (has it a fused multiply-add?); without a board's
+    memories, which are no limit on the desk. It is left out if the target was a file.
+    files: those that the caller has again, by the names of their options. Raises CompileError E0105, and E0101 for a
+    file that was not given again.
+    """
+    report = folder / REPORT
+
+    def wrong(why: str) -> CompileError:
+        return CompileError("E0105", str(report), why, "name the folder that tinytrain-compile wrote (-o)")
+
+    text = read_text(report, wrong)
+    try:
+        content: Any = json.loads(text)
+        options, scheme = dict(content["options"]), str(content["scheme"])
+        core = content["target"] if content["board"] is None else content["board"]["core"]
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise wrong("says no options: it is damaged, or of an earlier version") from problem
+    unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING | {"micro_batch"}})
+    if unknown:
+        raise wrong(f"has the unknown option {unknown[0]!r}")
+    for name, path in files.items():
+        if path is None and name in options:
+            flag = f"--{name.replace('_', '-')}"
+            raise CompileError("E0101", flag, f"the project was made with {options[name]}", f"give {flag} FILE again")
+        if path is not None:
+            options[name] = path
+    return options | ({"target": core} if core in list_targets() else {}), scheme

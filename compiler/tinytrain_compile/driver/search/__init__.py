@@ -1,0 +1,1 @@
+"""What `--update auto` and its kin look for: updates, micro-batches, boards, smallest arenas, ways out."""

@@ -1,0 +1,240 @@
+"""RAM of a board, all of it: the plan leaves room for the buffers of --runtime, or an error says what would fit.
+
+The arena may have what the first memory leaves. If the buffers then have no room, and nobody asked for that arena, it
+is planned once more with what they leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidates.ram_use import buffers_of, feature_bytes_of, most_samples, ram_of
+from tinytrain_compile.driver.search.boards import with_board
+from tinytrain_compile.driver.search.micro_batch import choose
+from tinytrain_compile.driver.search.update import deepest
+from tinytrain_compile.emit import runtime_buffers
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.ram import RuntimeBuffer, part_ram, reserved, taken_by
+from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.summary import Suggestion, Summary
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.report import ram_text
+from tinytrain_compile.sparse import resolve_update
+from tinytrain_compile.target import list_boards, load_target
+from tinytrain_compile.training import SamplesMixError
+
+ROUNDS = 3
+"""Times that a plan is made, at most, until the buffers have room beside it: some depend on what is trained."""
+
+OTHER_BOARDS = 2
+"""Boards that a message names: each is planned for."""
+
+LEAST_RESERVE_BYTES = 4096
+"""Below this no smaller reserve is offered: start-up, libc and a stack of an interrupt need some."""
+
+
+def leaving_room(
+    planner: Planner, asked: CompileOptions, make: Callable[[Planner], Candidate] = choose
+) -> tuple[Planner, Candidate]:
+    """A candidate beside which the buffers have room, if that can be, and the planner that made it.
+
+    asked: the options as they were given; limits that the board gave are lowered, others are not.
+    """
+    if planner.target.board is None or not planner.options.runtime.names or not _may_shrink(asked):
+        return planner, make(planner)
+    used = _beforehand(planner, asked) or planner
+    candidate = make(used)
+    for _ in range(ROUNDS - 1):
+        if ram_of(used, candidate).fits:
+            return used, candidate
+        smaller = _lowered(planner, asked, buffers_of(candidate, planner.options))
+        if smaller is None or smaller.options == used.options:
+            break
+        used, candidate = smaller, make(smaller)
+    return used, candidate
+
+
+def lowered_note(offered: CompileOptions, lowered: CompileOptions) -> tuple[str, ...]:
+    """A remark where the buffers have taken something of what the board offered to the plan."""
+    if lowered.arena_bytes == offered.arena_bytes and lowered.memories == offered.memories:
+        return ()
+    further = "".join(f", then {name} {size:,} B" for name, size in lowered.memories.items())
+    return (f"beside the buffers of --runtime: arena up to {lowered.arena_bytes or 0:,} B{further}",)
+
+
+def _may_shrink(asked: CompileOptions) -> bool:
+    return asked.arena_bytes is None and asked.lock is None and not asked.plans
+
+
+def _beforehand(planner: Planner, asked: CompileOptions) -> Planner | None:
+    """--update auto takes what there is, so the buffers come first, as large as they are at least."""
+    if planner.options.update != "auto":
+        return None
+    try:
+        train = planner.train(resolve_update(planner.model.graph, "head"))
+    except (CompileError, SamplesMixError):
+        return None
+    return _lowered(planner, asked, runtime_buffers(train, planner.options.runtime))
+
+
+def _lowered(planner: Planner, asked: CompileOptions, buffers: tuple[RuntimeBuffer, ...]) -> Planner | None:
+    """The same planner with what the buffers leave of the board's memories; None if they leave nothing."""
+    board = planner.target.board
+    assert board is not None, "only boards have limits to lower"
+    left = reserved(board, buffers)
+    if left is None:
+        return None
+    o = planner.options
+    further = o.memories
+    if not asked.memories:
+        further = {name: min(size, left[name]) for name, size in o.memories.items() if left[name] > 0}
+    arena = min(o.arena_bytes or left[board.memories[0].name], left[board.memories[0].name])
+    if arena == o.arena_bytes and further == o.memories:
+        return planner
+    return planner.with_options(arena_bytes=arena, memories=further)
+
+
+def check_ram(summary: Summary, planner: Planner, candidate: Candidate, asked: CompileOptions) -> None:
+    """E0405, with ways out, for a plan and buffers that no board's linker would place."""
+    ram, limit = ram_of(planner, candidate), asked.arena_bytes
+    buffers = buffers_of(candidate, planner.options)
+    over = limit is not None and candidate.plan.arena_bytes > limit  # which is E0401
+    if not buffers or planner.target.board is None or over:
+        return
+    exceeds = planner.options.arena_bytes is not None and candidate.plan.arena_bytes > planner.options.arena_bytes
+    if ram.fits and not exceeds:
+        return
+    ways = tuple(_Ways(planner, candidate, asked).all())
+    details = ram_text(replace(summary, ram=ram, suggestions=ways))
+    lacking = ", ".join(f"{one.what} {one.size_bytes} B" for one in (ram.lacking or buffers))
+    what = f"arena {candidate.plan.arena_bytes} B, stack and reserve leave no room for: {lacking}"
+    way = f"try {ways[0].options}" if ways else "train fewer layers, keep fewer samples, or take a larger board"
+    raise CompileError("E0405", f"RAM of {planner.target.name}", what, way, tuple(details))
+
+
+def board_ways(planner: Planner, candidate: Candidate, asked: CompileOptions) -> tuple[Suggestion, ...]:
+    """Other boards on which an arena fits that is more than this one has; a figure is the arena there."""
+    if asked.lock is not None:
+        return ()
+    found = _Ways(planner, candidate, asked).boards()
+    return tuple(Suggestion(text, made.plan.arena_bytes, "fits as is", sets_arena=True) for text, _, made in found)
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """Ways out for what was asked, each followed: its figure is the RAM that it takes."""
+
+    planner: Planner
+    candidate: Candidate
+    asked: CompileOptions
+
+    def all(self) -> Iterator[Suggestion]:
+        """Fewer samples, the best state in flash, less to train, a smaller arena, a smaller reserve, another board."""
+        yield from self._fewer_samples()
+        if self.asked.lock is not None:
+            return
+        parts = self.asked.runtime
+        if "monitor" in parts.names and parts.best_in_ram:
+            elsewhere = replace(parts, best_in_ram=False)
+            yield from self._way(
+                f"--runtime {elsewhere.text}", "the best state in flash, by callbacks", runtime=elsewhere
+            )
+        yield from self._less()
+        yield from self._smaller_arena()
+        yield from self._smaller_reserve()
+        for text, planner, found in self.boards():
+            ram = ram_of(planner, found)
+            yield Suggestion(text, ram.used_bytes, f"of {ram.size_bytes or 0:,} B")
+
+    def follow(self, **changes: Any) -> tuple[Planner, Candidate] | None:
+        """What the same command makes with other options; None if it refuses them."""
+        asked, given = replace(self.asked, **changes), self.planner
+        try:
+            options, target, _ = with_board(asked, load_target(asked.target))
+            planner = Planner(given.model, options, target, given.externals)
+            planner, candidate = leaving_room(planner, asked)
+        except CompileError:
+            return None
+        limit = planner.options.arena_bytes
+        fits = ram_of(planner, candidate).fits and (limit is None or candidate.plan.arena_bytes <= limit)
+        return (planner, candidate) if fits else None
+
+    def _way(self, text: str, note: str, **changes: Any) -> Iterator[Suggestion]:
+        found = self.follow(**changes)
+        if found is not None:
+            yield Suggestion(text, ram_of(*found).used_bytes, note)
+
+    def _fewer_samples(self) -> Iterator[Suggestion]:
+        """As many as there is room for beside this plan."""
+        o, parts = self.asked, self.asked.runtime
+        if not parts.replay_samples:
+            return
+        known = self.planner.target, self.candidate.plan, self.candidate.train
+        most = most_samples(*known, parts, feature_bytes_of(self.candidate, o)) or 0
+        fewer = replace(parts, replay_samples=most)
+        if most == 0:
+            names = tuple(name for name in parts.names if name != "replay")
+            without = RuntimeParts(names, 0, parts.average_window, parts.best_in_ram)
+            yield from self._way(
+                f"--runtime {without.text}" if names else "--runtime ''", "no kept samples", runtime=without
+            )
+        elif most < parts.replay_samples and o.lock is not None:
+            ram = part_ram(self.planner.target.board, known[1], buffers_of(self.candidate, replace(o, runtime=fewer)))
+            yield Suggestion(
+                f"--runtime {fewer.text}", ram.used_bytes, f"{most:,} samples, as many as fit beside this plan"
+            )
+        elif most < parts.replay_samples:
+            yield from self._way(
+                f"--runtime {fewer.text}", f"{most:,} samples, as many as fit beside this plan", runtime=fewer
+            )
+
+    def _less(self) -> Iterator[Suggestion]:
+        """The deepest update whose arena and buffers fit."""
+        lowered = _lowered(self.planner, self.asked, buffers_of(self.candidate, self.planner.options))
+        if self.asked.update == "auto" or lowered is None or self.planner.searches_smallest:
+            return
+        count = self.planner.layer_count
+        depth, _ = deepest(lowered, count) or (0, None)
+        if depth:
+            yield from self._way(f"--update last:{depth}", f"of {count} layers", update=f"last:{depth}")
+
+    def _smaller_arena(self) -> Iterator[Suggestion]:
+        board, limit = self.planner.target.board, self.asked.arena_bytes
+        left = None if board is None else reserved(board, buffers_of(self.candidate, self.planner.options))
+        if board is None or left is None or limit is None:
+            return
+        size = left[board.memories[0].name] // 8 * 8
+        if 0 < size < limit:
+            yield from self._way(f"--arena {size}", "leaves room for the buffers", arena_bytes=size)
+
+    def _smaller_reserve(self) -> Iterator[Suggestion]:
+        board = self.planner.target.board
+        assert board is not None, "only boards have a reserve"
+        taken, place = taken_by(board, self.candidate.plan), board.reserve
+        lacking = sum(one.placed_bytes for one in ram_of(self.planner, self.candidate).lacking)
+        free = place.model_bytes - taken[place.name]
+        size = (place.reserve_bytes - max(lacking - free, 0)) // 1024 * 1024
+        if LEAST_RESERVE_BYTES <= size < place.reserve_bytes:
+            yield from self._way(f"--reserve {size}", "if all else of the firmware needs no more", reserve_bytes=size)
+
+    def boards(self) -> Iterator[tuple[str, Planner, Candidate]]:
+        """Boards where it fits, those with the least RAM first: options, and what was planned for them."""
+        buffers, plan = buffers_of(self.candidate, self.planner.options), self.candidate.plan
+        changes: dict[str, Any] = {}
+        if self.asked.arena_bytes is not None and self.asked.arena_bytes < plan.arena_bytes:
+            changes = {"arena_bytes": plan.arena_bytes}
+        more = "".join(f" --arena {size}" for size in changes.values())
+        others = [target for name in list_boards() if (target := load_target(name)).name != self.planner.target.name]
+        sizes = {target.name: part_ram(target.board, replace(plan, further=()), buffers) for target in others}
+        likely = [target.name for target in others if sizes[target.name].fits]
+        count = 0
+        for name in sorted(likely, key=lambda name: sizes[name].size_bytes or 0):
+            followed = self.follow(target=name, **changes)
+            if followed is not None:
+                count += 1
+                yield f"--target {name}{more}", *followed
+            if count == OTHER_BOARDS:
+                return

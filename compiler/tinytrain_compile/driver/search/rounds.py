@@ -1,0 +1,298 @@
+"""--update auto where something limits it: the way to train each layer that gains most and fits.
+
+A model proposes (`driver/search/model.py`), a real plan answers, and what the two differ by goes into the next
+question: first by quick plans, then by full ones. A scheme that was planned is not proposed again. Plans are counted,
+not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.search.flash import FlashLimit
+from tinytrain_compile.driver.search.model import UpdateModel, largest_load, with_limit
+from tinytrain_compile.driver.search.reasons import layer_reasons
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
+from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.plan import Answer, Row, Selection, load_per_step, select
+from tinytrain_compile.sparse import GainTable, scheme_text
+from tinytrain_compile.sparse.gains import UNITS
+
+QUICK_ROUNDS = 8
+"""Proposals that get a quick plan."""
+FULL_TRIES = 4
+"""Proposals that get a full plan."""
+CLOSE = 0.99
+"""Part of what the model holds possible at which a proposal that is likely to fit ends the rounds."""
+LESS = 64
+"""Where a full plan does not fit, so large a part of --arena is left free in the next proposals."""
+NEAR = 1.06
+"""What a quick plan of a suffix may need, over --arena, for a full one to be tried."""
+SUFFIX_TRIES = 4
+"""Suffixes of more gain that are planned at the end."""
+MORE_BYTES = 10_240
+"""More room, of which the report says what it would be used for."""
+SCHEME = "update.toml"
+"""The file of the output that has the scheme."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A candidate that keeps to the limits, and how it was found."""
+
+    candidate: Candidate
+    choice: UpdateChoice
+
+
+@dataclass(eq=False)
+class Search:
+    """One planner's search.
+
+    model: of the layers that are looked at; whole: of all of them. short: what plans needed more than the guide said,
+    up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; failed: whose
+    full plan did not fit, though a command that is given it may find one that does. refused: what no command can fit.
+    likely: what has no full plan yet, and whether it surely fits. best, candidate: what does.
+    bound: of the gain of anything that fits; beyond: what layers that are not looked at may add to it.
+    """
+
+    planner: Planner
+    gains: GainTable
+    model: UpdateModel
+    whole: UpdateModel
+    flash: FlashLimit
+    beyond: int = 0
+    short: tuple[int, int] = (0, 0)
+    slow: int = 0
+    lost: int = 0
+    left: int = QUICK_ROUNDS
+    seen: set[Selection] = field(default_factory=set[Selection])
+    failed: set[Selection] = field(default_factory=set[Selection])
+    refused: set[Selection] = field(default_factory=set[Selection])
+    rounds: list[ChoiceRound] = field(default_factory=list[ChoiceRound])
+    likely: dict[Selection, bool] = field(default_factory=dict[Selection, bool])
+    best: Selection | None = None
+    candidate: Candidate | None = None
+    bound: int | None = None
+
+    # ---- rows -------------------------------------------------------------------------------------------------------
+
+    def floor(self) -> list[Row]:
+        """What nothing that fits can break."""
+        o, rows = self.planner.options, list[Row]()
+        if o.arena_bytes is not None:
+            further = sum(memory.capacity_bytes for memory in self.planner.means.memories)
+            rows.append(replace(self.whole.floor, limit=o.arena_bytes + further))
+        return rows
+
+    def guide(self) -> list[Row]:
+        """What plans so far say of what fits."""
+        return [*self.floor(), *self.memory(), *self.time(), *self.code()]
+
+    def memory(self) -> list[Row]:
+        """Of --arena, at every step."""
+        if self.planner.options.arena_bytes is None:
+            return []
+        room = self.planner.options.arena_bytes - self.lost
+        forward = with_limit(self.model.forward, room - self.short[0])
+        return forward + with_limit(self.model.backward, room - self.short[1])
+
+    def time(self) -> list[Row]:
+        """Of --max-step-time."""
+        most = self.planner.options.max_step_ps
+        return [] if most is None else [replace(self.model.time, limit=most - self.slow)]
+
+    def code(self) -> list[Row]:
+        """Of flash, once something was too large for it."""
+        return [] if self.flash.most is None else [self.flash.row(self.model.nodes)]
+
+    def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
+        """The best that was not planned yet and is better than what fits, or is likely to.
+
+        exact: the best that is not proven to fit nowhere, to the end.
+        """
+        known = [*self.likely, *([] if self.best is None else [self.best])]
+        above = max((self.whole.gain(selection) for selection in known), default=0)
+        seen = self.refused if exact else self.seen
+        here = sorted(selection for selection in seen if model.has(selection))
+        return select(model.gains, rows, here, above, exact, self.planner.options.seed)
+
+    # ---- plans ------------------------------------------------------------------------------------------------------
+
+    def spec(self, selection: Selection) -> str:
+        """The text by which the planner knows a selection."""
+        return self.planner.named(self.whole.update(selection, "choice " + ".".join(map(str, selection))))
+
+    def builds(self, selection: Selection) -> bool:
+        """Whether a selection is a training graph: not if none of it leads to the loss, or no samples share a step."""
+        try:
+            self.planner.training(self.spec(selection))
+        except CompileError:
+            self.refused.add(selection)
+            return False
+        return True
+
+    def learn(self, selection: Selection, plan: MemoryPlan, ps: int) -> None:
+        """Correct the guide by a plan without second runs: in each half by its own difference."""
+        load, loss = load_per_step(plan), self.planner.training(self.spec(selection)).loss
+        split = next((i for i, node in enumerate(plan.order) if loss in node.outputs), len(load) - 1) + 1
+        forward = max(load[:split]) - largest_load(self.model.forward, selection)
+        backward = max(load[split:], default=0) - largest_load(self.model.backward, selection)
+        self.short = forward, backward
+        self.slow = ps - self.model.time.load(selection)
+
+    def run(self) -> None:
+        """Quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room; if it
+        does, again for what gains more by what that plan has taught.
+
+        One whose quick plan fits goes before one that gains hardly more; then the full one does, and in a small part of
+        the time. The last try is of such a one.
+        """
+        room = self.planner.options.arena_bytes
+        for tries in range(FULL_TRIES, 0, -1):
+            self.quick()
+            known = 0 if self.best is None else self.whole.gain(self.best)
+            better = [one for one in self.likely if CLOSE * self.whole.gain(one) > known]
+            ranked = sorted(better, key=lambda one: (-self.whole.gain(one), one))
+            enough = CLOSE * max(map(self.whole.gain, ranked), default=0)
+            sure = [one for one in ranked if self.likely[one] and (tries == 1 or self.whole.gain(one) >= enough)]
+            chosen = next(iter(sure or ranked), None) if tries > 1 else next(iter(sure), None)
+            if chosen is None:
+                break
+            fits = self.full(chosen)
+            del self.likely[chosen]
+            self.lost += 0 if room is None or fits or self.flash.refused else room // LESS
+        self.likely.clear()
+
+    def quick(self) -> None:
+        """Rounds with quick plans. What they lose by packing a full plan may win back, so their load is what counts."""
+        while self.left:
+            answer = self.propose(self.guide(), self.model)
+            if answer.selection is None or self.small(answer):
+                return
+            self.left -= 1
+            self.seen.add(answer.selection)
+            if not self.builds(answer.selection):
+                continue
+            planned, ps = self.planner.sketch(self.spec(answer.selection))
+            size = planned.plan.arena_bytes
+            fits = self.planner.meets(size, ps)
+            self.rounds.append(ChoiceRound("quick", answer.gain / UNITS, size, fits))
+            self.learn(answer.selection, planned.plan, ps)
+            if fits or self.planner.meets(planned.plan.lower_bound_bytes + self.lost, ps):
+                self.likely[answer.selection] = fits
+                if answer.best_gain * CLOSE <= answer.gain:
+                    return
+
+    def small(self, answer: Answer) -> bool:
+        """Whether a proposal is hardly better than what fits."""
+        return self.best is not None and answer.gain * CLOSE <= self.whole.gain(self.best)
+
+    def full(self, selection: Selection) -> bool:
+        """Plan a selection in full, without a search for its smallest arena; whether it fits."""
+        spec, found = self.spec(selection), None
+        if not self.flash.refuses(self.flash.unplanned(spec), self.whole.nodes, selection):
+            found = self.planner.fitting(spec)
+            if self.flash.refuses(found, self.whole.nodes, selection):
+                found = None
+        self.failed |= set[Selection]() if found is not None else {selection}
+        return self.planned(selection, found)
+
+    def decided(self, selection: Selection) -> bool:
+        """Plan a selection as a command would that is given it, so that it is known whether it fits; False if that is
+        unknown, since nothing more is compiled to measure flash."""
+        found = self.planner.exact(self.spec(selection))
+        fits = self.planner.meets(found.plan.arena_bytes, found.choice.cost.ps)
+        large = fits and self.flash.refuses(found, self.whole.nodes, selection)
+        if not self.planned(selection, found if fits and not large else None):
+            if large and self.flash.unknown:
+                return False
+            self.refused.add(selection)
+        return True
+
+    def planned(self, selection: Selection, found: Candidate | None) -> bool:
+        """Write down what a full plan of a selection came to (None: it does not fit); whether it fits."""
+        size = None if found is None else found.plan.arena_bytes
+        self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
+        self.seen.add(selection)
+        if found is not None:
+            self.best, self.candidate = selection, found
+        return found is not None
+
+    def suffixes(self, layer_count: int) -> None:
+        """last:N of more gain than was found, the deepest first."""
+        ways, tries = self.whole.layers, 0
+        for depth in range(layer_count, 0, -1):
+            first = len(ways) - depth
+            selection = tuple(len(one.ways) - 1 if index >= first else 0 for index, one in enumerate(ways))
+            if self.best is not None and self.whole.gain(selection) <= self.whole.gain(self.best):
+                return
+            if selection in self.failed | self.refused or not all(row.holds(selection) for row in self.floor()):
+                continue
+            if tries == SUFFIX_TRIES:
+                return
+            tries += 1
+            if not self.builds(selection):
+                continue
+            if near_limits(self.planner, self.spec(selection), NEAR) and self.full(selection):
+                return
+
+    # ---- what is said of it -----------------------------------------------------------------------------------------
+
+    def found(self) -> Found:
+        """The best candidate, under the name by which it may be asked for again."""
+        assert self.best is not None and self.candidate is not None
+        if not self.model.has(self.best):  # more layers than were looked at: a deep suffix, or what the proof has found
+            self.model, self.short, self.slow, self.lost = self.whole, (0, 0), 0, 0
+        label = _suffix(self.whole, self.best) or SCHEME
+        gain = self.whole.gain(self.best)
+        best = self.beyond + (gain if self.bound is None else max(self.bound, gain))
+        head = f"Chosen by tinytrain-compile --update auto; gains: {self.gains.said}."
+        entries = [item.ways[way].entry for item, way in zip(self.whole.layers, self.best, strict=True)]
+        candidate = replace(self.candidate, update=replace(self.candidate.update, label=label))
+        why = tuple(self._why(candidate))
+        text = scheme_text(entries, head)
+        reasons = tuple(layer_reasons(self.model, self.best, self.memory(), self.time()))
+        choice = UpdateChoice(
+            self.gains.said, gain / UNITS, best / UNITS, tuple(self.rounds), text, why, layers=reasons
+        )
+        return Found(candidate, choice)
+
+    def _why(self, candidate: Candidate) -> Iterator[str]:
+        """Which limit binds, and what more room would be used for."""
+        o, plan = self.planner.options, candidate.plan
+        loss = next((i for i, node in enumerate(plan.order) if candidate.train.loss in node.outputs), 0)
+        where = "forward" if plan.peak_step <= loss else "backward"
+        origin = plan.order[plan.peak_step].origin or plan.order[plan.peak_step].name
+        yield f"most memory is needed in the {where} pass, at {origin}"
+        if o.arena_bytes is None or self.best is None:
+            return
+        more = replace(self, planner=self.planner.with_options(arena_bytes=o.arena_bytes + MORE_BYTES))
+        answer = more.propose(more.guide(), more.model)
+        if answer.selection is None:
+            yield f"{MORE_BYTES:,} B more would not be used, by the model"
+            return
+        pairs = zip(self.model.layers, self.best, answer.selection, strict=True)
+        changed = [f"{item.layer.name} {item.ways[new].kind}" for item, old, new in pairs if old != new]
+        gain = (answer.gain - self.model.gain(self.best)) / UNITS
+        shown = ", ".join(changed[:4]) + (f" and {len(changed) - 4} more" if len(changed) > 4 else "")
+        yield f"{MORE_BYTES:,} B more: gain +{gain:.1f} by the model ({shown})"
+
+
+def _suffix(model: UpdateModel, selection: Selection) -> str | None:
+    """last:N if that is what a selection trains."""
+    whole = [0 < way == len(item.ways) - 1 for item, way in zip(model.layers, selection, strict=True)]
+    depth = next((count for count, one in enumerate(reversed(whole)) if not one), len(whole))
+    return f"last:{depth}" if depth and not any(selection[: len(selection) - depth]) else None
+
+
+def near_limits(planner: Planner, spec: str, near: float) -> bool:
+    """Whether a quick plan of an update keeps to --max-step-time, and to `near` times --arena, so that a full one may
+    keep to both."""
+    o = planner.options
+    if o.arena_bytes is None and o.max_step_ps is None:
+        return True
+    price = planner.price(spec)
+    return planner.meets(int(price.arena_bytes / near), price.ps)

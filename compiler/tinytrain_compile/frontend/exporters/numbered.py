@@ -1,0 +1,166 @@
+"""What the names of PyTorch's TorchScript exporter tell of the initializers in a file.
+
+A tensor that the exporter computed from parameters is called `onnx::Conv_52`: the operator that reads it and a number.
+Every operation that it evaluates uses the next number, so gaps tell how many operations are behind a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tinytrain_compile.frontend.exporters.derived_numbers import (
+    FEW,
+    has_few_numbers,
+    is_broadcast,
+    is_flat,
+    is_grid,
+    is_scaled,
+    repeats,
+)
+from tinytrain_compile.frontend.exporters.remarks import Remark
+from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode
+from tinytrain_compile.ir.types import Array
+
+_NAME = re.compile(r"(?:onnx::\w+?_)?(\d+)")
+_RESULT = re.compile(r"(mul|add|sub|div|exp|neg|abs|pow|sqrt|sigmoid|softplus|tanh|softmax|clamp)(_\d+)?")
+"""Names that the newer exporter gives to results; its record may have been lost on the way of a file."""
+_MOVED = 5
+"""A chain that is longer may be of shapes, which the exporter evaluates as well; a Slice has four and its own."""
+_MATRICES = 6
+"""The longest chain before the weight of a MatMul that counts: weight_norm has 4."""
+
+
+def made(name: str) -> bool:
+    """Whether a name is one that the exporter makes up."""
+    return _NAME.fullmatch(name) is not None
+
+
+def numbered_remarks(model: OnnxModel, links: Links) -> dict[str, Remark]:
+    """Remark on the initializers of PyTorch's TorchScript exporter of whose making their names tell."""
+    if model.proto.producer_name != "pytorch":
+        return {}
+    names = [n for n, a in model.constants.items() if a.dtype.kind == "f" and a.size and made(n) and links.is_used(n)]
+    chains = _chains(model, names)
+    found = {name: _remark(name, model.constants[name], chains[name], links) for name in names}
+    buffers = {name: Remark("may be a buffer") for name in model.constants if _is_buffer(name, model, links)}
+    results = {name: Remark("made of parameters") for name, array in model.constants.items() if _is_result(name, array)}
+    return buffers | results | {name: remark for name, remark in found.items() if remark is not None}
+
+
+def _is_result(name: str, array: Array) -> bool:
+    """Whether a table has the name of a computation."""
+    return array.dtype.kind == "f" and array.size > 1 and not is_flat(array) and _RESULT.fullmatch(name) is not None
+
+
+def _chains(model: OnnxModel, names: list[str]) -> dict[str, int | None]:
+    """How many operations are behind each tensor; None if the numbers do not tell."""
+    outputs = [_number(value.name) for value in model.proto.graph.output if made(value.name)]
+    results = (name for node in model.proto.graph.node for name in node.output if made(name))
+    known = sorted({*outputs, *map(_number, results), *map(_number, names)})
+    first = max(outputs, default=None)
+    chains: dict[str, int | None] = {}
+    for name in names:
+        before = max((number for number in known if number < _number(name)), default=None)
+        told = first is not None and before is not None and before >= first
+        chains[name] = _number(name) - before if told and before is not None else None
+    return chains
+
+
+def _number(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    return int(match.group(1))
+
+
+def _remark(name: str, array: Array, chain: int | None, links: Links) -> Remark | None:
+    readers = links.readers(name)
+    if any(node.op in ("LSTM", "GRU", "RNN", "PRelu") for node in readers):
+        return None
+    if array.size == 1:
+        return _single(array, chain)
+    if is_flat(array):
+        return None
+    computed = is_scaled(array) or is_broadcast(array) or repeats(array)
+    computed = computed or any(_is_computed(name, array, chain, node) for node in readers)
+    return Remark("made of parameters") if computed else None
+
+
+def _single(array: Array, chain: int | None) -> Remark | None:
+    """Remark on a single number: a parameter with further axes, a number of shapes, or one that was computed."""
+    number = abs(float(array.reshape(-1)[0]))
+    if chain is not None and 0 < chain <= array.ndim and not _is_root(number):
+        return Remark("parameter")
+    return None if number.is_integer() or _is_root(number) else Remark("made of parameters")
+
+
+def _is_root(number: float) -> bool:
+    """Whether a number is a root of a whole one, or one of that: what attention scales by."""
+    return (
+        not _is_whole(number)
+        and not _is_whole(1 / max(number, 1e-6))
+        and any(_is_whole(number**power) for power in (2, -2, 4, -4))
+    )
+
+
+def _is_whole(number: float) -> bool:
+    return math.isclose(number, round(number), rel_tol=1e-5)
+
+
+def _is_computed(name: str, array: Array, chain: int | None, node: OnnxNode) -> bool:
+    """Whether a node reads a tensor that more than a change of its shape is behind."""
+    if node.op in ("Conv", "ConvTranspose"):  # a folded BatchNormalization makes both weight and bias
+        return not (made(node.input(1)) and made(node.input(2)))
+    if node.op == "Gemm":
+        return True
+    if chain is None:
+        return False
+    units = sum(dim == 1 for dim in array.shape)
+    if node.op == "MatMul":  # the weight of a dense layer is on the right, transposed
+        return chain > units if node.input(0) == name else 2 <= chain <= _MATRICES
+    return units < chain < _MOVED
+
+
+def _is_buffer(name: str, model: OnnxModel, links: Links) -> bool:
+    """Whether a tensor looks like a buffer: random Fourier features, coordinates, a filter that somebody wrote down."""
+    array, readers = model.constants[name], links.readers(name)
+    own = name.rpartition(".")[2] in ("weight", "bias")  # what PyTorch's layers call their parameters
+    if array.dtype.kind != "f" or own or made(name) or not readers:
+        return False
+    if has_few_numbers(array) or (array.ndim > 1 and array.size >= 2 * FEW and is_grid(array)):
+        return True
+    return (
+        array.ndim == 2
+        and len(readers) == 1
+        and readers[0].op == "MatMul"
+        and _is_fourier(name, readers[0], model, links)
+    )
+
+
+def _is_fourier(name: str, product: OnnxNode, model: OnnxModel, links: Links) -> bool:
+    """Whether the product of an input and a table goes to sine and cosine alone."""
+    other = next((one for one in product.inputs if one != name), "")
+    inputs = {value.name for value in model.inputs}
+    return _scaled_from(other, inputs, links) and _ends(product.output(0), links) == {"Sin", "Cos"}
+
+
+def _scaled_from(tensor: str, inputs: set[str], links: Links) -> bool:
+    """Whether a tensor is an input times constants."""
+    while tensor not in inputs:
+        node = links.maker(tensor)
+        if node is None or node.op not in ("Mul", "Div"):
+            return False
+        computed = [one for one in node.inputs if not links.is_constant(one)]
+        if len(computed) != 1:
+            return False
+        tensor = computed[0]
+    return True
+
+
+def _ends(tensor: str, links: Links) -> set[str]:
+    """The operators that read a tensor, behind products with constants."""
+    found: set[str] = set()
+    for node in links.readers(tensor):
+        scaled = node.op in ("Mul", "Div") and any(links.is_constant(one) for one in node.inputs)
+        found |= _ends(node.output(0), links) if scaled else {node.op}
+    return found

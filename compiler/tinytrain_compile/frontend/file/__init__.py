@@ -1,0 +1,1 @@
+"""The file itself: read with limits, checked, in one form and in the order in which it is imported."""

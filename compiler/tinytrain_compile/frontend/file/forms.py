@@ -1,0 +1,131 @@
+"""Forms of a file that become the one that is imported: one output, opset 13, float32, a batch of 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper, version_converter
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.tensors import check_finite
+from tinytrain_compile.ir.types import Array
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+OPSET = 13
+"""The first that is imported as it stands."""
+OLDEST_OPSET = 7
+"""The first that onnx's version converter knows well enough."""
+OTHER_FLOATS: Mapping[int, str] = {
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
+"""Element types that become float32, by their names in numpy."""
+_KINDS = ("dtype", "output_dtype", "to")
+"""Attributes that name an element type."""
+FREE_INITIALIZERS = 4
+"""The first IR version whose initializers need not be inputs."""
+
+
+def with_output(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The file with this output only; "" keeps what it has. E0218 if it has no such output."""
+    if not name:
+        return proto
+    chosen = [value for value in proto.graph.output if value.name == name]
+    if not chosen:
+        names = ", ".join(value.name for value in proto.graph.output)
+        raise CompileError(
+            "E0218", f"--model-output {name}", "the model has no such output", f"its outputs are: {names}"
+        )
+    del proto.graph.output[:]
+    proto.graph.output.extend(chosen[:1])
+    return proto
+
+
+def proto_of(model: OnnxModel) -> onnx.ModelProto:
+    """What counts of a checked model, as a file of its own."""
+    graph = onnx.GraphProto(name=model.name)
+    graph.node.extend(node.proto for node in model.nodes)
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in model.constants.items())
+    graph.input.extend(helper.make_tensor_value_info(v.name, v.elem_type, v.shape) for v in model.inputs)
+    graph.output.extend(model.proto.graph.output)
+    foreign = [entry for entry in model.proto.opset_import if entry.domain not in DEFAULT_DOMAINS]
+    opsets = [helper.make_opsetid("", model.opset), *foreign]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=max(model.proto.ir_version, FREE_INITIALIZERS))
+
+
+def at_opset_13(model: OnnxModel) -> onnx.ModelProto:
+    """The model as onnx's converter writes it. E0208 where that cannot."""
+    proto = proto_of(model)
+    for node in model.nodes:
+        if not node.domain and not defs.has(node.op, model.opset):
+            what = f"opset {model.opset} has no such operator"
+            raise CompileError("E0208", f"node {node.name} ({node.op})", what, f"export with opset {OPSET} or later")
+    try:
+        return version_converter.convert_version(proto, OPSET)
+    except Exception as problem:  # ConvertError, RuntimeError of the C++ part
+        what = f"opset {model.opset}, and onnx's version converter fails: {' '.join(str(problem).split())[:120]}"
+        raise CompileError("E0208", model.name, what, f"export with opset {OPSET} or later") from problem
+
+
+def in_float32(model: OnnxModel) -> OnnxModel:
+    """The model with every float32 in place of another float, and a note if there was one."""
+    found = {value.elem_type for value in model.inputs} & set(OTHER_FLOATS)
+    found |= {
+        kind for kind, name in OTHER_FLOATS.items() if any(a.dtype.name == name for a in model.constants.values())
+    }
+    nodes: list[OnnxNode] = []
+    for node in model.nodes:
+        proto = node_in_float32(node.proto)
+        if proto is node.proto:
+            nodes.append(node)
+            continue
+        found |= {
+            k for attribute in node.proto.attribute for k in (attribute.i, attribute.t.data_type) if k in OTHER_FLOATS
+        }
+        changed = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+        attrs = {
+            name: numpy_helper.to_array(a) if isinstance(a, onnx.TensorProto) else a for name, a in changed.items()
+        }
+        nodes.append(replace(node, attrs=attrs, proto=proto))
+    if not found:
+        return model
+    inputs = tuple(
+        replace(value, elem_type=onnx.TensorProto.FLOAT) if value.elem_type in OTHER_FLOATS else value
+        for value in model.inputs
+    )
+    constants = {name: array_in_float32(array, f"weight {name}") for name, array in model.constants.items()}
+    others = {name: a.dtype.name for name, a in model.constants.items() if a.dtype.name in OTHER_FLOATS.values()}
+    note = f"{' and '.join(OTHER_FLOATS[kind] for kind in sorted(found))} of the file is float32 here, and in its check"
+    notes = (*model.notes, note)
+    return replace(model, nodes=tuple(nodes), inputs=inputs, constants=constants, notes=notes, other_floats=others)
+
+
+def node_in_float32(proto: onnx.NodeProto) -> onnx.NodeProto:
+    """A node that makes or holds no other float; itself if it does so already."""
+    kinds = [a.i if a.name in _KINDS else a.t.data_type for a in proto.attribute]
+    if not OTHER_FLOATS.keys() & set(kinds):
+        return proto
+    made = onnx.NodeProto()
+    made.CopyFrom(proto)
+    for attribute in made.attribute:
+        if attribute.name in _KINDS and attribute.i in OTHER_FLOATS:
+            attribute.i = onnx.TensorProto.FLOAT
+        elif attribute.t.data_type in OTHER_FLOATS:
+            where = f"node {proto.name} ({proto.op_type}), attribute {attribute.name}"
+            attribute.t.CopyFrom(numpy_helper.from_array(array_in_float32(numpy_helper.to_array(attribute.t), where)))
+    return made
+
+
+def array_in_float32(array: Array, where: str) -> Array:
+    """float32 numbers in place of other floats; E0225 for a tensor whose numbers are too large for it."""
+    if array.dtype.name not in OTHER_FLOATS.values():
+        return array
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32)
+    check_finite(narrow, where)
+    return narrow

@@ -1,0 +1,217 @@
+"""The guard: an untrusted protobuf becomes a checked OnnxModel, or an error with an id of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import defs, helper
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.forms import (
+    DEFAULT_DOMAINS,
+    OLDEST_OPSET,
+)
+from tinytrain_compile.frontend.file.live import LivePart, live_part
+from tinytrain_compile.frontend.file.model import OnnxInput, OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.order import sort_nodes
+from tinytrain_compile.frontend.file.tensors import check_dims, check_finite, tensor_array
+from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.ir.types import Array
+
+
+def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
+    """Check everything that the importer relies on; see the E02xx table for what may be refused.
+
+    What the outputs do not need (nodes, weights, inputs, functions) is left out unread.
+    """
+    opset = _opset(proto)
+    graph = proto.graph
+    _check_names(graph)
+    live = live_part(graph)
+    _check_features(proto, live)
+    constants = _constants(graph, live, folder, options)
+    inputs = _inputs(graph, live, options)
+    if not graph.output:
+        raise CompileError("E0218", name, "the model has no output", "export the model again")
+    nodes = tuple(_node(node, opset, folder) for node in _named(live.nodes))
+    outputs = tuple(value.name for value in graph.output)
+    known = {value.name for value in inputs} | set(constants)
+    return OnnxModel(name, opset, sort_nodes(nodes, known, outputs), inputs, outputs, constants, proto)
+
+
+def _opset(proto: onnx.ModelProto) -> int:
+    # Some exporters write the default domain twice; as in onnx and onnxruntime, the last entry holds.
+    versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
+    newest = defs.onnx_opset_version()
+    opset = versions[-1] if versions else 0
+    if not OLDEST_OPSET <= opset <= newest:
+        what = f"opset {opset}" if versions else "no opset of the default domain"
+        try_ = f"export with an opset from {OLDEST_OPSET} to {newest}"
+        raise CompileError("E0230" if opset > newest else "E0208", "opset_import", what, try_)
+    return opset
+
+
+def _domain(name: str) -> str:
+    return "" if name in DEFAULT_DOMAINS else name
+
+
+def _check_features(proto: onnx.ModelProto, live: LivePart) -> None:
+    functions = {(_domain(function.domain), function.name) for function in proto.functions}
+    called = any((_domain(node.domain), node.op_type) in functions for node in live.nodes)
+    features = (
+        ("model-local functions", called, "inline them with onnx.inliner"),
+        (
+            "sparse weights",
+            any(t.values.name in live.read for t in proto.graph.sparse_initializer),
+            "export dense ones",
+        ),
+    )
+    for what, found, try_ in features:
+        if found:
+            raise CompileError("E0223", "model", f"{what} in the file cannot be read", try_)
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    weights = [tensor.name for tensor in graph.initializer]
+    inputs = [value.name for value in graph.input]
+    _unique("input", inputs)
+    _unique("weight", weights)
+    _unique("output", [value.name for value in graph.output])
+    results = [out for node in graph.node for out in node.output if out]
+    _unique("value", [*dict.fromkeys([*inputs, *weights]), *results])
+
+
+def _unique(kind: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if not name:
+            raise CompileError("E0227", kind, "it has no name", "give every value a name")
+        if name in seen:
+            raise CompileError("E0206", f"{kind} {name}", "this name is used twice", "give every value its own name")
+        seen.add(name)
+
+
+def _constants(graph: onnx.GraphProto, live: LivePart, folder: Path, options: FrontendOptions) -> dict[str, Array]:
+    used = (tensor for tensor in graph.initializer if tensor.name in live.read)
+    constants = {t.name: tensor_array(t, f"weight {t.name}", folder) for t in used}
+    for name, array in options.constant_inputs.items():
+        check_finite(array, f"weight {name}")
+        constants[name] = array
+    return constants
+
+
+def _inputs(graph: onnx.GraphProto, live: LivePart, options: FrontendOptions) -> tuple[OnnxInput, ...]:
+    unknown = set(options.input_shapes) - {value.name for value in graph.input}
+    if unknown:
+        names = ", ".join(value.name for value in graph.input)
+        raise CompileError("E0224", sorted(unknown)[0], "the model has no such input", f"its inputs are: {names}")
+    constants = {tensor.name for tensor in graph.initializer} | set(options.constant_inputs)
+    read = (value for value in graph.input if value.name in live.read and value.name not in constants)
+    return tuple(_input(value, options) for value in read)
+
+
+def _input(value: onnx.ValueInfoProto, options: FrontendOptions) -> OnnxInput:
+    where = f"input {value.name}"
+    if not value.type.HasField("tensor_type"):
+        raise CompileError("E0221", where, "it is not a tensor", "use a float32 tensor as input")
+    tensor_type = value.type.tensor_type
+    if not tensor_type.HasField("shape"):
+        raise CompileError("E0203", where, "it has no shape", "export the model with fixed shapes")
+    given = options.input_shapes.get(value.name)
+    declared = [d.dim_value if d.HasField("dim_value") else None for d in tensor_type.shape.dim]
+    shape = _resolve(where, declared, given)
+    check_dims(where, shape)
+    return OnnxInput(value.name, shape, tensor_type.elem_type)
+
+
+def _resolve(where: str, declared: list[int | None], given: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Fixed dimensions, with the user's for symbolic ones and 1 for a symbolic batch."""
+    if given is not None:
+        fits = len(given) == len(declared) and all(d is None or d == g for d, g in zip(declared, given, strict=True))
+        if not fits:
+            shown = [d if d is not None else "?" for d in declared]
+            raise CompileError(
+                "E0224", where, f"--input-shape {list(given)} against {shown}", "give a shape that agrees"
+            )
+        return given
+    dims = [1 if index == 0 and dim is None else dim for index, dim in enumerate(declared)]
+    if any(dim is None for dim in dims):
+        try_ = f"--input-shape {where.removeprefix('input ')}=1,... with numbers for all dimensions"
+        raise CompileError("E0203", where, "a dimension other than the batch is symbolic", try_)
+    return tuple(dim for dim in dims if dim is not None)
+
+
+def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProto]]:
+    """Every node with a unique name: its own, or operator and output."""
+    nodes = list(nodes)
+    _unique("node", [node.name for node in nodes if node.name])
+    taken = {node.name for node in nodes}
+    for node in nodes:
+        name = node.name
+        if not name:
+            name = f"{node.op_type}_{next((out for out in node.output if out), '')}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        yield name, node
+
+
+def _node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNode:
+    name, node = named
+    where = f"node {name} ({node.op_type})"
+    domain = _domain(node.domain)
+    if not domain:
+        check_schema(node, where, opset)
+    names = [attribute.name for attribute in node.attribute]
+    if len(set(names)) != len(names):
+        raise CompileError("E0229", where, "an attribute is given twice", "export the model again")
+    attrs = {attribute.name: _attribute(attribute, where, folder) for attribute in node.attribute}
+    if domain != node.domain:  # onnx's evaluator knows the default domain by its empty name only
+        plain = onnx.NodeProto()
+        plain.CopyFrom(node)
+        plain.domain, node = domain, plain
+    return OnnxNode(name, node.op_type, domain, tuple(node.input), tuple(node.output), attrs, node)
+
+
+def _attribute(attribute: onnx.AttributeProto, where: str, folder: Path) -> Any:
+    if attribute.type == onnx.AttributeProto.TENSOR:
+        return tensor_array(attribute.t, f"{where}, attribute {attribute.name}", folder)
+    try:
+        return helper.get_attribute_value(attribute)
+    except (ValueError, TypeError) as error:
+        what = f"attribute {attribute.name} cannot be read"
+        raise CompileError("E0229", where, what, "export the model again") from error
+
+
+def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
+    """Arity and attribute types of an operator as the standard says (E0228, E0229). Others are listed later.
+
+    One that is newer than the file's opset is read all the same, as the newest that onnx knows.
+    """
+    if not defs.has(node.op_type):
+        return
+    known = defs.has(node.op_type, opset)
+    schema = defs.get_schema(node.op_type, opset) if known else defs.get_schema(node.op_type)
+    counts = (("input", node.input, schema.min_input, schema.max_input),)
+    counts += (("output", node.output, schema.min_output, schema.max_output),)
+    for what, names, low, high in counts:
+        if not low <= len(names) <= high:
+            raise CompileError(
+                "E0228", where, f"{len(names)} {what}s, the standard wants {low} to {high}", "export again"
+            )
+    for index, name in enumerate(node.input):
+        kind = schema.inputs[min(index, len(schema.inputs) - 1)].option
+        if not name and kind != defs.OpSchema.FormalParameterOption.Optional:
+            raise CompileError("E0228", where, f"required input {index} is empty", "export the model again")
+    given = {attribute.name for attribute in node.attribute}
+    for attribute in node.attribute:
+        wanted: Any = schema.attributes.get(attribute.name)  # the binding's enums have no stubs
+        if wanted is None or int(wanted.type.value) != attribute.type or attribute.ref_attr_name:
+            what = f"attribute {attribute.name} is unknown or of the wrong type"
+            raise CompileError("E0229", where, what, "export the model again")
+    missing = [name for name, wanted in schema.attributes.items() if wanted.required and name not in given]
+    if missing:
+        raise CompileError("E0229", where, f"attribute {missing[0]} is missing", "export the model again")

@@ -1,0 +1,1 @@
+"""What each tensor of the file has become in the graph, and how handlers add to it."""

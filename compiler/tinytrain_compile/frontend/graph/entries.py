@@ -1,0 +1,178 @@
+"""What the importer knows of each ONNX tensor, and the arithmetic of axis orders.
+
+An order says for every axis of an IR value which ONNX axis it holds; -1 is an axis of size 1 that ONNX does not have
+(signals are images of height 1). Every ONNX axis occurs exactly once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tinytrain_compile.frontend.graph.origins import Lay, Origin
+from tinytrain_compile.ir.types import Array, Value
+
+Order = tuple[int, ...]
+UNIT = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One ONNX tensor during import.
+
+    shape: the ONNX shape.
+    value, order: the IR value and its axis order; None for a tensor that is known at compile time.
+    array: the data of such a tensor, in ONNX order.
+    source: the ONNX initializer that the data comes from (through views); "" for computed tables.
+    origin: of the elements of floating-point data (None for other data).
+    columns: only for a flattened channels-last image: the ONNX index of each element of the last axis.
+    """
+
+    shape: tuple[int, ...]
+    value: Value | None = None
+    order: Order = ()
+    array: Array | None = None
+    source: str = ""
+    columns: tuple[int, ...] | None = None
+    origin: Origin | None = None
+
+    def laid(self, lay: Lay) -> Entry:
+        """The constant with its elements moved."""
+        array = lay(self.data)
+        origin = None if self.origin is None else self.origin.laid(lay)
+        return replace(self, shape=tuple(array.shape), array=array, origin=origin)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the tensor is known at compile time."""
+        return self.array is not None
+
+    @property
+    def data(self) -> Array:
+        """The data of a constant."""
+        assert self.array is not None, "not a constant"
+        return self.array
+
+    @property
+    def rank(self) -> int:
+        """Number of ONNX axes."""
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def constant_entry(array: Array, source: str = "", origin: Origin | None = None) -> Entry:
+    """The entry of a tensor that is known at compile time."""
+    return Entry(tuple(array.shape), array=array, source=source, origin=origin if array.dtype.kind == "f" else None)
+
+
+def initial_entry(array: Array, name: str, source: str = "") -> Entry:
+    """The entry of a constant that comes from nothing else; `source` as in Entry."""
+    return constant_entry(array, source, Origin(name, tuple(array.shape)))
+
+
+def plain(rank: int) -> Order:
+    """ONNX's own order."""
+    return tuple(range(rank))
+
+
+def channels_last(rank: int) -> Order:
+    """NHWC for images (rank 4), N1WC for signals (rank 3)."""
+    return (0, 2, 3, 1) if rank == 4 else (0, UNIT, 2, 1)
+
+
+def ir_shape(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
+    """Shape of the IR value that holds an ONNX tensor in this order."""
+    return tuple(1 if axis == UNIT else shape[axis] for axis in order)
+
+
+def significant(shape: tuple[int, ...], order: Order) -> list[int]:
+    """The ONNX axes longer than 1, in IR order: two orders that agree here differ by a reshape only."""
+    return [axis for axis in order if axis != UNIT and shape[axis] > 1]
+
+
+def transposition(order: Order, target: Order) -> tuple[int, ...]:
+    """Permutation of IR axes that brings `order` to `target`, up to axes of size 1 (left over ones go to the end)."""
+    free = [index for index, axis in enumerate(order) if axis == UNIT or axis not in target]
+    perm: list[int] = []
+    for axis in target:
+        if axis != UNIT and axis in order:
+            perm.append(order.index(axis))
+        elif free:
+            perm.append(free.pop(0))
+    return (*perm, *free)
+
+
+def arranged(array: Array, order: Order) -> Array:
+    """An ONNX array in an IR order; ONNX axes that the order leaves out must have size 1."""
+    real = [axis for axis in order if axis != UNIT]
+    left_out = [axis for axis in range(array.ndim) if axis not in real]
+    moved = np.transpose(array, (*real, *left_out))
+    return np.ascontiguousarray(moved).reshape(ir_shape(tuple(array.shape), order))
+
+
+def lifted(order: Order, added: int) -> Order:
+    """The order of the same IR value seen with `added` further ONNX axes of size 1 in front (left out of the order)."""
+    return tuple(axis if axis == UNIT else axis + added for axis in order)
+
+
+def after_transpose(order: Order, perm: tuple[int, ...]) -> Order:
+    """Order of the same IR value as a holder of ONNX's Transpose(perm) of the tensor."""
+    return tuple(axis if axis == UNIT else perm.index(axis) for axis in order)
+
+
+def without_axes(order: Order, removed: frozenset[int]) -> Order:
+    """Order of the same IR value after ONNX axes of size 1 are dropped."""
+    renumber = {axis: axis - sum(r < axis for r in removed) for axis in order if axis not in removed}
+    return tuple(UNIT if axis in removed or axis == UNIT else renumber[axis] for axis in order)
+
+
+def regrouped(shape: tuple[int, ...], order: Order, new_shape: tuple[int, ...]) -> Order | None:
+    """An order in which the IR value, read as it lies, holds ONNX's Reshape(new_shape); None if there is none.
+
+    A reshape splits and joins runs of neighbouring axes. If every run also lies together, in order, in the IR value,
+    then the runs can stay in IR order. Images over which a reshape joins height and width stay channels-last.
+    """
+    runs = _runs(shape, new_shape)
+    lying = significant(shape, order)
+    result: list[int] = []
+    position = 0
+    while position < len(lying):
+        run = next((r for r in runs if r[0] and r[0][0] == lying[position]), None)
+        if run is None or lying[position : position + len(run[0])] != run[0]:
+            return None
+        result.extend(run[1])
+        position += len(run[0])
+    return _completed(new_shape, result)
+
+
+def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """Smallest groups of neighbouring axes (longer than 1) with equal products: (old axes, new axes)."""
+    olds = [axis for axis, dim in enumerate(old) if dim > 1]
+    news = [axis for axis, dim in enumerate(new) if dim > 1]
+    runs: list[tuple[list[int], list[int]]] = []
+    while olds or news:
+        left, right = [olds.pop(0)], [news.pop(0)]
+        while (a := math.prod(old[i] for i in left)) != (b := math.prod(new[i] for i in right)):
+            if a < b:
+                left.append(olds.pop(0))
+            else:
+                right.append(news.pop(0))
+        runs.append((left, right))
+    return runs
+
+
+def _completed(shape: tuple[int, ...], lying: list[int]) -> Order:
+    """A whole order with this sequence of long axes: a usual one if possible, else with the short axes in front."""
+    usual = [plain(len(shape))]
+    if len(shape) in (3, 4):
+        usual.append(channels_last(len(shape)))
+    for order in usual:
+        if significant(shape, order) == lying:
+            return order
+    return (*(axis for axis in range(len(shape)) if axis not in lying), *lying)

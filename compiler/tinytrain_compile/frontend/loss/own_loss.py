@@ -1,0 +1,182 @@
+"""Where a model ends in its own loss: the output that is the loss, the input with its labels, what lies in front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
+
+LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+LAYERS = frozenset(["Gemm", "MatMul", "Conv", "ConvTranspose"])
+"""Operators with weights: the input that reaches one is no label."""
+
+
+@dataclass(frozen=True, eq=False)
+class LossSite:
+    """Where a model with its own loss ends.
+
+    node: the one that makes the loss, for messages (and the loss operator itself, unless `written`).
+    scores: the tensor at which the forward model ends, "" if all of a written loss reads no common one.
+    label: the input with the labels. output: the model's output.
+    written: whether the loss is nodes of the file that are differentiated as they stand.
+    beside: whether the scores are an output of the file.
+    ends: further tensors of the model that a written loss reads (see loss_fork.py).
+    numbers: initializers that only the loss reads, and that would be parameters elsewhere.
+    """
+
+    node: OnnxNode
+    scores: str
+    label: OnnxInput
+    output: str
+    written: bool = False
+    beside: bool = False
+    ends: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """All tensors at which the model ends, the one first that an inference gives."""
+        return (self.scores, *self.ends)
+
+
+def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | None:
+    """The model's own loss; None for a forward model. label: the input that the user says holds the labels.
+
+    A loss operator whose labels are an input, and which is an output itself, is preferred to any other scalar output;
+    but not a term of a loss to the loss.
+    """
+    needs = needs_of(model.nodes, [value.name for value in model.inputs])
+    scalars = [name for name in model.outputs if len(needs.get(name, ())) == 2 and _is_scalar(model, links, name)]
+    terms = _terms(model, scalars)
+    for output in (name for name in model.outputs if name not in terms):
+        site = _operator(model, links, output)
+        if site is not None:
+            return site
+    for output in (name for name in scalars if name not in terms):
+        site = _written(model, links, output, needs, label)
+        if site is not None:
+            return site
+    return None
+
+
+def _terms(model: OnnxModel, scalars: Sequence[str]) -> set[str]:
+    """Those of some outputs that another one follows from."""
+    if len(scalars) < 2:
+        return set()
+    read = {one: {name for node in reachable(model.nodes, (one,)) for name in node.inputs} for one in scalars}
+    return {name for name in scalars if any(name in read[other] for other in scalars if other != name)}
+
+
+def _operator(model: OnnxModel, links: Links, output: str) -> LossSite | None:
+    node = links.maker(through(links, output, ("Identity",)))
+    if (
+        node is None
+        or node.op not in LOSS_OPS
+        or node.domain
+        or node.output(0) != through(links, output, ("Identity",))
+    ):
+        return None
+    if node.text("reduction", "mean") not in ("mean", "sum"):
+        return None
+    name = through(links, node.input(1), ("Identity", "Cast"))
+    label = next((value for value in model.inputs if value.name == name), None)
+    return None if label is None else LossSite(node, node.input(0), label, output)
+
+
+def through(links: Links, tensor: str, ops: Sequence[str]) -> str:
+    """The tensor that operators of these kinds only pass on."""
+    while (maker := links.maker(tensor)) is not None and maker.op in ops and not maker.domain:
+        tensor = maker.input(0)
+    return tensor
+
+
+def needs_of(nodes: Sequence[OnnxNode], inputs: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Which of these inputs each tensor depends on (the log-probabilities of a loss operator: not on its labels)."""
+    needs = {name: frozenset((name,)) for name in inputs}
+    for node in nodes:
+        found = frozenset[str]().union(*(needs.get(name, frozenset()) for name in node.inputs if name))
+        needs.update(dict.fromkeys((name for name in node.outputs if name), found))
+        if node.op == LOSS_OPS[0] and node.output(1):
+            needs[node.output(1)] = needs.get(node.input(0), frozenset())
+    return needs
+
+
+def _is_scalar(model: OnnxModel, links: Links, output: str) -> bool:
+    """Whether an output may be a loss by what the file declares of it: one number; with axes behind a reduction."""
+    value = next((value for value in model.proto.graph.output if value.name == output), None)
+    if value is None or not value.type.tensor_type.HasField("shape"):
+        return True
+    dims = value.type.tensor_type.shape.dim
+    maker = links.maker(through(links, output, ("Identity",)))
+    reduced = maker is not None and maker.op.startswith("Reduce")
+    return all(d.HasField("dim_value") and d.dim_value == 1 for d in dims) and (len(dims) < 2 or reduced)
+
+
+def _written(
+    model: OnnxModel, links: Links, output: str, needs: Mapping[str, frozenset[str]], asked: str
+) -> LossSite | None:
+    inputs = {value.name: value for value in model.inputs if value.name in needs[output]}
+    label = inputs.get(asked) if asked else _label(model, tuple(inputs.values()), needs)
+    if label is None or _feeds_layer(model.nodes, needs, label.name):
+        return None
+    (data,) = (name for name in inputs if name != label.name)
+    node = links.maker(through(links, output, ("Identity",)))
+    if node is None:
+        return None
+    own = frozenset((data,))
+    read = {name for one in reachable(model.nodes, (output,)) for name in one.inputs}
+    beside = [name for name in model.outputs if needs.get(name) == own and name != data]
+    beside.sort(key=lambda name: name not in read)  # one that the loss follows from, if there is any
+    scores = beside[0] if beside else _scores(model, output, needs, (data, label.name))
+    return LossSite(node, scores, label, output, True, bool(beside))
+
+
+def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], names: tuple[str, str]) -> str:
+    """The last tensor that all of the loss reads; "" if there is none.
+
+    names: of the inputs with the samples and with the labels.
+    """
+    data, label = names
+    own = frozenset((data,))
+    nodes = reachable(model.nodes, (output,))
+    behind: dict[str, frozenset[str]] = {data: frozenset((data,))}
+    made: dict[str, int] = {}
+    for node in nodes:  # the tensors that every way from the samples to a result leads through
+        ways = [behind[name] for name in node.inputs if name in behind]
+        if ways:
+            for name in node.outputs:
+                behind[name] = _common(ways) | {name}
+                made[name] = len(made)
+    reads = [behind[n] for node in nodes if label in _of_any(needs, node.inputs) for n in node.inputs if n in behind]
+    common = [name for name in _common(reads) if needs[name] == own and name in made] if reads else []
+    return max(common, key=lambda name: made[name], default="")
+
+
+def _common(sets: Sequence[frozenset[str]]) -> frozenset[str]:
+    found = sets[0]
+    for other in sets[1:]:
+        found &= other
+    return found
+
+
+def _of_any(needs: Mapping[str, frozenset[str]], names: Sequence[str]) -> frozenset[str]:
+    return frozenset[str]().union(*(needs.get(name, frozenset()) for name in names if name))
+
+
+def _label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
+    """The input with the labels: it reaches no layer, and is the one of integers; None if that does not tell."""
+    free = [value for value in inputs if not _feeds_layer(model.nodes, needs, value.name)]
+    found = [value for value in free if value.elem_type != onnx.TensorProto.FLOAT] or free
+    return found[0] if len(found) == 1 else None
+
+
+def _feeds_layer(nodes: Sequence[OnnxNode], needs: Mapping[str, frozenset[str]], name: str) -> bool:
+    """Whether an input reaches a node with weights, or looks up a table of the file."""
+    for node in nodes:
+        table = node.op == "Gather" and not needs.get(node.input(0))
+        if (node.op in LAYERS or table) and name in _of_any(needs, node.inputs):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""How each ONNX operator is imported."""

@@ -1,0 +1,157 @@
+"""Loss operators: as plain forward nodes, and as the end of a model that brings its own loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.entries import Entry, Order, plain, significant
+from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.frontend.graph.operands import axis_index, required_input
+from tinytrain_compile.frontend.loss.own_loss import LOSS_OPS, LossSite
+from tinytrain_compile.ir.imported import ImportedLoss
+from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
+from tinytrain_compile.ops.normalise import AxisAttrs
+
+
+def class_order(entry: Entry) -> Order:
+    """An order near the entry's own in which, without the class axis (ONNX axis 1), the others are in ONNX order."""
+    last = (0, *range(2, entry.rank), 1)
+    ahead = significant(entry.shape, entry.order)
+    if ahead != significant(entry.shape, plain(entry.rank)) and ahead == significant(entry.shape, last):
+        return last
+    return plain(entry.rank)
+
+
+def describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
+    """What training must know of a loss; E0305 if the labels do not fit the scores."""
+    where = f"input {site.label.name}"
+    if scores.rank < 2:
+        raise CompileError(
+            "E0212", f"node {site.node.name}", f"scores of shape {list(scores.shape)}", "use (batch, classes)"
+        )
+    wanted = (scores.shape[0], *scores.shape[2:])
+    if site.label.shape != wanted:
+        what = f"labels of shape {list(site.label.shape)} for scores of shape {list(scores.shape)}"
+        raise CompileError("E0305", where, what, f"give labels of shape {list(wanted)}")
+    if site.label.elem_type not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+        raise CompileError("E0305", where, "labels must be class indices (int32 or int64)", "change their type")
+    try:
+        weights = _class_weights(ctx, site.node, scores.shape[1])
+    except ValueError as error:
+        raise CompileError("E0212", f"node {site.node.name}", str(error), "give one weight per class") from error
+    return ImportedLoss(
+        kind="softmax-ce" if site.node.op == LOSS_OPS[0] else "nll",
+        reduction="sum" if site.node.text("reduction", "mean") == "sum" else "mean",
+        class_weights=weights,
+        ignore_index=_ignore_index(site.node),
+        axis=order.index(1),
+        label=site.label.name,
+        label_shape=wanted,
+        origin=site.node.name,
+        output=site.output,
+    )
+
+
+def _class_weights(ctx: ImportContext, node: OnnxNode, classes: int) -> Array | None:
+    if not node.input(2):
+        return None
+    weights = required_input(ctx, node, 2, "weights").astype(np.float32)
+    if weights.shape != (classes,):
+        raise ValueError(f"class weights of shape {weights.shape} for {classes} classes")
+    return weights
+
+
+def _ignore_index(node: OnnxNode) -> int | None:
+    return node.integer("ignore_index", 0) if "ignore_index" in node.attrs else None
+
+
+def _cross_entropy(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    order = class_order(x)
+    log_probability = ctx.emit(node, "LogSoftmax", (ctx.value(node, x, order),), AxisAttrs(order.index(1)), "log_prob")
+    ctx.define_value(node.output(1), log_probability, x.shape, order)
+    _emit_loss(ctx, node, x, log_probability, order)
+
+
+def _negative_log_likelihood(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    order = class_order(x)
+    _emit_loss(ctx, node, x, ctx.value(node, x, order), order)
+
+
+def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Value, order: Order) -> None:
+    reduction = node.text("reduction", "mean")
+    if x.rank < 2:
+        raise Unsupported("scores", f"their shape is {list(x.shape)}", "(batch, classes)")
+    weights = _class_weights(ctx, node, x.shape[1])
+    operands = [log_probability, _labels_of(ctx, node, x)]
+    if weights is not None:
+        operands.append(ctx.constant(weights, node.input(2), node))
+    attrs = NllAttrs(order.index(1), reduction, _ignore_index(node))
+    loss = ctx.emit(node, "NegativeLogLikelihood", operands, attrs)
+    ctx.define_value(node.output(0), loss, loss.shape)
+
+
+def _labels_of(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
+    """The labels of a loss operator: the model's own, or a constant."""
+    known = ctx.labels.get(node.input(1))
+    if known is not None and known.shape == (x.shape[0], *x.shape[2:]):
+        return known
+    labels = required_input(ctx, node, 1, "labels")
+    if labels.dtype.kind not in "iu":
+        raise Unsupported("labels", "they are not integers", "class indices (int32 or int64)")
+    return ctx.constant(labels, node.input(1), node)
+
+
+def pick(ctx: ImportContext, node: OnnxNode) -> None:
+    """Gather or GatherElements along the class axis by the model's labels: one score of each row."""
+    label = ctx.labels.get(node.input(1))
+    if label is None:
+        raise Unsupported("indices", "elements are chosen by constants, or by the labels of a loss", "Slice")
+    x, shape = ctx.entry(node.input(0)), ctx.entry(node.input(1)).shape
+    axis = axis_index(node.integer("axis", 0), x.rank)
+    if axis != 1 or label.shape != (x.shape[0], *x.shape[2:]) or (node.op == "Gather" and x.elements != x.shape[1]):
+        what = f"labels of shape {list(label.shape)} do not choose from {list(x.shape)} along axis {axis}"
+        raise Unsupported("indices", what, "one label for each row of (batch, classes), axis 1")
+    order = class_order(x)
+    attrs = NllAttrs(order.index(1), "none")
+    chosen = ctx.emit(node, "NegativeLogLikelihood", (ctx.value(node, x, order), label), attrs, "negative")
+    result = (*x.shape[:1], *shape, *x.shape[2:]) if node.op == "Gather" else shape
+    positive = ctx.reshape(node, ctx.emit(node, "Neg", (chosen,)), result)
+    ctx.define_value(node.output(0), positive, result)
+
+
+def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
+    """The model's labels as vectors with a number at the label and another elsewhere."""
+    label = ctx.labels.get(node.input(0))
+    if label is None:
+        raise Unsupported("indices", "only the labels of a loss may be", "a constant")
+    low, high = (float(v) for v in required_input(ctx, node, 2, "values").ravel())
+    depth = int(required_input(ctx, node, 1, "depth").ravel()[0])
+    indices = ctx.entry(node.input(0)).shape
+    axis = axis_index(node.integer("axis", -1), len(indices) + 1)
+    shape = (*indices[:axis], depth, *indices[axis:])
+    attrs = NllGradAttrs(NllAttrs(axis, "none"), shape)
+    if indices != label.shape:
+        raise Unsupported("indices", "the labels come in another shape", "OneHot of the labels as they are")
+    minus = ctx.constant(np.full(indices, -1.0, np.float32), f"{node.name}.minus", node)
+    y = ctx.emit(node, "NegativeLogLikelihoodGrad", (minus, label), attrs, "hot")
+    if (low, high) != (0.0, 1.0):
+        y = ctx.emit(node, "Mul", (y, ctx.number(node, "rise", high - low)), suffix="scaled")
+        y = ctx.emit(node, "Add", (y, ctx.number(node, "low", low)), suffix="shifted")
+    ctx.define_value(node.output(0), y, shape)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "GatherElements": pick,
+    "OneHot": _one_hot,
+    "SoftmaxCrossEntropyLoss": _cross_entropy,
+    "NegativeLogLikelihoodLoss": _negative_log_likelihood,
+}

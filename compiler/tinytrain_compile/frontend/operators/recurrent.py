@@ -1,0 +1,307 @@
+"""LSTM, GRU and RNN, written out: one product for the inputs of all steps, then per step one product of the state.
+
+Values are batch-first: rows of a step are [batch, gates * hidden], and the gates of a step are cut from them, so that
+with one sample every cut is a view. W, R and the two halves of B are one parameter per direction, read by every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.entries import Entry
+from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.frontend.graph.operands import is_zero
+from tinytrain_compile.frontend.operators.recurrent_form import Activation, Form, form_of
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Value
+from tinytrain_compile.ops.linear import GemmAttrs
+from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
+
+_TWO_BIASES = "pytorch"
+"""Producer whose layers have two biases, whatever they hold. Of others a second one of zeros is only there because the
+operator wants it (Keras has one bias)."""
+_W, _R, _B, _H, _C = 1, 2, 3, 5, 6
+"""Places of the operands."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """h, and of an LSTM c, after a step, [batch, hidden]; None where they are zero, which no step needs to multiply."""
+
+    h: Value | None
+    c: Value | None = None
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """One direction of a node, and how nodes and parameters of it are made."""
+
+    ctx: ImportContext
+    node: OnnxNode
+    form: Form
+    index: int
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """In the standard's order (f, g, h)."""
+        return self.form.activations[self.index]
+
+    @property
+    def order(self) -> range:
+        """The steps in the order in which they are computed."""
+        steps = range(self.form.steps)
+        return steps[::-1] if self.form.directions[self.index] == "reverse" else steps
+
+    def emit(self, op: str, inputs: tuple[Value, ...], what: str, attrs: Attrs = NO_ATTRS) -> Value:
+        """A node of this direction."""
+        return self.ctx.emit(self.node, op, inputs, attrs, f"reverse.{what}" if self.index else what)
+
+    def activate(self, which: int, value: Value, what: str) -> Value:
+        """One of the cell's activations."""
+        function = self.activations[which]
+        return self.emit(function.op, (value,), what, function.attrs)
+
+    def columns(self, value: Value, first: int, last: int, what: str) -> Value:
+        """Gates first .. last - 1 of [batch, gates * hidden]."""
+        hidden = self.form.hidden
+        return self.cut(value, (0, first * hidden), (value.shape[0], (last - first) * hidden), what)
+
+    def cut(self, value: Value, starts: tuple[int, ...], sizes: tuple[int, ...], what: str) -> Value:
+        """Neighbouring elements; the value itself if that is all of it."""
+        if sizes == value.shape:
+            return value
+        return self.emit("Slice", (value,), what, SliceAttrs(starts, (1,) * len(sizes), sizes))
+
+    def product(self, rows: Value, weight: Value, what: str, bias: Value | None = None) -> Value:
+        """Rows times the transpose of a weight, plus a vector."""
+        operands = (rows, weight) if bias is None else (rows, weight, bias)
+        return self.emit("Gemm", operands, what, GemmAttrs(bias=bias is not None))
+
+    def parameter(self, place: int, rows: tuple[int, int], name: str = "") -> Value:
+        """Rows [first, last) of this direction of an operand; `name` tells several parts of it apart."""
+        first, last = rows
+
+        def lay(array: Array) -> Array:
+            return array[self.index, first:last]
+
+        ctx, node, entry = self.ctx, self.node, self.ctx.entry(self.node.input(place))
+        if entry.is_constant and not ctx.is_tied(entry):
+            use = entry.laid(lay)
+            parts = (entry.source or node.input(place), name, "reverse" if self.index else "")
+            hint = ".".join(part for part in parts if part)
+            return ctx.constant(use.data.astype(np.float32), hint, node, (use.origin,))
+        whole = ctx.weight(entry, node, place) if entry.is_constant else ctx.value(node, entry)
+        rest = entry.shape[2:]
+        part = self.cut(whole, (self.index, first) + (0,) * len(rest), (1, last - first, *rest), "part")
+        return ctx.reshape(node, part, (last - first, *rest))
+
+    def initial(self, place: int) -> Value | None:
+        """The state before the first step, [batch, hidden]; None where it is zero."""
+        ctx, node, form = self.ctx, self.node, self.form
+        entry = ctx.optional(node.input(place))
+        if entry is None or (is_zero(entry) and not ctx.is_trained(entry.origin)):
+            return None
+        axis = 1 if form.batch_first else 0
+        if entry.is_constant:
+            use = entry.laid(lambda array: array.take(self.index, axis))
+            hint = (entry.source or node.input(place)) + (".reverse" if self.index else "")
+            return ctx.constant(use.data, hint, node, (use.origin,))
+        value = ctx.value(node, entry, (0, 1, 2) if form.batch_first else (1, 0, 2))
+        part = self.cut(value, (0, self.index, 0), (form.batch, 1, form.hidden), "initial")
+        return ctx.reshape(node, part, (form.batch, form.hidden))
+
+
+_Step = Callable[[_State, Value], _State]
+"""From the state and a step's share of the inputs' product to the next state."""
+
+
+def _recurrent(ctx: ImportContext, node: OnnxNode) -> None:
+    form = form_of(ctx, node)
+    ctx.floats.add(node.name)
+    rows = _rows(ctx, node, form)
+    passes = [_run(_Direction(ctx, node, form, index), rows) for index in range(len(form.directions))]
+    if ctx.links.is_used(node.output(0)):
+        _define_sequence(ctx, node, form, [[_known(step.h) for step in steps] for steps in passes])
+    for index, last in (
+        (1, [_last(p, d).h for p, d in zip(passes, form.directions, strict=True)]),
+        (2, [_last(p, d).c for p, d in zip(passes, form.directions, strict=True)]),
+    ):
+        if ctx.links.is_used(node.output(index)):
+            _define_last(ctx, node, form, index, [_known(value) for value in last])
+
+
+def _known(value: Value | None) -> Value:
+    assert value is not None, "a step leaves a state"
+    return value
+
+
+def _last(steps: list[_State], direction: str) -> _State:
+    return steps[0] if direction == "reverse" else steps[-1]
+
+
+def _rows(ctx: ImportContext, node: OnnxNode, form: Form) -> Value:
+    """X as [batch * steps, features]."""
+    x = ctx.entry(node.input(0))
+    value = ctx.value(node, x, (0, 1, 2) if form.batch_first else (1, 0, 2))
+    return ctx.reshape(node, value, (form.batch * form.steps, form.features))
+
+
+def _run(to: _Direction, rows: Value) -> list[_State]:
+    """The states after every step, by the step's place in the sequence."""
+    form = to.form
+    width = form.gates * form.hidden
+    bias, step = _CELLS[to.node.op](to)
+    weight = to.parameter(_W, (0, width))
+    inputs = to.ctx.reshape(to.node, to.product(rows, weight, "inputs", bias), (form.batch, form.steps, width))
+    state = _State(to.initial(_H), to.initial(_C))
+    found: dict[int, _State] = {}
+    for place in to.order:
+        share = to.cut(inputs, (0, place, 0), (form.batch, 1, width), "input")
+        state = step(state, to.ctx.reshape(to.node, share, (form.batch, width)))
+        found[place] = state
+    return [found[place] for place in range(form.steps)]
+
+
+def _define_sequence(ctx: ImportContext, node: OnnxNode, form: Form, states: list[list[Value]]) -> None:
+    """Y, from the states by direction and step."""
+    pieces = [steps[place] for place in range(form.steps) for steps in states]
+    whole = (form.batch, form.steps, len(states), form.hidden)
+    value = ctx.reshape(node, _joined(ctx, node, pieces, "Y"), whole)
+    if form.batch_first:
+        ctx.define_value(node.output(0), value, whole)
+    else:
+        ctx.define_value(node.output(0), value, (form.steps, len(states), form.batch, form.hidden), (2, 0, 1, 3))
+
+
+def _define_last(ctx: ImportContext, node: OnnxNode, form: Form, output: int, states: list[Value]) -> None:
+    """Y_h or Y_c, from the last states by direction."""
+    whole = (form.batch, len(states), form.hidden)
+    value = ctx.reshape(node, _joined(ctx, node, states, "Y_h" if output == 1 else "Y_c"), whole)
+    if form.batch_first:
+        ctx.define_value(node.output(output), value, whole)
+    else:
+        ctx.define_value(node.output(output), value, (len(states), form.batch, form.hidden), (1, 0, 2))
+
+
+def _joined(ctx: ImportContext, node: OnnxNode, pieces: list[Value], what: str) -> Value:
+    return pieces[0] if len(pieces) == 1 else ctx.emit(node, "Concat", pieces, ConcatAttrs(1), what)
+
+
+# ---- cells ----------------------------------------------------------------------------------------------------------
+
+
+def _one_bias(to: _Direction) -> Value | None:
+    """The sum of both halves of B, which are only ever added to each other: a parameter each, as in the framework."""
+    entry = to.ctx.optional(to.node.input(_B))
+    if entry is None:
+        return None
+    width = to.form.gates * to.form.hidden
+    first = to.parameter(_B, (0, width), "Wb")
+    if entry.is_constant and not np.any(entry.data[to.index, width:]) and not _has_two_biases(to.ctx, entry):
+        return first
+    return to.emit("Add", (first, to.parameter(_B, (width, 2 * width), "Rb")), "bias")
+
+
+def _has_two_biases(ctx: ImportContext, bias: Entry) -> bool:
+    """Whether a second half of zeros is a parameter all the same."""
+    choice = ctx.trainables.choices.get(bias.source)
+    return ctx.model.proto.producer_name == _TWO_BIASES or (choice is not None and choice.why == "--trainable")
+
+
+def _lstm(to: _Direction) -> tuple[Value | None, _Step]:
+    """Gates i, o, f, c."""
+    bias = _one_bias(to)
+    r = to.parameter(_R, (0, 4 * to.form.hidden))
+
+    def step(state: _State, share: Value) -> _State:
+        if state.h is not None:
+            share = to.emit("Add", (share, to.product(state.h, r, "state")), "sum")
+        gates = to.activate(0, to.columns(share, 0, 3, "iof"), "gates")
+        candidate = to.activate(1, to.columns(share, 3, 4, "candidate"), "new")
+        c = to.emit("Mul", (to.columns(gates, 0, 1, "i"), candidate), "input_gate")
+        if state.c is not None:
+            c = to.emit("Add", (to.emit("Mul", (to.columns(gates, 2, 3, "f"), state.c), "forget_gate"), c), "c")
+        h = to.emit("Mul", (to.columns(gates, 1, 2, "o"), to.activate(2, c, "squashed")), "h")
+        return _State(h, c)
+
+    return bias, step
+
+
+def _gru(to: _Direction) -> tuple[Value | None, _Step]:
+    """Gates z, r, h."""
+    return _gru_reset_last(to) if to.form.reset_last else _gru_reset_first(to)
+
+
+def _gru_reset_last(to: _Direction) -> tuple[Value | None, _Step]:
+    """The reset gate multiplies the product of the state, and its bias with it (cuDNN, PyTorch, Keras)."""
+    width = 3 * to.form.hidden
+    has_bias = to.ctx.optional(to.node.input(_B)) is not None
+    bias = to.parameter(_B, (0, width), "Wb") if has_bias else None
+    second = to.parameter(_B, (width, 2 * width), "Rb") if has_bias else None
+    r = to.parameter(_R, (0, width))
+
+    def step(state: _State, share: Value) -> _State:
+        product = second and to.ctx.reshape(to.node, second, (1, width))
+        if state.h is not None:
+            product = to.product(state.h, r, "state", second)
+        reset, update, candidate = None, to.columns(share, 0, 2, "zr_input"), to.columns(share, 2, 3, "h_input")
+        if product is not None:
+            update = to.emit("Add", (update, to.columns(product, 0, 2, "zr_state")), "zr")
+        gates = to.activate(0, update, "gates")
+        if product is not None:
+            reset = to.emit("Mul", (to.columns(gates, 1, 2, "r"), to.columns(product, 2, 3, "h_state")), "reset")
+            candidate = to.emit("Add", (candidate, reset), "candidate")
+        return _blend(to, state, gates, to.activate(1, candidate, "new"))
+
+    return bias, step
+
+
+def _gru_reset_first(to: _Direction) -> tuple[Value | None, _Step]:
+    """The reset gate multiplies the state."""
+    hidden = to.form.hidden
+    gate_weight = to.parameter(_R, (0, 2 * hidden), "zr")
+    weight = to.parameter(_R, (2 * hidden, 3 * hidden), "h")
+
+    def step(state: _State, share: Value) -> _State:
+        update, candidate = to.columns(share, 0, 2, "zr_input"), to.columns(share, 2, 3, "h_input")
+        if state.h is None:
+            gates = to.activate(0, update, "gates")
+        else:
+            gates = to.activate(
+                0, to.emit("Add", (update, to.product(state.h, gate_weight, "zr_state")), "zr"), "gates"
+            )
+            kept = to.emit("Mul", (to.columns(gates, 1, 2, "r"), state.h), "reset")
+            candidate = to.emit("Add", (candidate, to.product(kept, weight, "h_state")), "candidate")
+        return _blend(to, state, gates, to.activate(1, candidate, "new"))
+
+    return _one_bias(to), step
+
+
+def _blend(to: _Direction, state: _State, gates: Value, new: Value) -> _State:
+    """(1 - z) new + z h, with one product less."""
+    z = to.columns(gates, 0, 1, "z")
+    if state.h is None:
+        return _State(to.emit("Sub", (new, to.emit("Mul", (z, new), "share")), "h"))
+    share = to.emit("Mul", (z, to.emit("Sub", (state.h, new), "apart")), "share")
+    return _State(to.emit("Add", (new, share), "h"))
+
+
+def _rnn(to: _Direction) -> tuple[Value | None, _Step]:
+    bias = _one_bias(to)
+    r = to.parameter(_R, (0, to.form.hidden))
+
+    def step(state: _State, share: Value) -> _State:
+        if state.h is not None:
+            share = to.emit("Add", (share, to.product(state.h, r, "state")), "sum")
+        return _State(to.activate(0, share, "h"))
+
+    return bias, step
+
+
+_CELLS: Mapping[str, Callable[[_Direction], tuple[Value | None, _Step]]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
+
+HANDLERS: Mapping[str, Handler] = dict.fromkeys(_CELLS, _recurrent)

@@ -1,0 +1,174 @@
+"""Operators that only rename axes or read the same elements in another shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.entries import (
+    UNIT,
+    Entry,
+    Order,
+    ir_shape,
+    plain,
+    regrouped,
+    significant,
+    without_axes,
+)
+from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.frontend.graph.operands import (
+    axis_index,
+    axis_indices,
+    integer_setting,
+    integers,
+    required_input,
+    transposed,
+)
+from tinytrain_compile.frontend.operators.elementwise import is_elementwise
+from tinytrain_compile.frontend.operators.group_norm import fuse_group_norm
+
+
+def reshaped(ctx: ImportContext, node: OnnxNode, x: Entry, shape: tuple[int, ...], output: str = "") -> Entry:
+    """ONNX's Reshape. Costs nothing if the runs of axes that it splits or joins lie together in the IR value.
+
+    `output` names the ONNX tensor that it defines, where the caller allows a flattened image in channels-last order.
+    """
+    if math.prod(shape) != x.elements:
+        raise ValueError(f"shape {list(x.shape)} does not reshape to {list(shape)}")
+    order = regrouped(x.shape, x.order, shape)
+    if order is not None:
+        assert x.value is not None
+        return Entry(shape, ctx.reshape(node, x.value, ir_shape(shape, order)), order)
+    if output and _flattens(x, shape) and _feeds_weights(ctx, output):
+        assert x.value is not None
+        return Entry(shape, ctx.reshape(node, x.value, shape), plain(2), columns=_columns(x))
+    return Entry(shape, ctx.reshape(node, ctx.value(node, x), shape), plain(len(shape)))
+
+
+def _flattens(x: Entry, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and shape[0] == x.shape[0] and x.order[0] == 0
+
+
+def _columns(x: Entry) -> tuple[int, ...]:
+    """The ONNX index (within a sample) of each element as it lies in the IR value."""
+    axes = [axis - 1 for axis in x.order[1:] if axis != UNIT]
+    indices = np.arange(math.prod(x.shape[1:])).reshape(x.shape[1:]).transpose(axes)
+    return tuple(int(i) for i in indices.reshape(-1).tolist())
+
+
+def _feeds_weights(ctx: ImportContext, tensor: str) -> bool:
+    """Whether only dense layers read a tensor, directly or behind element-wise operators."""
+    if ctx.links.is_output(tensor) or not ctx.links.readers(tensor):
+        return False
+    return all(_keeps_columns(ctx, reader, tensor) for reader in ctx.links.readers(tensor))
+
+
+def _keeps_columns(ctx: ImportContext, reader: OnnxNode, tensor: str) -> bool:
+    if reader.input(0) != tensor or tensor in reader.inputs[1:]:
+        return False
+    if reader.op in ("Gemm", "MatMul"):
+        weight = reader.input(1)
+        fits = ctx.links.is_constant(weight) and ctx.has(weight) and ctx.entry(weight).rank == 2
+        return fits and not reader.integer("transA", 0)
+    if any(name and not (ctx.has(name) and ctx.entry(name).elements == 1) for name in reader.inputs[1:]):
+        return False  # an exponent for each column, say
+    return is_elementwise(reader.op) and _feeds_weights(ctx, reader.output(0))
+
+
+def _flatten(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = node.integer("axis", 1)
+    axis = x.rank if axis == x.rank else axis_index(axis, x.rank)
+    shape = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+    ctx.define(node.output(0), reshaped(ctx, node, x, shape, node.output(0)))
+
+
+def _reshape(ctx: ImportContext, node: OnnxNode) -> None:
+    if fuse_group_norm(ctx, node):
+        return
+    x = ctx.entry(node.input(0))
+    wanted = integers(required_input(ctx, node, 1, "shape"))
+    shape = resolve_reshape(x.shape, wanted, bool(node.integer("allowzero", 0)))
+    ctx.define(node.output(0), reshaped(ctx, node, x, shape, node.output(0)))
+
+
+def resolve_reshape(old: tuple[int, ...], wanted: tuple[int, ...], allow_zero: bool) -> tuple[int, ...]:
+    """The shape that ONNX's Reshape means: 0 copies a dimension, one -1 is what remains."""
+    if wanted.count(-1) > 1 or any(dim < -1 for dim in wanted):
+        raise ValueError(f"shape {list(wanted)}")
+    if not allow_zero and any(dim == 0 and i >= len(old) for i, dim in enumerate(wanted)):
+        raise ValueError(f"shape {list(wanted)} copies an axis that {list(old)} does not have")
+    dims = [old[i] if dim == 0 and not allow_zero else dim for i, dim in enumerate(wanted)]
+    if -1 in dims:
+        known = math.prod(dim for dim in dims if dim != -1)
+        if known < 1 or math.prod(old) % known:
+            raise ValueError(f"shape {list(old)} does not reshape to {list(wanted)}")
+        dims[dims.index(-1)] = math.prod(old) // known
+    return tuple(dims)
+
+
+def _squeeze(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    given = integer_setting(ctx, node, 1, "axes")
+    axes = tuple(i for i, dim in enumerate(x.shape) if dim == 1) if given is None else axis_indices(given, x.rank)
+    if any(x.shape[axis] != 1 for axis in axes):
+        raise ValueError(f"axes {axes} of shape {x.shape} are not 1")
+    ctx.define(node.output(0), without(ctx, node, x, frozenset(axes)))
+
+
+def without(ctx: ImportContext, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Entry:
+    """The entry without some ONNX axes of size 1.
+
+    Where a free reshape gives ONNX's order it is taken at once, so that a final softmax or sigmoid is the last node.
+    """
+    shape = tuple(dim for axis, dim in enumerate(x.shape) if axis not in axes)
+    order = without_axes(x.order, axes)
+    if significant(shape, order) != significant(shape, plain(len(shape))):
+        return replace(x, shape=shape, order=order)
+    assert x.value is not None
+    return Entry(shape, ctx.reshape(node, x.value, shape), plain(len(shape)))
+
+
+def _unsqueeze(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    given = integer_setting(ctx, node, 1, "axes") or ()
+    rank = x.rank + len(given)
+    axes = axis_indices(given, rank)
+    kept = [axis for axis in range(rank) if axis not in axes]
+    dims = dict(zip(kept, x.shape, strict=True))
+    shape = tuple(dims.get(axis, 1) for axis in range(rank))
+    order = _with_axes(tuple(UNIT if axis == UNIT else kept[axis] for axis in x.order), axes)
+    assert x.value is not None
+    value = ctx.reshape(node, x.value, ir_shape(shape, order))
+    ctx.define(node.output(0), Entry(shape, value, order))
+
+
+def _with_axes(order: Order, axes: tuple[int, ...]) -> Order:
+    """Give new ONNX axes a place: one of size 1 that the IR value has anyway, else in front of the next ONNX axis."""
+    result = list(order)
+    for axis in sorted(axes):
+        if UNIT in result:
+            result[result.index(UNIT)] = axis
+        else:
+            behind = next((i for i, other in enumerate(result) if other > axis), len(result))
+            result.insert(behind, axis)
+    return tuple(result)
+
+
+def _transpose(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    ctx.define(node.output(0), transposed(x, node.integers("perm") or tuple(reversed(range(x.rank)))))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "Flatten": _flatten,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose,
+}

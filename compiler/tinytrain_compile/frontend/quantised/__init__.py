@@ -1,0 +1,1 @@
+"""Quantised files: QDQ and QOperator forms, their scales, and the real numbers that they stand for."""

@@ -1,0 +1,1 @@
+"""Training information of a file: ONNX TrainingInfoProto and artifacts of onnxruntime."""

@@ -1,0 +1,42 @@
+"""Files that say more than a forward model: read as the forward model with its loss, and how that is trained.
+
+Two forms (docs/adr/0026-training-graphs.md): training information in the model (TrainingInfoProto), and the training
+artifacts of ONNX Runtime, a folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.reader import read_proto
+from tinytrain_compile.frontend.training_file.info import read_training_info
+from tinytrain_compile.frontend.training_file.ort_artifacts import is_artifact, read_artifacts
+from tinytrain_compile.ir.imported import FileTraining
+
+TRAINING_MODEL = "training_model.onnx"
+
+
+def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.ModelProto, FileTraining | None]:
+    """The model of a file or folder, up to its loss, and what the file says about training; None: nothing.
+
+    weights: an .npz with weights that the file leaves open. Errors: those of read_proto; E0231 for a training graph
+    that cannot be taken over; E0105 for weights.
+    """
+    path = model_file(path)
+    proto = read_proto(path)
+    if is_artifact(proto):
+        return read_artifacts(proto, path, weights)
+    if weights is not None:
+        what = "is for the training artifacts of ONNX Runtime, whose weights are inputs"
+        raise CompileError("E0101", "--weights", what, "leave it out")
+    if proto.training_info:
+        return read_training_info(proto, path.parent)
+    return proto, None
+
+
+def model_file(path: Path) -> Path:
+    """The file that is read for a path, which may be a folder of training artifacts."""
+    return path / TRAINING_MODEL if path.is_dir() else path

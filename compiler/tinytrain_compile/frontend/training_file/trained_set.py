@@ -1,0 +1,43 @@
+"""Training graphs: the parameters are those that the file trains, with the optimizer state that it begins with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.training_file.proto import refused
+from tinytrain_compile.frontend.weights.trainable import Trainables
+from tinytrain_compile.ir.imported import FileTraining, ImportedModel
+from tinytrain_compile.ir.types import Array
+
+
+def as_the_file_says(trainables: Trainables, training: FileTraining, options: FrontendOptions) -> Trainables:
+    """What the file trains, instead of what rules say; E0101 for options that would say it again."""
+    if options.trainable or options.frozen:
+        flag = "--trainable" if options.trainable else "--frozen"
+        raise CompileError("E0101", flag, "the file says which weights it trains", "leave it out, or use --update")
+    choices = {
+        name: replace(choice, trained=name in training.trained, why="the file says so")
+        for name, choice in trainables.choices.items()
+    }
+    return Trainables(choices, trainables.remarks)
+
+
+def trained_as_the_file(ctx: ImportContext, model: ImportedModel, training: FileTraining) -> ImportedModel:
+    """The model with the file's trained set. E0231 for a weight that is no parameter of the graph."""
+    sources = {value.name: ctx.sources.get(value.name, "") for value in model.graph.parameters}
+    missing = [name for name in training.trained if name not in sources.values()]
+    if missing:
+        what = "the file trains it, and it is no weight of a layer of its own here"
+        raise refused(f"weight {missing[0]}", what, "--batch-norm keep, where it belongs to a normalisation")
+    kept = tuple(value for value in model.graph.parameters if sources[value.name] in training.trained)
+    initial: dict[tuple[str, str], Array] = {}
+    for value in kept:
+        for (weight, kind), array in training.initial.items():
+            if weight == sources[value.name] and array.any():
+                initial[value.name, kind] = ctx.laid_like(value.name, array)
+    contract = training.contract
+    graph = replace(model.graph, parameters=kept)
+    return replace(model, graph=graph, contract=contract, training=replace(training, initial=initial))

@@ -1,0 +1,1 @@
+"""Which initializers are parameters, which are one parameter, which are fixed."""

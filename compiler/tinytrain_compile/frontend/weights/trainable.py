@@ -1,0 +1,166 @@
+"""Which initializers of a file are parameters. ONNX does not say what its framework trains: rules do, in this order.
+
+1. What the user says (--trainable, --frozen).
+2. An output of a Constant node is none, unless the file has no floating-point initializer at all.
+3. An initializer that no gradient reaches is none: settings of nodes, statistics of a BatchNormalization.
+4. What the exporter recorded as a buffer, or computed from none of the parameters, is none
+   (`frontend/exporters/recorded.py`).
+5. Numbers with a known purpose are none (`frontend/weights/known_constants.py`).
+6. One that only the nodes of the model's own loss read is none: a factor of a term, weights of classes.
+7. Every other floating-point initializer is one, whatever node reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.exporters.numbered import numbered_remarks
+from tinytrain_compile.frontend.exporters.record import read_record
+from tinytrain_compile.frontend.exporters.recorded import recorded_remarks
+from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS, Remark
+from tinytrain_compile.frontend.file.folding import PARTS, VIEWS, fold
+from tinytrain_compile.frontend.file.model import Links, OnnxModel
+from tinytrain_compile.frontend.options import FrontendOptions
+from tinytrain_compile.frontend.weights.known_constants import Case, Use, prepared_inputs, purpose
+from tinytrain_compile.ir.imported import ParameterChoice
+from tinytrain_compile.ir.types import Array
+
+_PASSING = (*VIEWS, *PARTS, "Expand")
+"""Operators whose first input is still the same numbers behind them."""
+
+SETTINGS: Mapping[str, tuple[int, ...]] = {
+    "BatchNormalization": (3, 4),
+    "Clip": (1, 2),
+    "Dropout": (1, 2),
+    "Pad": (1, 2, 3),
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "Where": (0,),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1, 2)),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), (0, 1)),
+    **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"), (1, 2)),
+}
+"""Operands that decide how a node computes, and get no gradient."""
+
+
+def _no_remarks() -> Mapping[str, Remark]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Trainables:
+    """Whether each floating-point initializer is trained, and why. remarks: what the exporter's traces say of some."""
+
+    choices: Mapping[str, ParameterChoice]
+    remarks: Mapping[str, Remark] = field(default_factory=_no_remarks)
+
+    def trained(self, name: str) -> bool:
+        """Whether an initializer is a parameter; False for what is no initializer."""
+        return name in self.choices and self.choices[name].trained
+
+
+def by_rules(model: OnnxModel, links: Links) -> Trainables:
+    """Decide as if the user had not named any initializer."""
+    return choose_trainables(model, links, FrontendOptions())
+
+
+def with_numbers_of_the_loss(found: Trainables, model: OnnxModel, links: Links) -> Trainables:
+    """Add the initializers that only the model's own loss reads. links: of the model with its loss."""
+    read = [name for name, array in model.constants.items() if array.dtype.kind == "f" and links.is_used(name)]
+    rest = {
+        name: ParameterChoice(name, False, OF_THE_LOSS, model.constants[name].size)
+        for name in read
+        if name not in found.choices and model.constants[name].size
+    }
+    return Trainables({**found.choices, **rest}, remarks_on(model, links))
+
+
+def remarks_on(model: OnnxModel, links: Links) -> Mapping[str, Remark]:
+    """Remark on initializers by the exporter's record, or by the names that it makes up."""
+    record = read_record(model.proto)
+    return numbered_remarks(model, links) if record is None else recorded_remarks(model, links, record)
+
+
+def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
+    """Decide about every initializer that the outputs depend on. E0101 for globs that match nothing, or both."""
+    floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size}
+    made = {name: array for name, array in _constant_outputs(model).items() if links.is_used(name) and array.size}
+    used = {name: array for name, array in floats.items() if links.is_used(name)}
+    asked = _asked({**used, **made}, options)
+    candidates = {**(used or made), **{name: made[name] for name in asked if name in made}}
+    prepared = prepared_inputs(model, links)
+    cases = [Case(name, array, tuple(_uses(links, name)), links, prepared) for name, array in candidates.items()]
+    remarks = remarks_on(model, links)
+    return Trainables(
+        {case.name: _choice(case, asked.get(case.name), remarks.get(case.name)) for case in cases}, remarks
+    )
+
+
+def _choice(case: Case, asked: str | None, remark: Remark | None) -> ParameterChoice:
+    settings = all(use.index in SETTINGS.get(use.node.op, ()) for use in case.uses)
+    if asked is not None:
+        trained = asked == "--trainable"
+        if trained and settings:
+            what = f"no gradient reaches {case.name}: it is a setting of {_readers(case)}"
+            raise CompileError("E0101", "--trainable", what, "leave it out of --trainable")
+        return ParameterChoice(case.name, trained, asked, case.array.size)
+    if settings:
+        statistics = all(use.node.op == "BatchNormalization" for use in case.uses)
+        what = "running statistics of" if statistics else "a setting of"
+        return ParameterChoice(case.name, False, f"{what} {_readers(case)}", case.array.size)
+    kind = "" if remark is None else remark.kind
+    known = purpose(case, kind in ("parameter", "computed"))
+    if not known and remark is not None and kind in ("buffer", "number", "computed"):
+        known = remark.why
+    told = f"; {remark.why}" if remark is not None and kind in ("made of parameters", "may be a buffer") else ""
+    why = known or f"read by {_readers(case)}{told}"
+    return ParameterChoice(case.name, not known, why, case.array.size)
+
+
+def _readers(case: Case) -> str:
+    names = list(dict.fromkeys(f"{use.node.name} ({use.node.op})" for use in case.uses))
+    return names[0] + (f" and {len(names) - 1} more" if names[1:] else "") if names else "nothing"
+
+
+def _uses(links: Links, tensor: str) -> Iterator[Use]:
+    """Who reads a tensor, directly or behind what only moves its elements."""
+    tensors = [tensor]
+    for one in tensors:  # grows: what views of it are called, each once
+        for node in links.readers(one):
+            for index, name in enumerate(node.inputs):
+                if name == one and node.op in _PASSING and index == 0 and not node.domain:
+                    tensors += node.outputs
+                elif name == one:
+                    yield Use(node, index)
+
+
+def _constant_outputs(model: OnnxModel) -> dict[str, Array]:
+    """What Constant nodes hold, if it is a tensor of floating-point numbers."""
+    found: dict[str, Array] = {}
+    for node in model.nodes:
+        if node.op == "Constant" and not node.domain and not {"value_string", "value_strings"} & set(node.attrs):
+            (array,) = fold(node, {}, model.opset)
+            if array.dtype.kind == "f":
+                found[node.output(0)] = array
+    return found
+
+
+def _asked(names: Mapping[str, Array], options: FrontendOptions) -> dict[str, str]:
+    """By initializer, the option that names it."""
+    said = {True: "--trainable", False: "--frozen"}
+    found = {name: said[trained] for name, trained in options.chosen.items() if name in names}
+    for flag, globs in (("--trainable", options.trainable), ("--frozen", options.frozen)):
+        for glob in globs:
+            hits = [name for name in names if fnmatchcase(name, glob)]
+            if not hits:
+                what = "no floating-point initializer that is used has such a name"
+                raise CompileError("E0101", f"{flag} {glob}", what, "names are in report.json, or shown by --verbose")
+            for name in hits:
+                if found.get(name, flag) != flag:
+                    what = f"{name} is named by --trainable and by --frozen"
+                    raise CompileError("E0101", f"{flag} {glob}", what, "leave it out of one of them")
+                found[name] = flag
+    return found

@@ -1,0 +1,1 @@
+"""The trained model as an ONNX file again."""

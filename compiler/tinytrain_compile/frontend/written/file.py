@@ -1,0 +1,253 @@
+"""Back to ONNX: the file that was imported, with other numbers in it.
+
+Nodes, names and attributes stay. A tensor that the file computes from initializers, and that is trained as it is,
+becomes an initializer in place of its node; one that the file has not (--untie, --classes) is given to its readers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import external_data_helper, helper, numpy_helper
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.forms import DEFAULT_DOMAINS, FREE_INITIALIZERS
+from tinytrain_compile.frontend.file.reader import read_proto
+from tinytrain_compile.frontend.file.tensors import external_array
+from tinytrain_compile.frontend.training_file.ort_artifacts import is_artifact
+from tinytrain_compile.frontend.training_file.read import model_file
+from tinytrain_compile.frontend.written.wider_scales import doublings, widened
+from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource, StoredTensor
+from tinytrain_compile.ir.types import Array
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A model file, and the file beside it with its external data (b"": it has none). notes: what else has changed."""
+
+    model: bytes
+    data: bytes
+    notes: tuple[str, ...]
+
+
+def data_name(name: str) -> str:
+    """What a model file calls the file with its external data."""
+    return f"{name}.data"
+
+
+def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[str, Array]) -> WrittenFile:
+    """The model file with these numbers: `learned` by the names of the tensors that parameters are in, real numbers.
+
+    name: of the file to be. model: what the file was imported as. Raises E0112 for what the file has no place for.
+    """
+    proto = read_proto(model_file(path))
+    if is_artifact(proto):
+        what = "the weights of training artifacts are in ONNX Runtime's checkpoint"
+        raise CompileError("E0112", path.name, what, "export the forward model, or take the twin's state_dict")
+    file = _File(proto, model_file(path).parent)
+    for tensor in model.fresh:
+        file.put_anew(tensor)
+    if model.fresh:
+        file.forget_sizes(model)
+    sources = {source.tensor.name: source for source in model.sources.values()}
+    held = Counter(stored.name for each in learned if (stored := sources[each].tensor.stored) is not None)
+    for name, count in held.items():
+        if count > 1:
+            what = f"the file holds once what the device has learned as {count} weights"
+            raise CompileError("E0112", f"weight {name}", what, "write it once for each layer")
+    for each, numbers in learned.items():
+        file.make_room(sources[each], numbers)
+    for each, numbers in learned.items():
+        file.put(sources[each].tensor, numbers)
+    for name_of_copy, copy in model.copies.items():
+        if copy.source in learned:
+            numbers = copy.of(learned[copy.source])
+            file.put(FileNumbers(name_of_copy, "float32", numbers), numbers)
+    return file.written(name)
+
+
+class _File:
+    def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
+        self._proto = proto
+        graphs = (proto.graph, *(info.algorithm for info in proto.training_info))
+        self._tensors = {tensor.name: tensor for graph in graphs for tensor in graph.initializer}
+        self._external = [t for t in _all_tensors(proto) if external_data_helper.uses_external_data(t)]
+        for tensor in self._external:
+            _take_in(tensor, folder)
+        self._opset = max((entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
+        self._wider: dict[str, StoredTensor] = {}
+        self._notes: list[str] = []
+
+    def make_room(self, source: ParameterSource, numbers: Array) -> None:
+        """Larger scales for channels whose numbers have grown out of what is stored."""
+        name, stored = source.tensor.name, source.tensor.stored
+        if stored is None or stored.kind == "int32":
+            return
+        twice = doublings(self._proto.graph, stored, numbers, source)
+        if twice.any():
+            found = widened(self._proto.graph, self._opset, stored, twice)
+            self._wider.update({each.name: each for each in found})
+            self._tensors.update({tensor.name: tensor for tensor in self._proto.graph.initializer})
+            count = int((twice > 0).sum())
+            self._notes.append(f"{name}: {count} channel{'s have' if count > 1 else ' has'} a larger scale")
+
+    def put(self, tensor: FileNumbers, numbers: Array) -> None:
+        """Write a tensor's real numbers as the file stores them, where they are not there already."""
+        stored = tensor.stored
+        name, data = tensor.name, np.asarray(numbers)
+        if stored is not None:
+            stored = self._wider.get(stored.name, stored)
+            name, data = stored.name, stored.integers(numbers)
+        place = self._tensors.get(name) or self._constant(name)
+        if place is not None:
+            _set(place, data)
+        elif any(name in node.output for node in self._proto.graph.node):
+            self._instead_of_node(name, data)
+        elif tensor.readers:
+            self._given_to_readers(name, data, tensor.readers)
+        else:
+            raise CompileError("E0112", f"weight {name}", "the file has no such tensor", "please report this model")
+
+    def put_anew(self, tensor: FileNumbers) -> None:
+        """A constant of another shape, read by its layer as it is: without nodes that moved or dequantised it."""
+        self._add(tensor.name, tensor.initial)
+        for node in list(self._proto.graph.node):
+            for output, index in tensor.readers:
+                if node.output[0] == output and node.input[index] != tensor.name:
+                    old, node.input[index] = node.input[index], tensor.name
+                    self._forget(old)
+
+    def _forget(self, name: str) -> None:
+        """Remove what made a tensor, where nobody reads that any more."""
+        graph = self._proto.graph
+        read = {each for node in graph.node for each in node.input} | {value.name for value in graph.output}
+        if name in read:
+            return
+        self._drop(name)
+        for node in [node for node in graph.node if name in node.output and not read.intersection(node.output)]:
+            graph.node.remove(node)
+            for each in dict.fromkeys(node.input):
+                self._forget(each)
+
+    def _drop(self, name: str) -> None:
+        """Remove an initializer, if there is one of this name."""
+        self._external = [tensor for tensor in self._external if tensor.name != name]
+        for tensor in [tensor for tensor in self._proto.graph.initializer if tensor.name == name]:
+            self._proto.graph.initializer.remove(tensor)
+
+    def forget_sizes(self, model: ImportedModel) -> None:
+        """Behind a layer of another size no shape is as the file says, and no range is known."""
+        graph = self._proto.graph
+        for node in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
+            readers = [other for other in graph.node if node.output[0] in other.input]
+            if node.output[0] in model.replaced and all(other.op_type == "DequantizeLinear" for other in readers):
+                for other in readers:
+                    self._bypass(other.output[0], node.input[0])
+                    graph.node.remove(other)
+                graph.node.remove(node)
+                self._notes.append(f"{node.input[0]} has no format any more: the range was that of the layer before")
+        kept = [value for value in graph.value_info if value.name not in model.replaced]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+        for value in graph.output:
+            if value.name == model.output_name and value.type.tensor_type.HasField("shape"):
+                dims = value.type.tensor_type.shape.dim
+                for dim, size in zip(dims, model.output_shape, strict=True):
+                    if dim.HasField("dim_value"):
+                        dim.dim_value = size
+
+    def _bypass(self, name: str, source: str) -> None:
+        """Who reads one tensor reads another; an output of the file keeps its name."""
+        graph = self._proto.graph
+        kept, other = (name, source) if any(value.name == name for value in graph.output) else (source, name)
+        for node in graph.node:
+            for names in (node.input, node.output):
+                for index, each in enumerate(names):
+                    if each == other:
+                        names[index] = kept
+
+    def _constant(self, name: str) -> onnx.TensorProto | None:
+        """The tensor of a Constant node."""
+        for node in self._proto.graph.node:
+            if node.op_type == "Constant" and name in node.output:
+                return next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+        return None
+
+    def _instead_of_node(self, name: str, data: Array) -> None:
+        """An initializer where the file computes a tensor: what it is computed from has not learned it."""
+        nodes = self._proto.graph.node
+        maker = next(node for node in nodes if name in node.output)
+        for index, output in enumerate(maker.output):
+            if output == name:
+                maker.output[index] = ""
+        self._notes.append(f"{name} is an initializer: its {maker.op_type} node computed it from others")
+        if not any(maker.output):
+            nodes.remove(maker)
+        self._add(name, data)
+
+    def _given_to_readers(self, name: str, data: Array, readers: Iterable[tuple[str, int]]) -> None:
+        wanted = dict[str, list[int]]()
+        for output, index in readers:
+            wanted.setdefault(output, []).append(index)
+        for node in self._proto.graph.node:
+            for index in wanted.get(next(iter(node.output), ""), ()):
+                node.input[index] = name
+        self._notes.append(f"{name} is a new initializer, of its own for who reads it")
+        self._add(name, data)
+
+    def _add(self, name: str, data: Array) -> None:
+        self._drop(name)
+        for value in [value for value in self._proto.graph.input if value.name == name]:
+            self._proto.graph.input.remove(value)  # which only old versions need beside the initializer
+        self._proto.ir_version = max(self._proto.ir_version, FREE_INITIALIZERS)
+        tensor = numpy_helper.from_array(np.array(data, order="C"), name)
+        self._proto.graph.initializer.append(tensor)
+        self._tensors[name] = self._proto.graph.initializer[-1]
+
+    def written(self, name: str) -> WrittenFile:
+        """The bytes; tensors that were in another file are in one beside it again."""
+        data = bytearray()
+        for tensor in self._external:
+            external_data_helper.set_external_data(tensor, data_name(name), len(data), len(tensor.raw_data))
+            data += tensor.raw_data
+            tensor.ClearField("raw_data")
+        return WrittenFile(self._proto.SerializeToString(), bytes(data), tuple(self._notes))
+
+
+def _set(tensor: onnx.TensorProto, data: Array) -> None:
+    """Other numbers, in the type that the tensor has."""
+    kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    made = numpy_helper.from_array(np.array(data, kind, order="C"), tensor.name)
+    if tuple(tensor.dims) == data.shape and np.array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(made)):
+        return
+    documentation = tensor.doc_string
+    tensor.CopyFrom(made)
+    tensor.doc_string = documentation
+
+
+def _take_in(tensor: onnx.TensorProto, folder: Path) -> None:
+    """The data of a tensor that is in another file."""
+    made = numpy_helper.from_array(external_array(tensor, f"weight {tensor.name}", folder), tensor.name)
+    tensor.raw_data = made.raw_data
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def _all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for graph in (proto.graph, *(info.algorithm for info in proto.training_info)):
+        yield from _tensors_of(graph)
+
+
+def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            if attribute.HasField("g"):
+                yield from _tensors_of(attribute.g)

@@ -1,0 +1,1 @@
+"""Learning on the desk: finetune, contribution and export train with the generated C on this machine."""

@@ -1,0 +1,227 @@
+"""`tinytrain-compile finetune`: which learning rate, how many epochs, which batch; and what that gains on own samples.
+
+`rate_search.py` chooses by samples that are held back. What it recommends is trained again on all own samples, and
+judged by samples that nothing was chosen by; if that made nothing better, finetune ends in an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.driver.checks.channel_choice import refuse_choice
+from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
+from tinytrain_compile.driver.checks.delta import refuse_shifted
+from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.output_folder import replace_files
+from tinytrain_compile.files.own_data import OwnData, own_data, read_own_data
+from tinytrain_compile.files.samples import graph_inputs, in_slots
+from tinytrain_compile.ir.learning import Finding
+from tinytrain_compile.ir.stages import Samples
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn.known_runs import PARTIAL, KnownRuns, check_out, unwritten
+from tinytrain_compile.learn.nothing_learned import check_learned
+from tinytrain_compile.learn.rate_search import Effort, RateSearch, Searched, Trainings, Variant
+from tinytrain_compile.learn.replay_size import Room, final_trainings, kept_of, reservoir_sizes, room_for
+from tinytrain_compile.learn.training import CHECK_SHARE, Build
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.report import finding_html, finding_toml
+from tinytrain_compile.verify import build_library, find_tools, work_folder
+
+
+def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress, keep: bool = False) -> Finding:
+    """Search, then train what is recommended. What an earlier call had done already (beside `out`) is not done again.
+
+    keep: what was done stays there, until `write_finding` has written the result.
+    Deterministic: the same model, options, data and effort give the same finding, however many jobs there are.
+    Raises CompileError.
+    """
+    if options.data is None:
+        raise CompileError("E0101", "--data", "finetune needs samples", "give --data FILE.npz with arrays x and y")
+    if any(effort.warm_ups) and effort.schedule == "constant":
+        way = "leave one of them out: behind a warm-up the rate falls"
+        raise CompileError(
+            "E0101", "--warm-ups", "is about --schedule cosine, the one that finetune.toml asks for", way
+        )
+    check_out(out, ".toml", "the file that --config will read")
+    for path in _files(out):
+        check_out(path, path.suffix, "another file")
+    arrays, notes = read_own_data(options.data, options.seed)
+    with ExitStack() as kept:
+        folder = kept.enter_context(work_folder())
+        variants = list(_variants(options, effort, arrays, folder, progress))
+        projects = [variant.project for variant in variants]
+        data = own_data(options.data.name, arrays, projects[0].model, projects[0].summary.train)
+        _check_batches(options.data.name, variants, data)
+        builds = _builds(projects, data, folder)
+        known = KnownRuns(out, _digest(projects, data))
+        trainings = Trainings(variants, builds, effort, options.seed, known, progress)
+        remarks = _data_notes(options.data.name, arrays, projects[0])
+        notes = (*notes, *data.notes, *(note.text for note in remarks))
+        try:
+            finding = replace(_found(trainings, notes, options, data), suspects=_stopping(remarks))
+        except KeyboardInterrupt as problem:
+            problem.args = (f"what was tried is in {known.path.name}; call it again to go on",)
+            raise
+        if not (finding.worth_it and keep):
+            known.forget()
+    check_learned(finding, options.data.name)
+    return finding
+
+
+def _found(trainings: Trainings, notes: tuple[str, ...], options: CompileOptions, data: OwnData) -> Finding:
+    """Search, train what is recommended, and say what the device needs for it."""
+    old, asked = 0 if data.old is None else len(data.old.x), trainings.effort.replay
+    trainings.finals = 1 + len(reservoir_sizes(asked, old, None))
+    found = RateSearch(trainings).run()
+    project = trainings.variants[found.place[0]].project
+    room = room_for(options, project.summary)
+    learned = final_trainings(
+        trainings, found.place, max(1, found.chosen.best_epoch), reservoir_sizes(asked, old, room.most)
+    )
+    notes = (*notes, *_edge_note(found), *room.notes(min(asked, old // 2)))
+    made, rate = len(trainings.made), found.place[1]
+    finding = Finding(found.rounds, found.chosen, rate, learned, kept_of(learned), made, notes=notes)
+    return _with_facts(finding, project, data, room)
+
+
+def _edge_note(found: Searched) -> tuple[str, ...]:
+    if not found.open_end:
+        return ()
+    which, way = ("largest", "larger") if found.open_end > 0 else ("smallest", "smaller")
+    return (f"the best rate is the {which} that full trainings tried: --lr {found.place[1]:.4g} tries {way} ones",)
+
+
+def _stopping(remarks: Iterable[DataNote]) -> tuple[str, ...]:
+    return tuple(note.text for note in remarks if note.stops)
+
+
+def _data_notes(where: str, arrays: Mapping[str, Array], project: Project) -> tuple[DataNote, ...]:
+    """What compile would say of the samples that are trained on."""
+    x = graph_inputs(where, arrays["x"], project.model)
+    return notes_of(where, x, arrays.get("y"), project.model, project.summary.train)
+
+
+def write_finding(finding: Finding, options: CompileOptions, given: Mapping[str, Any], out: Path) -> tuple[Path, ...]:
+    """The options that were given and what is recommended, as --config reads it; a page; the scheme that --update auto
+    has chosen. E0104 where that cannot be written."""
+    page, scheme = _files(out)
+    more = {"update": scheme.name} if finding.scheme else {}
+    texts = {out: finding_toml(finding, {**given, **more}), page: finding_html(finding, options.model.name)}
+    if finding.scheme:
+        texts[scheme] = finding.scheme
+    try:
+        replace_files({path: text.encode() for path, text in texts.items()})
+    except OSError as problem:
+        raise unwritten(out, problem.strerror or "cannot be written") from problem
+    out.with_name(out.name + PARTIAL).unlink(missing_ok=True)
+    return tuple(texts)
+
+
+def _files(out: Path) -> tuple[Path, Path]:
+    """The page and the scheme beside a result."""
+    return out.with_suffix(".html"), out.with_suffix(".update.toml")
+
+
+def _variants(
+    options: CompileOptions, effort: Effort, arrays: Mapping[str, Array], folder: Path, progress: Progress
+) -> Iterable[Variant]:
+    """Each is compiled. What chooses a scheme by samples sees those alone that training may see."""
+    data = None
+    if "y" in arrays:
+        data = folder / str(options.data and options.data.name)  # as messages name it
+        np.savez(data, x=arrays["x"], y=arrays["y"])
+    asked = replace(options, data=data, verify="none", dry_run=False, pareto=False)
+    batches = effort.batches or (options.batch,)
+    clips = effort.clips if options.clip_norm is None else (options.clip_norm,)
+    given, trains_itself = options.given | frozenset(["batch"] if effort.batches else []), False
+    compared = effort.per_layer and options.clip_per != "layer"  # else all norms are of a layer already
+    ways = [(clip, per) for clip in clips for per in ((False, True) if clip and compared else (False,))]
+    for index, (batch, (clip, per_layer)) in enumerate(product(batches, ways)):
+        if clip and trains_itself:  # the file says how, and that is without clipping
+            continue
+        more = replace(asked, batch=batch, given=given)
+        if clip:
+            more = replace(more, clip_norm=clip, given=given | {"clip_norm"})
+        if per_layer:
+            more = replace(more, clip_per="layer", given=more.given | {"clip_per"})
+        told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(ways)))
+        made = make_project(more, told)
+        assert not isinstance(made, Result)
+        refuse_choice(made.summary.train, "finetune")
+        if any(effort.averages):
+            refuse_shifted(made.summary.train, "--averages")
+        trains_itself = made.model.training is not None
+        for warm_up, average in product(effort.warm_ups, effort.averages):
+            yield Variant(batch, clip, per_layer, warm_up, average, made)
+
+
+def _check_batches(where: str, variants: Sequence[Variant], data: OwnData) -> None:
+    """E0105 for a batch that the samples of a run do not fill."""
+    count, most = int(len(data.own.x) * (1 - CHECK_SHARE)), max(variant.batch for variant in variants)
+    if most > count:
+        what = f"a batch of {most} is more than the {count} samples that a run trains on"
+        raise CompileError("E0105", where, what, "give more samples, or smaller batches")
+
+
+def _told(progress: Progress, before: str, share: float, what: str, _share: float) -> None:
+    progress(before + what, 0.1 * share)
+
+
+def _builds(projects: Sequence[Project], data: OwnData, folder: Path) -> list[Build]:
+    """One for each; those of the same project share it."""
+    made = dict[int, Build]()
+    for project in projects:
+        if id(project) not in made:
+            made[id(project)] = _build(project, data, folder / f"build{len(made)}")
+    return [made[id(project)] for project in projects]
+
+
+def _build(project: Project, data: OwnData, folder: Path) -> Build:
+    face = project.bundle.interface
+    library = build_library(project.bundle, find_tools(), folder)
+    own, test = in_slots(face, data.own), in_slots(face, data.test)
+    old = None if data.old is None else in_slots(face, data.old)
+    code = library.read_bytes()
+    return Build(library, code, face, project.model, project.summary.train, own, test, old, data.copies, data.faults)
+
+
+def _digest(projects: Sequence[Project], data: OwnData) -> str:
+    """Of all that decides what a run finds."""
+    hashed = hashlib.sha256()
+    for project in projects:
+        hashed.update(repr(sorted(project.bundle.files.items())).encode())
+    parts: tuple[Samples | None, ...] = (data.own, data.test, data.old)
+    for part in parts:
+        for array in () if part is None else (part.x, part.y):
+            hashed.update(array.tobytes())
+    hashed.update(b"" if data.faults is None else data.faults.tobytes())
+    return hashed.hexdigest()
+
+
+def _with_facts(finding: Finding, project: Project, data: OwnData, room: Room) -> Finding:
+    """With what the device needs for it, by the target's figures, and what is trained."""
+    summary = project.summary
+    train, choice = summary.train, summary.choice
+    chosen = None if choice is None else choice.update
+    return replace(
+        finding,
+        samples=len(data.own.x),
+        tests=len(data.test.x),
+        target=summary.target,
+        step=None if choice is None else choice.cost,
+        calls=train.batch // train.micro_batch,
+        update=summary.update_label,
+        scheme="" if chosen is None else chosen.scheme,
+        record_bytes=room.record_bytes,
+        most_kept=room.most,
+    )

@@ -1,0 +1,1 @@
+"""What a user may ask for: every option with its place, type, limits and help."""

@@ -1,0 +1,1 @@
+"""Validators: every plan is checked by rules of their own before it is used."""

@@ -1,0 +1,1 @@
+"""Tensors in several memories: what lies where, when pages move, what that costs."""

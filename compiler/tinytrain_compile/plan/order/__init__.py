@@ -1,0 +1,1 @@
+"""The order of a step: searches, exact solutions, bounds."""

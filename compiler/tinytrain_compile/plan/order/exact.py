@@ -1,0 +1,224 @@
+"""The order of smallest peak, proven: a search over sets of executed tasks (downsets), budget by budget.
+
+For a budget the search asks whether some order stays within it. A state is the set of tasks that have run; its memory
+is a submodular function of that set (see `Costs`), which makes two kinds of moves safe: they are taken at once, and no
+alternative to them is ever tried. Let S be the state and U any state of an order that continues it within the budget.
+
+* Safe task: a ready task v with delta <= 0 whose load is within the budget. U + v has no more memory than U, and every
+  later task costs no more after U + v than after U, so an order that runs v first is within the budget as well.
+* Safe chain: tasks v1 -> v2 -> ... -> vk, each a direct successor of the one before, that stay within the budget and
+  whose memory is above that of S until it ends at most there. U holds some first j of them, and
+  mem(U + chain) <= mem(U) + mem(S + chain) - mem(S + v1..vj) <= mem(U): the same argument. (A weight gradient and its
+  update, an error and its clip.)
+
+This is the idea of hills and valleys of J. W. H. Liu, "An application of generalized tree pebbling to sparse matrix
+factorization", SIAM J. Alg. Disc. Meth. 8(3), 1987, for graphs that are not trees. States that were seen are not
+entered again, so the search ends; if it ends without an order, the smallest load that it had to refuse is a lower
+bound: with any budget below that it would have refused the same loads, and found the same states.
+
+Work is counted in evaluations of `Costs.of`, never in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tinytrain_compile.plan.model import TaskGraph
+from tinytrain_compile.plan.order.order import Cost, Costs, peak
+
+EVALUATIONS_PER_UNIT = 300_000
+"""Evaluations per unit of deterministic time (measured: about a second in CPython, the rest of the search included)."""
+
+CHAIN_TASKS = 8
+"""Longest chain that is looked for."""
+
+PROBE_SHARE = 0.25
+"""Part of the work that one budget may take."""
+
+
+class Attempt(NamedTuple):
+    """Answer for one budget: an order within it; or none, and then whether that is proven.
+
+    refused: the smallest load above the budget that was met (a lower bound of every peak, if proven).
+    work: evaluations made.
+    """
+
+    order: tuple[int, ...] | None
+    proven: bool
+    refused: int
+    work: int
+
+
+class Optimum(NamedTuple):
+    """The best order found, its peak, a peak that no order is below, and the evaluations that this took."""
+
+    order: tuple[int, ...]
+    peak: int
+    bound: int
+    work: int = 0
+
+    @property
+    def proven(self) -> bool:
+        """Whether no order has a smaller peak."""
+        return self.peak == self.bound
+
+
+@dataclass
+class OrderState:
+    """A set of executed tasks on the way of the search. trail: tasks run since the state that led here."""
+
+    done: int
+    memory: int
+    ready: list[int]
+    trail: list[int]
+    choices: list[int] = field(default_factory=list[int])
+
+
+class PeakSearch:
+    """Depth first through the states that safe moves leave open."""
+
+    def __init__(self, tasks: TaskGraph, budget: int, work: int) -> None:
+        self.after = tasks.after
+        self.costs = Costs(tasks)
+        self.before = [sum(1 << task for task in edges) for edges in tasks.before]
+        self.everything = (1 << len(tasks.before)) - 1
+        self.budget, self.work = budget, work
+        self.refused = 1 << 62
+        self.spent = 0
+
+    def run(self) -> Attempt:
+        """Look for an order until one is found, none is left, or the work is done."""
+        ready = [task for task, needed in enumerate(self.before) if not needed]
+        path = [self.run_forced(OrderState(0, 0, ready, []))]
+        seen = {path[0].done}
+        while path and self.spent <= self.work:
+            state = path[-1]
+            if state.done == self.everything:
+                return Attempt(tuple(task for item in path for task in item.trail), False, self.refused, self.spent)
+            if not state.choices:
+                path.pop()
+                continue
+            following = OrderState(state.done, state.memory, list(state.ready), [])
+            task = state.choices.pop()
+            self.execute(following, task, self.cost(task, state.done).delta)
+            self.run_forced(following)
+            if following.done not in seen:
+                seen.add(following.done)
+                path.append(following)
+        return Attempt(None, not path, self.refused, self.spent)
+
+    def run_forced(self, state: OrderState) -> OrderState:
+        """Make all safe moves, then list what is left to choose from, smallest delta last."""
+        while self.run_safe_task(state) or self.run_safe_chain(state):
+            pass
+        fitting: list[tuple[int, int]] = []
+        for task in state.ready:
+            transient, delta = self.cost(task, state.done)
+            if self.fits(state.memory + transient):
+                fitting.append((delta, task))
+        state.choices = [task for _, task in sorted(fitting, reverse=True)]
+        return state
+
+    def cost(self, task: int, done: int) -> Cost:
+        """Of a task behind a set of others; counts as work."""
+        self.spent += 1
+        return self.costs.of(task, done)
+
+    def fits(self, load: int) -> bool:
+        """Whether a load keeps to the budget; the smallest that does not is remembered."""
+        if load <= self.budget:
+            return True
+        self.refused = min(self.refused, load)
+        return False
+
+    def execute(self, state: OrderState, task: int, delta: int) -> None:
+        """Run a task in a state, and know what is ready then."""
+        state.memory += delta
+        state.done |= 1 << task
+        state.trail.append(task)
+        state.ready.remove(task)
+        state.ready += self.released(task, state.done)
+
+    def released(self, task: int, done: int) -> list[int]:
+        """Tasks that this one, the latest, has made ready."""
+        return [follower for follower in self.after[task] if not self.before[follower] & ~done]
+
+    def run_safe_task(self, state: OrderState) -> bool:
+        """Run every ready task that is safe; whether there was one."""
+        found = False
+        for task in tuple(state.ready):
+            transient, delta = self.cost(task, state.done)
+            if self.is_safe(delta) and self.fits(state.memory + transient):
+                self.execute(state, task, delta)
+                found = True
+        return found
+
+    @staticmethod
+    def is_safe(delta: int) -> bool:
+        """Whether moves that change memory by so much may be taken without an alternative."""
+        return delta <= 0
+
+    def run_safe_chain(self, state: OrderState) -> bool:
+        """Run the first safe chain; whether there was one."""
+        for task in state.ready:
+            for member in self.safe_chain(state, task):
+                self.execute(state, member, self.cost(member, state.done).delta)
+            if state.done >> task & 1:
+                return True
+        return False
+
+    def safe_chain(self, state: OrderState, first: int) -> tuple[int, ...]:
+        """A safe chain that begins with this task, or nothing; all branches are looked at."""
+        branches = [(first, state.done, 0, (first,))]
+        while branches and self.spent <= self.work:
+            task, done, height, chain = branches.pop()
+            transient, delta = self.cost(task, done)
+            if not self.fits(state.memory + height + transient):
+                continue
+            if self.is_safe(height + delta):
+                return chain
+            if len(chain) < CHAIN_TASKS:
+                done |= 1 << task
+                branches += [(f, done, height + delta, (*chain, f)) for f in self.released(task, done)]
+        return ()
+
+
+def order_within(tasks: TaskGraph, budget: int, work: int) -> Attempt:
+    """Is there an order whose peak is at most `budget`? At most about `work` evaluations."""
+    return PeakSearch(tasks, budget, work).run()
+
+
+def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int) -> Optimum:
+    """The order of smallest peak, from an order and a lower bound; proven if the result's peak is its bound."""
+    best, high, low, left = tuple(start), peak(tasks, start), bound, work
+    unknown: tuple[int, int] | None = None  # budgets that took too much work: all between are left out
+    tried_below = False
+    while low < high and left > 0:
+        budget = _next_budget(low, high, unknown, tried_below)
+        if budget is None:
+            break
+        tried_below |= budget == high - 1
+        found = order_within(tasks, budget, min(left, int(work * PROBE_SHARE)))
+        left -= found.work
+        if found.order is not None:
+            best, high = found.order, peak(tasks, found.order)
+            if high > budget:
+                raise AssertionError("the search and the simulation price an order differently")
+        elif found.proven:
+            low = max(low, found.refused)
+        else:
+            unknown = (min(budget, unknown[0]), max(budget, unknown[1])) if unknown else (budget, budget)
+    return Optimum(best, high, min(low, high), work - left)
+
+
+def _next_budget(low: int, high: int, unknown: tuple[int, int] | None, tried_below: bool) -> int | None:
+    """First just below the best order (it is often optimal), then halves; around what could not be decided."""
+    if unknown is None:
+        return (low + high) // 2 if tried_below else high - 1
+    if unknown[1] < high - 1:
+        return (unknown[1] + high) // 2
+    if low < unknown[0]:
+        return (low + unknown[0] - 1) // 2
+    return None

@@ -1,0 +1,1 @@
+"""Offsets in the arena for a given order."""

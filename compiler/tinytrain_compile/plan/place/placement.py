@@ -1,0 +1,316 @@
+"""Addresses for rectangles, greedily: several orders, first fit and best fit, and a counted local search.
+
+Sizes here are in units (bytes divided by their common divisor). Offsets start at 0, above whatever lies below.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from tinytrain_compile.ir.buffers import Over
+from tinytrain_compile.plan.place.rectangles import Rectangle
+
+FITS_PER_UNIT = 5_000_000
+"""Neighbours looked at per unit of deterministic time (measured: about a second in CPython)."""
+
+GREEDY_MEETINGS = 15_000_000
+"""Neighbours looked at by all passes of `greedy`, about; two passes are always made."""
+
+PATIENCE_BASE, PATIENCE_PER_BOX = 50, 5
+"""Trials without a better placement after which the local search gives up."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle in compressed coordinates: slots [begin, end), size in units.
+
+    first: its size as the slot `begin` sees it, where it may cover a box that dies there (see `Tie`).
+    """
+
+    begin: int
+    end: int
+    size: int
+    first: int
+
+
+class Tie(NamedTuple):
+    """Box `output` may share addresses with box `source`, if that begins `distance` units above it or more.
+
+    The two meet in the first slot of the output, which no other box ends with. exact: just so many units above.
+    """
+
+    output: int
+    source: int
+    distance: int
+    exact: bool
+
+    def forbidden(self, packing: Packing) -> tuple[tuple[int, int], ...]:
+        """Open intervals in which the distance from the output's start up to the source's must not lie."""
+        below, size = -packing.boxes[self.source].size, packing.boxes[self.output].size
+        return ((below, self.distance), *([(self.distance, size)] if self.exact else []))
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Boxes to place, and which of them are ever live together.
+
+    unit_bytes: what one unit of size is. live: per slot, the boxes live in it (only maximal sets are kept).
+    neighbours: per box, the boxes that share a slot with it and no bytes. bound: largest load of a slot.
+    ties: pairs that share a slot and may share bytes. shifts: per box in a tie, (the other one, interval of addresses
+    that it takes from the box, counted from its own).
+    """
+
+    boxes: tuple[Box, ...]
+    unit_bytes: int
+    live: tuple[tuple[int, ...], ...]
+    neighbours: tuple[tuple[int, ...], ...]
+    bound: int
+    ties: tuple[Tie, ...] = ()
+    shifts: Mapping[int, tuple[tuple[int, int, int], ...]] = field(
+        default_factory=dict[int, "tuple[tuple[int, int, int], ...]"]
+    )
+
+    @property
+    def meetings(self) -> int:
+        """How often a box meets another one: the work of a pass that places all."""
+        return sum(len(near) for near in self.neighbours)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An offset per box and the height of the whole, in units. `proven`: no placement of these boxes is lower."""
+
+    offsets: tuple[int, ...]
+    height: int
+    proven: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a placement below a limit exists, and one if so."""
+
+    answer: Literal["yes", "no", "unknown"]
+    placement: Placement | None
+
+
+def build_packing(items: Sequence[Rectangle]) -> Packing:
+    """Compress: time to ranks of first steps (every largest live set occurs at one), sizes by their divisor.
+
+    A step at which a box may cover another is two slots: the other one dies in the first.
+    """
+    overs = [(index, item.over) for index, item in enumerate(items) if item.over is not None]
+    covered = {(over.name, items[index].first_step) for index, over in overs}
+    starts = sorted({(item.first_step, 0) for item in items} | {(items[index].first_step, 1) for index, _ in overs})
+    rank = {start: index for index, start in enumerate(starts)}
+    slots: list[list[int]] = [[] for _ in starts]
+    unit = math.gcd(*(item.size_bytes for item in items), *(over.distance for _, over in overs)) or 1
+    boxes: list[Box] = []
+    for index, item in enumerate(items):
+        begin = end = rank[item.first_step, 0]
+        last = (item.last_step, 0 if item.kind != "scratch" and (item.name, item.last_step) in covered else 1)
+        while end < len(starts) and starts[end] <= last:
+            slots[end].append(index)
+            end += 1
+        size = item.size_bytes // unit
+        boxes.append(Box(begin, end, size, min(size, item.over.distance // unit) if item.over else size))
+    ties = _ties(items, [(index, over) for index, over in overs], unit)
+    neighbours = _meetings(slots, boxes, {(tie.output, tie.source) for tie in ties})
+    packing = Packing(tuple(boxes), unit, _maximal(slots, boxes), neighbours, _largest_load(boxes), ties)
+    return replace(packing, shifts=_shifts(packing))
+
+
+def _meetings(
+    slots: Sequence[Sequence[int]], boxes: Sequence[Box], apart: set[tuple[int, int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Of every box those that live at the same time, but for ties. Each meeting is noted when the later one is born."""
+    meets: list[list[int]] = [[] for _ in boxes]
+    tied = {index for pair in apart for index in pair}
+    for slot, live in enumerate(slots):
+        there = [index for index in live if boxes[index].begin < slot]
+        for index in live:
+            if boxes[index].begin == slot:
+                met = there
+                if index in tied:
+                    met = [other for other in there if (index, other) not in apart and (other, index) not in apart]
+                meets[index] += met
+                for other in met:
+                    meets[other].append(index)
+                there = [*there, index]
+    return tuple(tuple(sorted(found)) for found in meets)
+
+
+def _ties(items: Sequence[Rectangle], overs: Sequence[tuple[int, Over]], unit: int) -> tuple[Tie, ...]:
+    home = {item.name: index for index, item in enumerate(items) if item.kind != "scratch"}
+    return tuple(Tie(index, home[over.name], over.distance // unit, over.exact) for index, over in overs)
+
+
+def _shifts(packing: Packing) -> dict[int, tuple[tuple[int, int, int], ...]]:
+    """As `fit` needs it: a box may lie below `low - size` or above `high` of every interval."""
+    found: dict[int, tuple[tuple[int, int, int], ...]] = {}
+    for tie in packing.ties:
+        output, source = packing.boxes[tie.output].size, packing.boxes[tie.source].size
+        for low, high in tie.forbidden(packing):
+            found[tie.source] = (*found.get(tie.source, ()), (tie.output, low + source, high))
+            found[tie.output] = (*found.get(tie.output, ()), (tie.source, output - high, -low))
+    return found
+
+
+def _largest_load(boxes: Sequence[Box]) -> int:
+    """Of any slot."""
+    change = [0] * (max((box.end for box in boxes), default=0) + 2)
+    for box in boxes:
+        change[box.begin] += box.first
+        change[box.begin + 1] += box.size - box.first
+        change[box.end] -= box.size
+    return max(itertools.accumulate(change))
+
+
+def _maximal(slots: Sequence[Sequence[int]], boxes: Sequence[Box]) -> tuple[tuple[int, ...], ...]:
+    """Live sets not contained in the next one: those at whose end a box dies before another is born."""
+    keep, ends = list[tuple[int, ...]](), {box.end for box in boxes}
+    for index, slot in enumerate(slots):
+        if index + 1 == len(slots) or index + 1 in ends:
+            keep.append(tuple(slot))
+    return tuple(keep)
+
+
+# ---- one pass -------------------------------------------------------------------------------------------------------
+
+
+def fit(packing: Packing, sequence: Iterable[int], tightest: bool = False) -> Placement:
+    """Place boxes in this sequence, each in the lowest (or the tightest) gap that its neighbours leave."""
+    found = fit_below(packing, sequence, math.inf, tightest)
+    assert found is not None, "there is no limit"
+    return found
+
+
+def fit_below(
+    packing: Packing,
+    sequence: Iterable[int],
+    limit: float,
+    tightest: bool = False,
+    begun: Mapping[int, int] | None = None,
+) -> Placement | None:
+    """The same, given up where it is not below a limit. begun: boxes that are placed already, and where."""
+    places: list[tuple[int, int] | None] = [None] * len(packing.boxes)
+    for index, offset in (begun or {}).items():
+        places[index] = offset, offset + packing.boxes[index].size
+    for index in sequence:
+        size = packing.boxes[index].size
+        occupied = [place for other in packing.neighbours[index] if (place := places[other]) is not None]
+        for other, low, high in packing.shifts.get(index, ()):
+            place = places[other]
+            if place is not None and high > low - size:
+                occupied.append((place[0] + low, place[0] + high))
+        occupied.sort()
+        offset = _gap(occupied, size, tightest)
+        if offset + size >= limit:
+            return None
+        places[index] = offset, offset + size
+    offsets = tuple(-1 if place is None else place[0] for place in places)
+    height = max((place[1] for place in places if place is not None), default=0)
+    return Placement(offsets, height, height == packing.bound)
+
+
+def _gap(occupied: list[tuple[int, int]], size: int, tightest: bool) -> int:
+    """Offset of the lowest gap of at least `size`, or of the smallest such gap."""
+    top, best, slack = 0, -1, -1
+    for low, high in occupied:
+        room = low - top - size
+        if room >= 0 and (slack < 0 or room < slack):
+            best, slack = top, room
+            if not tightest:
+                return best
+        if high > top:
+            top = high
+    return best if slack >= 0 else top
+
+
+def sequences(packing: Packing) -> list[list[int]]:
+    """Orders in which to place: by size, lifetime, area, total load met, birth and death."""
+    boxes = packing.boxes
+    slot_load = [0] * (max((box.end for box in boxes), default=0) + 1)
+    for box in boxes:
+        for slot in range(box.begin, box.end):
+            slot_load[slot] += box.size
+    total = [max(slot_load[box.begin : box.end], default=0) for box in boxes]
+    width = [box.end - box.begin for box in boxes]
+    area = [(box.end - box.begin) * box.size for box in boxes]
+    keys: list[Callable[[int], tuple[int, ...]]] = [
+        lambda i: (-boxes[i].size, boxes[i].begin),
+        lambda i: (-width[i], -boxes[i].size),
+        lambda i: (-area[i], boxes[i].begin),
+        lambda i: (-total[i], -area[i], -width[i]),
+        lambda i: (-total[i], -width[i], -area[i]),
+        lambda i: (-width[i], -area[i], -total[i]),
+        lambda i: (boxes[i].begin, -boxes[i].size),
+        lambda i: (-boxes[i].end, -boxes[i].size),
+    ]
+    return [sorted(range(len(boxes)), key=lambda i, key=key: (*key(i), i)) for key in keys]
+
+
+def greedy(packing: Packing) -> tuple[Placement, list[int]]:
+    """The lowest of several greedy placements, and its sequence; stops at the bound, or after so much work."""
+    best: Placement | None = None
+    chosen: list[int] = []
+    passes = max(2, GREEDY_MEETINGS // max(packing.meetings, 1))
+    for number, sequence in enumerate(sequences(packing)):
+        if 2 * number >= passes and best is not None:
+            break
+        for tightest in (False, True):
+            found = fit(packing, sequence) if best is None else fit_below(packing, sequence, best.height, tightest)
+            if found is not None:
+                best, chosen = found, sequence
+            assert best is not None
+            if best.proven:
+                return best, chosen
+    if best is None:
+        raise AssertionError("there is always a sequence to try")
+    return best, chosen
+
+
+# ---- local search ---------------------------------------------------------------------------------------------------
+
+
+def improve_placement(
+    packing: Packing, start: Placement, sequence: Sequence[int], units: float, seed: int
+) -> Placement:
+    """Hill climbing on the placing sequence: boxes near the top, and their neighbours, are placed earlier."""
+    draw = random.Random(seed)
+    cost = packing.meetings + len(packing.boxes)
+    rounds = int(units * FITS_PER_UNIT / max(cost, 1))
+    current, placed, best = list(sequence), fit(packing, sequence), start
+    idle, patience = 0, PATIENCE_BASE + PATIENCE_PER_BOX * len(packing.boxes)
+    for _ in range(rounds):
+        if best.proven or idle > patience:
+            break
+        idle += 1
+        trial = _perturbed(packing, current, placed, draw)
+        same = next((i for i, pair in enumerate(zip(current, trial, strict=True)) if pair[0] != pair[1]), len(trial))
+        begun = {index: placed.offsets[index] for index in trial[:same]}  # where that sequence had them
+        found = fit_below(packing, trial[same:], placed.height + 1, begun=begun)
+        if found is not None:
+            current, placed = trial, found
+            if found.height < best.height:
+                best, idle = found, 0
+    return best
+
+
+def _perturbed(packing: Packing, sequence: list[int], placed: Placement, draw: random.Random) -> list[int]:
+    """Move a box that reaches the top, or swap one of its neighbours with any other box."""
+    tops = [i for i, box in enumerate(packing.boxes) if placed.offsets[i] + box.size == placed.height]
+    top = draw.choice(tops)
+    trial = list(sequence)
+    if draw.random() < 0.5 or not packing.neighbours[top]:
+        trial.remove(top)
+        trial.insert(draw.randrange(len(trial) + 1), top)
+        return trial
+    first = trial.index(draw.choice(packing.neighbours[top]))
+    second = draw.randrange(len(trial))
+    trial[first], trial[second] = trial[second], trial[first]
+    return trial

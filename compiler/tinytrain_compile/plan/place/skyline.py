@@ -1,0 +1,262 @@
+"""Exact placement by branch and bound over skylines: does everything fit below a limit?
+
+A state is the skyline (per slot, the address below which nothing more is placed) and the set of boxes that are left.
+Only canonical placements are searched: push every box down until it rests on the floor or on another one. Then, over
+any slot of a valley (a run of equal floors between higher ones), there are only these cases: a box that lies wholly
+in the valley rests on its floor, or bytes over that slot stay unused up to the next address at which something can
+rest. The slot with the fewest cases is branched on; a slot that is full to the limit can waste nothing, so the search
+is narrow exactly where a packing is tight. Sets of boxes are bit masks, in rising order of size.
+
+A box that may cover another one (`Tie`) is lower in its first slot, where the other one is. That says everything but
+"exactly so far above", and a box of no height in a slot must come before what rests on it, which no order of branching
+ensures: where there are such boxes, a search that finds nothing proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tinytrain_compile.plan.place.placement import Decision, Packing, Placement
+
+NODES_PER_UNIT = 25_000
+"""States per unit of deterministic time (measured: about a second in CPython)."""
+
+_HIGH = 1 << 60
+
+
+class _Branch(NamedTuple):
+    """Where to go on: boxes that may rest on the floor of a slot, and the floor if none does (-1: one must)."""
+
+    slot: int
+    boxes: int
+    raised: int
+
+
+@dataclass(frozen=True)
+class _Strategy:
+    """What a search does where it may choose: it finds a placement by luck, or not, so several are tried.
+
+    rank: (slots, size, largest load met) of a box; of those that compete for a slot the smallest rank comes first.
+    lowest_first: of slots with equally few cases, take the lowest floor, or else the one with most room.
+    """
+
+    rank: Callable[[int, int, int], tuple[int, ...]]
+    lowest_first: bool
+
+
+_STRATEGIES = (
+    _Strategy(lambda width, size, _load: (-width, -size), lowest_first=True),
+    _Strategy(lambda width, size, _load: (-size, -width), lowest_first=True),
+    _Strategy(lambda width, size, load: (-load, -width * size), lowest_first=False),
+    _Strategy(lambda width, size, _load: (-width * size,), lowest_first=False),
+    _Strategy(lambda width, size, load: (-load, -width, -size), lowest_first=True),
+)
+
+
+@dataclass
+class _Frame:
+    """An open branching: what is left to try, how to take the latest try back, the state's key (None: one way on)."""
+
+    branch: _Branch
+    floor: int
+    tries: list[int]
+    key: int | None
+    placed: int = -1
+    wasted: bool = False
+
+
+class _SkylineSearch:
+    """One depth-first search with a fixed strategy."""
+
+    def __init__(self, packing: Packing, limit: int, strategy: _Strategy) -> None:
+        self.lowest_first = strategy.lowest_first
+        self.order = sorted(range(len(packing.boxes)), key=lambda i: (packing.boxes[i].first, i))
+        boxes = [packing.boxes[i] for i in self.order]
+        self.first = [box.first for box in boxes]
+        self.exact = _exact_shifts(packing, self.order)
+        self.limit = limit
+        self.begin, self.end = [box.begin for box in boxes], [box.end for box in boxes]
+        self.size = [box.size for box in boxes]
+        self.slots = max((box.end for box in boxes), default=0)
+        self.cover = [0] * self.slots
+        self.begins_from = [0] * (self.slots + 1)
+        self.ends_by = [0] * (self.slots + 1)
+        for index, box in enumerate(boxes):
+            for slot in range(box.begin, box.end):
+                self.cover[slot] |= 1 << index
+            for slot in range(box.begin + 1):
+                self.begins_from[slot] |= 1 << index
+            for slot in range(box.end, self.slots + 1):
+                self.ends_by[slot] |= 1 << index
+        self.load, self.waiting = [0] * self.slots, [0] * self.slots
+        for box in boxes:
+            for slot in range(box.begin, box.end):
+                self.waiting[slot] += 1
+                self.load[slot] += box.size if slot > box.begin else box.first
+        total = [max(self.load[box.begin : box.end]) for box in boxes]
+        self.rank = [strategy.rank(b.end - b.begin, b.size, load) for b, load in zip(boxes, total, strict=True)]
+        self.floor = [0] * self.slots
+        self.left = (1 << len(boxes)) - 1
+        self.offset = [0] * len(boxes)
+        # Hashes of failed states; that two of some 10**5 states share one of 2**61 is not a risk worth its memory.
+        self.failed: set[int] = set()
+
+    def run(self, nodes: int) -> tuple[bool | None, int]:
+        """(whether there is a placement, or None if `nodes` states were not enough; states that were visited)."""
+        stack: list[_Frame] = []
+        for visited in range(1, nodes + 1):
+            branch = self._narrowest()
+            if branch is None:
+                return True, visited
+            frame = self._open(branch)
+            if frame is not None:
+                stack.append(frame)
+            while stack and not self._advance(stack[-1]):
+                key = stack.pop().key
+                if key is not None:
+                    self.failed.add(key)
+            if not stack:
+                return False, visited
+        return None, nodes
+
+    # ---- where to branch --------------------------------------------------------------------------------------------
+
+    def _narrowest(self) -> _Branch | None:
+        """The branching with the fewest cases over all slots of all valleys; None if everything is placed."""
+        best: _Branch | None = None
+        fewest = (_HIGH, 0, 0)
+        start = 0
+        while start < self.slots:
+            if not self.waiting[start]:
+                start += 1
+                continue
+            floor, stop = self.floor[start], start + 1
+            while stop < self.slots and self.floor[stop] == floor and self.waiting[stop]:
+                stop += 1
+            before, behind = self._wall(start - 1), self._wall(stop)
+            if before > floor and behind > floor:
+                for slot in range(start, stop):
+                    branch = self._cases(slot, start, stop, min(before, behind))
+                    count = branch.boxes.bit_count() + (branch.raised >= 0)
+                    if count <= 1:
+                        return branch
+                    among_equals = floor if self.lowest_first else floor + self.load[slot]
+                    if best is None or (count, branch.raised >= 0, among_equals) < fewest:
+                        best, fewest = branch, (count, branch.raised >= 0, among_equals)
+            start = stop
+        return best
+
+    def _wall(self, slot: int) -> int:
+        """Floor beside a valley; where nothing more is placed there is none, but nothing crosses it either."""
+        return self.floor[slot] if 0 <= slot < self.slots and self.waiting[slot] else _HIGH
+
+    def _cases(self, slot: int, start: int, stop: int, wall: int) -> _Branch:
+        """What can happen over a slot of the valley [start, stop)."""
+        inside = self.left & self.begins_from[start] & self.ends_by[stop]
+        resting = inside & self.cover[slot]
+        floor = self.floor[slot]
+        slack = self.limit - floor - self.load[slot]
+        if resting and not slack:
+            return _Branch(slot, resting, -1)
+        # If nothing rests here: the next box over this slot crosses a wall, or rests on one that misses the slot.
+        raised = wall
+        support = inside & ~self.cover[slot]
+        if resting and support:
+            raised = min(raised, floor + self.first[(support & -support).bit_length() - 1])
+        return _Branch(slot, resting, raised if raised - floor <= slack else -1)
+
+    # ---- there and back ---------------------------------------------------------------------------------------------
+
+    def _open(self, branch: _Branch) -> _Frame | None:
+        """A frame for a branching; None if it has no cases or the state is known to fail."""
+        if not branch.boxes and branch.raised < 0:
+            return None
+        forced = branch.boxes.bit_count() + (branch.raised >= 0) == 1
+        key = None if forced else self._key()
+        if key in self.failed:
+            return None
+        tries: list[int] = []
+        rest = branch.boxes
+        while rest:
+            tries.append((rest & -rest).bit_length() - 1)
+            rest &= rest - 1
+        # The best is taken from the end; of equal boxes only one is tried.
+        tries.sort(key=lambda i: (self.rank[i], self.begin[i], -i), reverse=True)
+        tries = [i for i in tries if self._allowed(i, self.floor[branch.slot])]
+        distinct = {(self.begin[i], self.end[i], self.size[i], self.first[i], self.exact.get(i)): i for i in tries}
+        return _Frame(branch, self.floor[branch.slot], list(distinct.values()), key)
+
+    def _key(self) -> int:
+        """A hash of the state; where nothing more is placed the floor does not matter."""
+        return hash((self.left, tuple([f if waits else -1 for f, waits in zip(self.floor, self.waiting, strict=True)])))
+
+    def _advance(self, frame: _Frame) -> bool:
+        """Take the frame's latest try back and make its next one; False if there is none."""
+        slot = frame.branch.slot
+        if frame.wasted:
+            self.floor[slot] = frame.floor
+            return False
+        if frame.placed >= 0:
+            self._move(frame.placed, frame.floor, 0)
+            frame.placed = -1
+        if frame.tries:
+            frame.placed = frame.tries.pop()
+            self.offset[frame.placed] = frame.floor
+            self._move(frame.placed, frame.floor, 1)
+            return True
+        frame.wasted = frame.branch.raised >= 0
+        if frame.wasted:
+            self.floor[slot] = frame.branch.raised
+        return frame.wasted
+
+    def _move(self, box: int, floor: int, placed: int) -> None:
+        """Place a box on a floor (1), or lift it again (0)."""
+        begin, end, size = self.begin[box], self.end[box], self.size[box]
+        self.floor[begin:end] = [floor + placed * size] * (end - begin)
+        self.floor[begin] = floor + placed * self.first[box]
+        self.left ^= 1 << box
+        sign = -1 if placed else 1
+        for slot in range(begin, end):
+            self.load[slot] += sign * size
+            self.waiting[slot] += sign
+        self.load[begin] += sign * (self.first[box] - size)
+
+    def _allowed(self, box: int, floor: int) -> bool:
+        """Whether a box may lie here for all that must lie exactly so far above it, or it above that."""
+        top = floor + self.size[box]
+        return all(
+            self.left >> other & 1 or top <= self.offset[other] + low or floor >= self.offset[other] + high
+            for other, low, high in self.exact.get(box, ())
+        )
+
+
+def _exact_shifts(packing: Packing, order: list[int]) -> dict[int, tuple[tuple[int, int, int], ...]]:
+    """`Packing.shifts` of exact ties, by position in `order`."""
+    place = {index: position for position, index in enumerate(order)}
+    exact = {index for tie in packing.ties if tie.exact for index in (tie.output, tie.source)}
+    return {
+        place[index]: tuple((place[other], low, high) for other, low, high in packing.shifts[index] if other in exact)
+        for index in exact
+    }
+
+
+def search(packing: Packing, limit: int, units: float) -> Decision:
+    """Is there a placement of height at most `limit`? Several strategies share `units` of deterministic time."""
+    if limit < packing.bound:
+        return Decision("no", None)
+    budget = int(units * NODES_PER_UNIT / len(_STRATEGIES))
+    for strategy in _STRATEGIES:
+        tried = _SkylineSearch(packing, limit, strategy)
+        found, _ = tried.run(budget)
+        if found:
+            offsets = [0] * len(packing.boxes)
+            for position, index in enumerate(tried.order):
+                offsets[index] = tried.offset[position]
+            height = max((o + box.size for o, box in zip(offsets, packing.boxes, strict=True)), default=0)
+            return Decision("yes", Placement(tuple(offsets), height, height == packing.bound))
+        if found is False:
+            loose = any(tie.exact or tie.distance == 0 for tie in packing.ties)
+            return Decision("unknown" if loose else "no", None)
+    return Decision("unknown", None)

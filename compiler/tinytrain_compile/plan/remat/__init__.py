@@ -1,0 +1,1 @@
+"""Second runs: tensors that are computed again instead of kept."""

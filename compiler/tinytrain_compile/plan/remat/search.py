@@ -1,0 +1,248 @@
+"""The search for a decision: a greedy start, CP-SAT's answer below a budget, then cheaper ones; and the lowest budget.
+
+A set of storages becomes a decision by rule (`stages_of`): a storage is given up over the longest time in which nothing
+reads it, and made again right before it is read next, or before another second run reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tinytrain_compile.plan.halving import TOLERANCE, halve
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.remat.chain import checkpoints
+from tinytrain_compile.plan.remat.problem import Decision, Problem, extra_cost, profile, stages_of
+
+DECIDE_TIME, MINIMISE_TIME, QUICK_TIME = 0.16, 0.1, 0.03
+"""CP-SAT's deterministic time for one question below a budget, for the least cost, and for both with effort "quick"."""
+
+SMALLEST_TIME, QUESTION_TIME = 0.24, 0.08
+"""CP-SAT's deterministic time for all questions of a search for the lowest peak, and for each: where it has an answer
+for large networks it has it in 0.005, so that many short questions lead further than few long ones."""
+
+TRIED_PER_ROUND = 24
+"""Storages that the greedy start tries in each round."""
+
+GREEDY_EVENTS = 2_000_000
+"""Events that the greedy start may price: on deep networks checkpoints are a better start, and come much sooner."""
+
+FEWER_EVENTS = 1_000_000
+"""Events that may be priced to leave out second runs, the dearest first, that a budget does not need."""
+
+
+@dataclass(frozen=True)
+class RematChoice:
+    """A decision that stays below a budget (movable bytes). cheapest: proven to cost least among all that do."""
+
+    decision: dict[int, int]
+    budget_bytes: int
+    cheapest: bool
+
+
+@dataclass
+class Clock:
+    """Deterministic time that is left to several questions."""
+
+    left: float
+
+
+def floor_bytes(problem: Problem) -> int:
+    """No decision of this order has a lower peak: what an operation touches, and what cannot be made again, is live."""
+    loads = [0] * len(problem.operations)
+    for index, operation in enumerate(problem.operations):
+        own = sum(problem.size[storage] for storage in (*operation.reads, *operation.writes)) + operation.scratch
+        loads[index] = own - max((overlap for *_, overlap in operation.inplace), default=0)
+    for storage, size in enumerate(problem.size):
+        touched = {problem.birth[storage], *problem.uses[storage]}
+        if storage not in problem.again and (problem.uses[storage] or problem.fixed_end[storage] >= 0):
+            for index in range(problem.first_touch(storage) + 1, problem.last_use(storage) + 1):
+                loads[index] += size if index not in touched else 0
+    return max(loads, default=0)
+
+
+def excess(problem: Problem, decision: Decision, budget: int) -> int:
+    """Bytes above the budget, summed over time: 0 if the decision fits."""
+    return sum(max(0, load - budget) for load in profile(problem, decision).loads)
+
+
+def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
+    """A decision that fits the budget at a low cost, or the one that exceeds it least."""
+    chosen: frozenset[int] = frozenset()
+    left = excess(problem, {}, budget)
+    rounds = GREEDY_EVENTS // (2 * TRIED_PER_ROUND * max(1, len(problem.operations)))
+    while left > 0 and rounds > 0:
+        rounds -= 1
+        found = _best_addition(problem, chosen, left, budget)
+        if found is None:
+            break
+        chosen, left = found
+    return stages_of(problem, _pruned(problem, chosen, left, budget))
+
+
+def _best_addition(
+    problem: Problem, chosen: frozenset[int], left: int, budget: int
+) -> tuple[frozenset[int], int] | None:
+    """The storage (with what its recomputation lacks) that takes away most excess per cost."""
+    best: tuple[float, frozenset[int], int] | None = None
+    before = extra_cost(problem, stages_of(problem, chosen))
+    for move in _moves(problem, chosen):
+        candidate = chosen | move
+        decision = stages_of(problem, candidate)
+        now = excess(problem, decision, budget)
+        if now >= left:
+            continue
+        gain = (left - now) / max(1, extra_cost(problem, decision) - before)
+        if best is None or gain > best[0]:
+            best = (gain, candidate, now)
+    return None if best is None else best[1:]
+
+
+def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]:
+    """The largest storages that are live where memory is highest, alone and with their dead ancestors."""
+    loads, lives = profile(problem, stages_of(problem, chosen))
+    top = loads.index(max(loads))
+    waiting = {storage for (storage, _), (first, last) in lives.items() if first < top < last}
+    open_ = [storage for storage in problem.again if storage in waiting and storage not in chosen]
+    for storage in sorted(open_, key=lambda item: (-problem.size[item], item))[:TRIED_PER_ROUND]:
+        yield frozenset((storage,))
+        closed = _with_ancestors(problem, storage, chosen)
+        if len(closed) > 1:
+            yield closed
+
+
+def _with_ancestors(problem: Problem, storage: int, chosen: frozenset[int]) -> frozenset[int]:
+    """The storage and what its producer reads that is dead by then and can be made again, back to what lives."""
+    stage = stages_of(problem, (storage,)).get(storage, 0)
+    found, open_ = {storage}, [storage]
+    while open_:
+        for read in problem.operations[problem.again[open_.pop()].operation].reads:
+            if read in problem.again and read not in found | chosen and problem.last_use(read) < stage:
+                found.add(read)
+                open_.append(read)
+    return frozenset(found)
+
+
+def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) -> frozenset[int]:
+    """Without the storages that are not needed, dearest first."""
+    for storage in _dearest(problem, chosen):
+        fewer = chosen - {storage}
+        decision = stages_of(problem, fewer)
+        if excess(problem, decision, budget) <= left:
+            chosen = fewer
+    return chosen
+
+
+def _dearest(problem: Problem, storages: Iterable[int]) -> list[int]:
+    """The dearest second runs first, as many as there is work for: a profile without each of them is made."""
+    dearest = sorted(storages, key=lambda item: (-problem.again[item].cost, item))
+    return dearest[: FEWER_EVENTS // max(1, len(problem.operations))]
+
+
+# ---- below a budget --------------------------------------------------------------------------------------------------
+
+
+def peak_of(problem: Problem, decision: Decision) -> int:
+    """Largest load, in movable bytes."""
+    return max(profile(problem, decision).loads, default=0)
+
+
+def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> RematChoice | None:
+    """A decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
+    if peak_of(problem, {}) <= budget:
+        return RematChoice({}, budget, True)
+    found = any_below(problem, budget, options)
+    return None if found is None else cheaper_decision(problem, found, budget, options)
+
+
+def smallest(problem: Problem, options: PlanOptions, below: int = 0) -> Iterator[RematChoice]:
+    """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better).
+
+    below: bytes under the movable ones. The arena, which has both, is found to one part in TOLERANCE.
+    """
+    floor = floor_bytes(problem)
+    best, clock = first_decision(problem, floor), Clock(SMALLEST_TIME)
+
+    def reach(budget: int) -> int | None:
+        nonlocal best
+        found = any_below(problem, budget, options, clock)
+        best = best if found is None else found
+        return None if found is None else peak_of(problem, found)
+
+    peak = peak_of(problem, best)
+    _, high = halve(floor, peak, reach, (below + floor) // TOLERANCE, ask_low=True)
+    cheaper = cheaper_decision(problem, best, high, options)
+    yield cheaper
+    if cheaper.decision != best:
+        yield RematChoice(best, high, False)
+
+
+def first_decision(problem: Problem, budget: int) -> dict[int, int]:
+    """Of the greedy decision and those that keep checkpoints, the one of smallest peak."""
+    segments = [dict(item.decision) for item in checkpoints(problem)]
+    return min((greedy_decision(problem, budget), *segments), key=lambda decision: peak_of(problem, decision))
+
+
+def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock | None = None) -> dict[int, int] | None:
+    """A decision whose peak is at most `budget`, cheap or not; None if none is found.
+
+    First asked of a smaller problem. Only if that is proven to have none is the whole one asked: where the time for the
+    smaller one is up, it is up for the larger one nearly always, and such answers are most of a search's work.
+    """
+    # Imported here: loading ortools takes most of a second, which runs without rematerialisation do not have.
+    from tinytrain_compile.plan.remat.cpsat import Limits, solve
+
+    if budget < floor_bytes(problem):
+        return None
+    segments = next((item for item in checkpoints(problem) if item.peak <= budget), None)
+    if segments is not None:
+        return dict(segments.decision)
+    units = QUICK_TIME if options.effort == "quick" else DECIDE_TIME
+    units = units if clock is None else min(units, QUESTION_TIME, clock.left)
+    if units < 1e-6:
+        return None
+    limits = Limits(units, options.seed, cheapest=False)
+    coarse = whole_pairs_only(problem)
+    answer = solve(coarse, problem.again, budget, None, limits)
+    units = answer.units
+    if answer.status == "infeasible" and coarse != problem:
+        answer = solve(problem, problem.again, budget, None, limits)
+        units += answer.units
+    if clock is not None:
+        clock.left = max(0.0, clock.left - units)
+    return answer.decision
+
+
+def whole_pairs_only(problem: Problem) -> Problem:
+    """The problem without outputs that cover a part of an input: loads are never smaller, and answers come sooner."""
+    return replace(
+        problem,
+        operations=tuple(
+            replace(item, inplace=tuple(pair for pair in item.inplace if pair[2] == problem.size[pair[0]]))
+            for item in problem.operations
+        ),
+    )
+
+
+def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> RematChoice:
+    """The cheapest of: the start and a greedy decision, both without what is not needed; the solver's from there."""
+    from tinytrain_compile.plan.remat.cpsat import Limits, candidates, solve
+
+    best = _thinned(problem, start, budget)
+    greedy = greedy_decision(problem, budget)
+    if peak_of(problem, greedy) <= budget and extra_cost(problem, greedy) < extra_cost(problem, best):
+        best = greedy
+    limits = Limits(QUICK_TIME if options.effort == "quick" else MINIMISE_TIME, options.seed)
+    answer = solve(problem, candidates(problem, budget), budget, best, limits)
+    if answer.decision is not None and extra_cost(problem, answer.decision) < extra_cost(problem, best):
+        best = answer.decision
+    return RematChoice(best, budget, answer.status == "optimal")
+
+
+def _thinned(problem: Problem, decision: dict[int, int], budget: int) -> dict[int, int]:
+    """Without second runs that the budget does not need, dearest first."""
+    for storage in _dearest(problem, decision):
+        fewer = {other: stage for other, stage in decision.items() if other != storage}
+        if peak_of(problem, fewer) <= budget:
+            decision = fewer
+    return decision

@@ -1,0 +1,1 @@
+"""Chains of maps that are computed row by row."""

@@ -1,0 +1,230 @@
+"""Which waists of the forward pass are kept, and which stages between them run again beside their errors, row by row
+or not. Two ways, of which the smaller arena counts:
+
+1. All stages up to the last waist run again. All narrow waists are kept at first. Then those are left out without
+   which the backward pass needs less: a stage's errors as a stream where that needs less than its nodes one by one, by
+   a quick plan of the graph without streams.
+2. A few stages run again, and of all others stays what the backward pass reads, which is little where it reads masks
+   alone. A stage lies between two narrow waists that are near each other. Those are looked at that free the most bytes;
+   the one with the least bytes at once by a quick plan with streams is taken; then one more beside it is looked for.
+
+At last what is no stream yet is cut into streams as layers of a graph without second runs are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ir.buffers import load_of
+from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.stages import Rematerialisation
+from tinytrain_compile.ops import infer
+from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.plan.check.remat import validate_remat
+from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.model import PERSISTENT_KINDS
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planned import REMEMBERED, Planned, least_need, plan_graph, streaming
+from tinytrain_compile.plan.streams.recompute import Recomputed, Waists
+from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams, without_streams
+from tinytrain_compile.plan.streams.search import needed_streams, proposed, runs_of, streamed
+
+TRIES = 24
+"""Sets of waists that are looked at, at most, for the smallest load; and then for the fewest second runs."""
+LONGEST = 4
+"""Narrow waists that a single stage goes over, at most."""
+SINGLE_TRIES = (12, 8)
+"""Single stages that are looked at, at most: for the first one, and for one more beside it."""
+FULL_PLANS = 3
+"""Choices of single stages that are planned with full effort for the fewest second runs, at most."""
+NEAR = 1.1
+"""How far above a room the load of all stages may be for a plan to be tried: it counts a stage's nodes or one stream of
+them, and the plan may cut the stage into more streams, which need less."""
+
+Interval = tuple[int, int]
+"""A stage by the numbers of its narrow waists, that in front of it (-1: the image) and its last value."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A choice of waists and stages.
+
+    load: the largest of its backward pass, nodes in the graph's order; of single stages, of the whole step.
+    """
+
+    waists: tuple[Value, ...]
+    again: Recomputed
+    streams: tuple[Node, ...]
+    load: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the second runs."""
+        return sum(run.macs for run in self.again.runs)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) -> Planned | None:
+    """The smallest arena found where streams and second runs go together, with the fewest second runs found for it.
+
+    smallest: else the fewest that fit options.capacity_bytes. None if nothing fits, or nothing can be kept apart. The
+    loss is the first of options.keep. Of the same graph it is the same: the last few are remembered.
+    """
+    waists = Waists(graph, options.keep[0])
+    quick = replace(options, effort="quick", capacity_bytes=None)
+    best, singles = _least(waists, quick), single_stages(waists, quick)
+    if best is None:
+        return None
+    least = _smallest(graph, [best, *singles], options, quick) if smallest else None
+    room = (options.capacity_bytes or 0) if least is None else least.plan.arena_bytes
+    single = first_within(graph, singles, room, options, quick)
+    counts = range(1, len(best.waists) + (least is None))  # all up to the last waist runs again
+    for count in counts[:: -(-len(counts) // TRIES) or 1]:
+        kept = _kept(waists, best.waists[:count], quick)
+        if single is not None and kept.macs >= _macs(single):
+            break
+        found = fully_planned(graph, kept, options, quick) if kept.load <= room else None
+        if found is not None and found.plan.arena_bytes <= room:
+            return found
+    if single is None and least is None and min(kept.load for kept in (best, *singles)) <= NEAR * room:
+        least = _smallest(graph, [best, *singles], options, quick)
+        return least if least.plan.arena_bytes <= room else None
+    return single or least
+
+
+def _macs(planned: Planned) -> int:
+    remat = planned.plan.remat
+    assert remat is not None
+    return sum(run.macs for run in remat.runs)
+
+
+def _smallest(graph: Graph, choices: Sequence[Kept], options: PlanOptions, quick: PlanOptions) -> Planned:
+    """The smaller arena of all stages, which come first, and of the single ones with the least load."""
+    first, *singles = choices
+    tried = [first, *sorted(singles, key=lambda kept: (kept.load, kept.macs))[:1]]
+    best: Planned | None = None
+    for kept in sorted(tried, key=lambda kept: kept.load):
+        if best is None or kept.load < best.plan.arena_bytes:
+            found = fully_planned(graph, kept, options, quick)
+            best = found if best is None or found.plan.arena_bytes < best.plan.arena_bytes else best
+    assert best is not None
+    return best
+
+
+def first_within(
+    graph: Graph, choices: Iterable[Kept], room: int, options: PlanOptions, quick: PlanOptions
+) -> Planned | None:
+    """That of these choices that has the fewest multiply-accumulates again and fits; last of all that of least load."""
+    possible = sorted((kept for kept in choices if kept.load <= room), key=lambda kept: (kept.macs, kept.load))
+    last = sorted(possible[FULL_PLANS - 1 :], key=lambda kept: (kept.load, kept.macs))[:1]
+    for kept in (*possible[: FULL_PLANS - 1], *last):
+        found = fully_planned(graph, kept, options, quick)
+        if found.plan.arena_bytes <= room:
+            return found
+    return None
+
+
+def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
+    """Choices of one stage, and of one more beside the best of these, that need less at once than no second run."""
+    narrow = waists.narrow()
+    intervals = [(first, last) for last in range(len(narrow)) for first in range(max(-1, last - LONGEST), last)]
+
+    def freed(interval: Interval) -> int:
+        first, last = interval
+        ends = [narrow[index] for index in interval if index >= 0]
+        between = waists.saved(None if first < 0 else narrow[first].name, narrow[last].name)
+        return between - sum(value.size_bytes for value in ends)
+
+    ordered = sorted(intervals, key=lambda interval: (-freed(interval), interval))
+    found, chosen = list[Kept](), tuple[Interval, ...]()
+    least = least_need(streamed(waists.graph, quick), quick).peak_bytes
+    for tries in SINGLE_TRIES:
+        apart = [(a, b) for a, b in ordered if all(b <= first or a >= last for first, last in chosen)]
+        looked = {(*chosen, one): again_alone(waists, narrow, (*chosen, one), quick) for one in apart[:tries]}
+        less = {intervals: kept for intervals, kept in looked.items() if kept.load < least}
+        if not less:
+            break
+        chosen = min(less, key=lambda intervals: (less[intervals].load, less[intervals].macs))
+        least = less[chosen].load
+        found += less.values()
+    return found
+
+
+def again_alone(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> Kept:
+    """These stages alone run again."""
+    ends = sorted({index for interval in chosen for index in interval if index >= 0})
+    kept = [narrow[index] for index in ends]
+    again = waists.keep([value.name for value in kept], {ends.index(last) for _, last in chosen})
+    load = least_need(streamed(again.graph, quick), quick).peak_bytes
+    return Kept(tuple(kept), again, (), load)
+
+
+def _least(waists: Waists, quick: PlanOptions) -> Kept | None:
+    """The waists with the smallest load found; None if there are none."""
+    narrow = waists.narrow()
+    if not narrow:
+        return None
+    best, tries = _kept(waists, narrow, quick), 1
+    for value in sorted(narrow, key=lambda value: -value.size_bytes):
+        fewer = [other for other in best.waists if other != value]
+        if not fewer or tries == TRIES:
+            break
+        found, tries = _kept(waists, fewer, quick), tries + 1
+        best = found if found.load < best.load else best
+    return best
+
+
+def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> Kept:
+    again = waists.keep([value.name for value in kept])
+    plan = plan_graph(again.graph, quick).plan
+    steps = {node.name: step for step, node in enumerate(plan.order)}
+    load, beside = load_of(plan.buffers, len(plan.order)), with_readers_beside(again.graph)
+    below = sum(buffer.size_bytes for buffer in plan.buffers if buffer.kind in PERSISTENT_KINDS)
+    most = 0
+    streams: list[Node] = []
+    for group in (group for group in again.groups if group):
+        alone = max(load[steps[node.name]] for node in group)
+        stream = stream_node(beside, group, f"stream_{group[0].name}_{len(group)}", quick.keep)
+        by_rows = alone if stream is None else below + _load(beside, group, stream, quick)
+        if stream is not None and by_rows < alone:
+            streams.append(stream)
+        most = max(most, min(alone, by_rows))
+    return Kept(tuple(kept), again, tuple(streams), most)
+
+
+def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOptions) -> int:
+    """What is there while a stream runs, nodes in the graph's order: what came before it and is still read, what it
+    makes, and its scratch."""
+    attrs, fixed = stream.attrs, {*graph.constants, *(value.name for value in graph.state)}
+    assert isinstance(attrs, StreamAttrs)
+    start = graph.nodes.index(group[0])
+    before = {value for node in graph.nodes[:start] for value in node.outputs} | set(graph.inputs)
+    read = {value for node in graph.nodes[start:] for value in node.inputs}
+    overwriting = dict(attrs.overwrites)
+    made = [value for index, value in enumerate(stream.outputs) if index not in overwriting]
+    beside = [value for value in before & read if value.name not in fixed]
+    return sum(options.reserved(value.size_bytes) for value in (*beside, *made)) + attrs.scratch_bytes
+
+
+def fully_planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOptions) -> Planned:
+    """The plan of a choice, with streams of all that is none yet, judged."""
+    again = kept.again
+    check_graph(again.graph, infer)
+    some = with_streams(again.graph, kept.streams)
+    beside = with_readers_beside(some)
+    more = proposed(beside, plan_graph(some, quick).plan, options, list(runs_of(beside)))
+    streamed, _ = needed_streams(again.graph, [*kept.streams, *more], quick)
+    validate_streams(again.graph, streamed)
+    without = plan_graph(graph, quick).plan
+    planned = plan_graph(streamed, replace(options, capacity_bytes=None))
+    whole = {node.name: node for node in again.graph.nodes}  # without views
+    order = tuple(whole[node.name] for node in without_streams(replace(streamed, nodes=planned.plan.order)).nodes)
+    validate_remat(graph, again.graph, replace(planned.plan, order=order))
+    names = tuple(node.name for node in again.graph.nodes)
+    remat = Rematerialisation(again.runs, without.arena_bytes, planned.plan.arena_bytes, cheapest=False, nodes=names)
+    rows = any(node.op == "Stream" for node in streamed.nodes)
+    streams = streaming(without, planned.plan.arena_bytes) if rows else None
+    return replace(planned, plan=replace(planned.plan, remat=remat, streams=streams))

@@ -1,0 +1,1 @@
+"""The numpy reference: the training step that the C is compared with."""
