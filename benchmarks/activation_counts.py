@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.activations import KINDS, options_of, samples
 from benchmarks.record import Record
 from testing.places import ROOT
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.errors import CompileError
 
 SHAPE = 1, 128, 128, 3

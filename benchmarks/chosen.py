@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from testing.places import ROOT
-from tinytrain_compile.driver.pipeline import Result, make_project
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.options.compile_options import CompileOptions
 
 DIGITS = ROOT / "examples/digits"

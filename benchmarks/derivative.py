@@ -31,6 +31,7 @@ import numpy as np
 from testing.places import ROOT, SHARED
 from testing.zoo import Network, networks, networks3
 from testing.zoo_verdicts import OTHERWISE
+from tinytrain_compile import compilation
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.candidates.training_options import training_options
@@ -288,7 +289,7 @@ def cost() -> bool:
                 given=frozenset({"update", "arena_bytes"}),
             )
             begin = time.process_time(), os.times().children_user
-            made = pipeline.compile_model(options)
+            made = compilation.compile_model(options)
             seconds = time.process_time() - begin[0] + os.times().children_user - begin[1]
         found = made.summary.verify.derivative if made.summary is not None else None
         if found is None:

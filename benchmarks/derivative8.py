@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.derivative import options_of, step_of
 from testing.places import SHARED
 from testing.zoo import Network, networks, networks3
-from tinytrain_compile.driver import pipeline
+from tinytrain_compile import compilation
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative import integers
 from tinytrain_compile.errors import CompileError
@@ -164,7 +164,7 @@ def cost() -> bool:
                 given=frozenset({"update", "quant"}),
             )
             begin, children = time.process_time(), os.times().children_user
-            made = pipeline.compile_model(asked)
+            made = compilation.compile_model(asked)
             seconds = time.process_time() - begin + os.times().children_user - children
         found = made.summary.verify.derivative if made.summary is not None else None
         if found is None:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from choice import NETS, make_task
 from convergence import make_model
 
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.ir.learning import Curve, Finding
 from tinytrain_compile.learn import rate_search
 from tinytrain_compile.learn.finetune import Effort, finetune

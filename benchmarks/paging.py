@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testing.big_models import MODELS
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions

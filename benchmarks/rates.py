@@ -32,7 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from rate_tasks import DEVELOPMENT, FRESH, RateTask
 
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.ir.learning import Curve, Finding, curve_of
 from tinytrain_compile.learn import finetune as search
@@ -123,10 +123,10 @@ class Desk:
         curves = self.learn(builds, runs, 1, lambda _index, _curve: None)
         return float(np.mean([100 * (one.scores[-1].accuracy or 0.0) * (not one.failed) for one in curves]))
 
-    def _project(self, options: CompileOptions, progress: Any) -> Project | Result:
+    def _project(self, options: CompileOptions, progress: Any, by_data: Any = None) -> Project | Result:
         key = repr((options.clip_norm, options.batch, options.dry_run))
         if key not in self._projects:
-            self._projects[key] = self._make_project(options, progress)
+            self._projects[key] = self._make_project(options, progress, by_data)
         return self._projects[key]
 
     def _library(self, bundle: Any, tools: Any, _folder: Path) -> Path:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from testing.big_models import MODELS
 from testing.places import SHARED
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report.analysis import work_of
 

@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from testing.places import ROOT, SHARED
-from tinytrain_compile.driver.pipeline import Project, make_project
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools

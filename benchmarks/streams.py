@@ -34,9 +34,10 @@ from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
 from testing.layers import STREAMED
 from testing.places import SHARED
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
-from tinytrain_compile.driver.pipeline import compile_model, imported, stored
+from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 

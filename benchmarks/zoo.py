@@ -20,7 +20,7 @@ from pathlib import Path
 
 from testing.zoo import ABSOLUTE, RELATIVE, ZOO3, Network, networks, networks3, trained, trained_in_integers
 from testing.zoo_verdicts import OTHERWISE, judged
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 
 
 def compiled(network: Network) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.finetune import Effort, finetune

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.command import run
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search import best as update_best

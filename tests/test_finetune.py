@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tinytrain_compile as tt
 from tests.e2e.command import run
 from tests.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.own_data import own_data, read_own_data
 from tinytrain_compile.files.samples import in_slots

@@ -9,8 +9,8 @@ import pytest
 
 from testing import models
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.api import options_from
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.cli.python_options import options_from
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
 from tinytrain_compile.options.values import parse_runtime

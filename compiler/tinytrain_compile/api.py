@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import click
-
-from tinytrain_compile.cli.command import command
-from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.driver.pipeline import Project, Result, make_project
+from tinytrain_compile.cli.python_options import options_from
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import write_output
 from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES, Finding, RateSchedule
 from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.learn.finetune import finetune as search
 from tinytrain_compile.learn.rate_search import Effort
-from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.reference.instance import SAID, ReferenceInstance
 from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
@@ -111,34 +108,3 @@ def finetune(
     ways = (schedule, per_layer, tuple(warm_ups), tuple(averages))
     effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, *ways)
     return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
-
-
-def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOptions:
-    """The same options that the command would have; CompileError E0101 for those that it would refuse."""
-    try:
-        with command.make_context("tinytrain-compile", [*_arguments(options), "--", str(model)]) as context:
-            return options_of(context.params)
-    except click.exceptions.Exit as problem:
-        raise CompileError("E0101", "options", "one of them only answers a question", "leave it out") from problem
-    except click.ClickException as problem:
-        raise CompileError("E0101", "options", problem.format_message().rstrip("."), "see docs/options.md") from problem
-
-
-def _arguments(options: Mapping[str, Any]) -> Iterator[str]:
-    repeated = {known.flag for known in OPTIONS.values() if known.repeated}
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            yield flag
-        elif isinstance(value, Mapping):
-            pairs = cast("Mapping[Any, Any]", value).items()
-            yield from (text for key, each in pairs for text in (flag, f"{key}={_joined(each)}"))
-        elif isinstance(value, (list, tuple)) and flag in repeated:
-            yield from (text for each in cast("list[Any]", value) for text in (flag, str(each)))
-        elif value is not None and value is not False:
-            yield from (flag, _joined(value))
-
-
-def _joined(value: Any) -> str:
-    """A value as it is typed: several behind commas."""
-    return ",".join(map(str, cast("list[Any]", value))) if isinstance(value, (list, tuple)) else str(value)

@@ -11,7 +11,8 @@ from pathlib import Path
 from testing.models import Network
 from testing.places import ROOT
 from testing.power.reader import Layout
-from tinytrain_compile.driver.pipeline import Project, make_project
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.verify.build import write_files

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from testing.places import ROOT
+from tinytrain_compile import compilation
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
@@ -155,7 +156,7 @@ def test_a_report_says_what_was_judged(tmp_path: Path, capsys: pytest.CaptureFix
         target="cortex-m7",
         given=frozenset({"update"}),
     )
-    made = pipeline.compile_model(options).summary
+    made = compilation.compile_model(options).summary
     assert made is not None and made.verify.derivative is not None
     assert made.verify.derivative.tensors == len(made.train.trained)
     text = (tmp_path / "out" / "report.html").read_text()

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from tinytrain_compile import compilation
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.file_check.check import check_file
 from tinytrain_compile.ir.summary import FileAgreement
@@ -30,6 +31,6 @@ def agreement(path: Path, **options: Any) -> FileAgreement:
     """What a compilation with these options finds; E0605 if the file and the imported graph differ."""
     settings = {"update": "last:1", "verify": "host", **options}
     with mock.patch.object(pipeline, "check_file", _check), pytest.raises(_DoneError) as done:
-        pipeline.compile_model(CompileOptions(path, path.parent / "out", **settings))
+        compilation.compile_model(CompileOptions(path, path.parent / "out", **settings))
     assert done.value.found is not None
     return done.value.found

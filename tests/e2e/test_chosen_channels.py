@@ -14,7 +14,8 @@ from testing import models
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import CompileError
-from tinytrain_compile.driver.pipeline import Project, Result, make_project
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.emit.checkpoint import checkpoint_of
 from tinytrain_compile.files.samples import in_slots, load_samples
 from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING, chosen_places

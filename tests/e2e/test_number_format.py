@@ -14,7 +14,7 @@ from tests.e2e.command import run
 from tests.frontend.models import write
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.options.compile_options import CompileOptions
 

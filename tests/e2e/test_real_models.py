@@ -12,7 +12,7 @@ from testing.places import SHARED
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu, needs_shared
 from tests.examples.pages import check_row, figures
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.options.compile_options import CompileOptions
 

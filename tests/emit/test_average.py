@@ -20,8 +20,8 @@ from tests.e2e.marks import needs_qemu
 from tests.emit.delta_formula import counted, tensors
 from tests.emit.test_generated_c import needs_gcc
 from tests.quantize import nets
-from tinytrain_compile.api import options_from
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.cli.python_options import options_from
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.emit import delta_table
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.samples import in_slots, random_samples

@@ -22,7 +22,7 @@ from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.driver.candidates.planner import Candidate
 from tinytrain_compile.driver.code.generate import generate as code
-from tinytrain_compile.driver.search.plans import in_one_image
+from tinytrain_compile.driver.code.one_image import in_one_image
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.files.samples import in_slots, random_samples

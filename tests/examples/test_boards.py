@@ -17,7 +17,8 @@ from testing.board_image import differences, link, ram_is_in_qemu, run_in_qemu
 from testing.image import pieces
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.driver.pipeline import Project, make_project
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.emit import PackageFacts, package_files
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report import report_json

@@ -17,7 +17,7 @@ import pytest
 
 from tests.frontend.models import parse, write
 from tests.frontend.test_written_losses import Oracle
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.imported import ImportedModel

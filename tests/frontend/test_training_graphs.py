@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.training.test_optimizer import gradient_at
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.driver.candidates.training_options import training_options, with_file_training
-from tinytrain_compile.driver.pipeline import compile_model, imported
+from tinytrain_compile.driver.pipeline import imported
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.frontend.file_training import wide
 from tests.frontend.models import parse, write
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -12,7 +12,7 @@ import pytest
 
 import tinytrain_compile as tt
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.files.samples import samples_of
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.contribution import Effort, measure

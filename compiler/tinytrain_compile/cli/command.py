@@ -14,6 +14,7 @@ import click
 from tinytrain_compile import __version__
 from tinytrain_compile.cli.config import config_option
 from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.cli.interrupts import interrupted
 from tinytrain_compile.cli.options import (
     SETTINGS,
     GroupedCommand,
@@ -22,7 +23,6 @@ from tinytrain_compile.cli.options import (
     model_argument,
     terminal_options,
 )
-from tinytrain_compile.cli.start import interrupted
 from tinytrain_compile.cli.streams import UnreadError, guarded_output
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.files.output_folder import WRITTEN
@@ -83,7 +83,7 @@ _ANSWERS = (
 def command(**flags: Any) -> None:
     """Entry point of the click command: parse, compile, print."""
     from tinytrain_compile.cli.terminal import Terminal
-    from tinytrain_compile.driver.pipeline import compile_model
+    from tinytrain_compile.compilation import compile_model
 
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])

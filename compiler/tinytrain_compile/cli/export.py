@@ -40,7 +40,7 @@ def _own_options() -> list[click.Parameter]:
 )
 def export(**flags: Any) -> None:
     """Parse, write, print."""
-    from tinytrain_compile.api import options_from
+    from tinytrain_compile.cli.python_options import options_from
     from tinytrain_compile.cli.terminal import Terminal
     from tinytrain_compile.driver.checks.project import read_project
     from tinytrain_compile.learn.export import Place

@@ -6,16 +6,10 @@ import signal
 import sys
 from types import FrameType
 
+from tinytrain_compile.cli.interrupts import Stopped, interrupted
+
 _ENDING = ("SIGTERM", "SIGHUP")
 """Those that end a process without a word, if it has them: here they end it as Ctrl-C does, cleaning up."""
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal other than that of Ctrl-C."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 def main() -> None:
@@ -27,13 +21,6 @@ def main() -> None:
         run()
     except KeyboardInterrupt as problem:
         sys.exit(interrupted(problem))
-
-
-def interrupted(problem: BaseException) -> int:
-    """Say what an interrupt has left behind; the exit code of the signal."""
-    said = problem.args[0] if problem.args else "nothing was written"
-    print(f"\ninterrupted; {said}", file=sys.stderr)
-    return 128 + (problem.number if isinstance(problem, Stopped) else signal.SIGINT)
 
 
 def _listen() -> None:

@@ -18,7 +18,7 @@ from tinytrain_compile.driver.checks.combinations import check_loss, check_machi
 from tinytrain_compile.driver.checks.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.checks.delta import check_delta, delta_files
 from tinytrain_compile.driver.checks.features import check_features
-from tinytrain_compile.driver.checks.layout import check_files, expected_files, project_files
+from tinytrain_compile.driver.checks.layout import check_files, project_files
 from tinytrain_compile.driver.checks.number_format import with_number_format
 from tinytrain_compile.driver.checks.project import recorded
 from tinytrain_compile.driver.code.generate import Generated, generate
@@ -39,7 +39,6 @@ from tinytrain_compile.driver.summary import fates_of, layer_updates
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.emit import constant_bytes, feature_cut, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
@@ -63,6 +62,8 @@ from tinytrain_compile.target import Target, load_target
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""
+ByData = Callable[[Planner, Progress], Candidate]
+"""Chooses the update by short trainings on the user's samples."""
 
 STAGES = ("frontend", "training", "plan")
 """Stages whose result --dump-after prints."""
@@ -93,23 +94,17 @@ class Project:
     one: TrainGraph
 
 
-def _silent(_what: str, _share: float) -> None:
-    return None
+def silent(_what: str, _share: float) -> None:
+    """Say nothing of the progress."""
 
 
-def compile_model(options: CompileOptions, progress: Progress = _silent) -> Result:
-    """Run all stages. Raises CompileError; then the output folder is as it was."""
-    if not options.dry_run and not options.dump_after:
-        check_place(options.out, expected_files(options), options.force)
-    made = make_project(options, progress)
-    if isinstance(made, Result):
-        return made
-    written = write_output(options.out, made.files, made.inputs, options.force)
-    return Result(made.summary, written.paths, written.digest)
+def make_project(
+    options: CompileOptions, progress: Progress = silent, by_data: ByData | None = None
+) -> Project | Result:
+    """Run all stages; a Result if only a plan or a dump is asked for.
 
-
-def make_project(options: CompileOptions, progress: Progress = _silent) -> Project | Result:
-    """The same without the folder; a Result where only a plan or a dump is asked for."""
+    by_data: makes the choice of --update auto for labelled samples. It compiles by this function, so it is given.
+    """
     given = with_largest(options)
     options, target, offered = with_board(given, load_target(options.target))
     check_machine(options, target)
@@ -124,7 +119,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     progress("planning", 0.1)
     floats, model = None if model.quantised else model.graph, stored(model, options)
     planner = Planner(model, options, target, externals)
-    planner, candidate = leaving_room(planner, asked, lambda planner: _choose(planner, progress))
+    planner, candidate = leaving_room(planner, asked, lambda planner: _choose(planner, progress, by_data))
     notes, options = (*notes, *offered, *lowered_note(options, planner.options)), planner.options
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
@@ -265,7 +260,7 @@ def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
     return (*named, *options.files, *externals.paths)
 
 
-def _choose(planner: Planner, progress: Progress) -> Candidate:
+def _choose(planner: Planner, progress: Progress, by_data: ByData | None) -> Candidate:
     options = planner.options
     if options.inference_only:
         return inference_candidate(planner)
@@ -273,9 +268,9 @@ def _choose(planner: Planner, progress: Progress) -> Candidate:
         return _locked(planner, options.update, read_lock(options.lock))
     asks = options.update == "auto" and options.gains is None and options.activations != "auto"
     if asks and options.data is not None and labelled(options.data):
-        from tinytrain_compile.learn.choice_by_data import choose_by_data  # it compiles, by this module
-
-        return with_micro_batch(planner, choose_by_data(planner, progress))
+        if by_data is None:
+            raise TypeError("--update auto with labelled samples asks for by_data")
+        return with_micro_batch(planner, by_data(planner, progress))
     return choose(planner)
 
 

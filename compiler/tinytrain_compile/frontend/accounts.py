@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from tinytrain_compile.frontend.exporters.derived_numbers import is_flat
 from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS
 from tinytrain_compile.frontend.file.folding import fold
-from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.file.quantisation import QUANTISED_OPS
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.origins import Claim
-from tinytrain_compile.frontend.loss.own_loss import LOSS_OPS
 from tinytrain_compile.frontend.weights.trainable import SETTINGS
 from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.types import Array, Value

@@ -28,6 +28,7 @@ from tinytrain_compile.files.samples import graph_inputs, in_slots
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.learn.choice_by_data import choose_by_data
 from tinytrain_compile.learn.known_runs import PARTIAL, KnownRuns, check_out, unwritten
 from tinytrain_compile.learn.nothing_learned import check_learned
 from tinytrain_compile.learn.rate_search import Effort, RateSearch, Searched, Trainings, Variant
@@ -155,7 +156,7 @@ def _variants(
         if per_layer:
             more = replace(more, clip_per="layer", given=more.given | {"clip_per"})
         told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(ways)))
-        made = make_project(more, told)
+        made = make_project(more, told, choose_by_data)
         assert not isinstance(made, Result)
         refuse_choice(made.summary.train, "finetune")
         if any(effort.averages):

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.code.one_image import counts_samples
 from tinytrain_compile.driver.search.micro_batch import with_micro_batch
-from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.buffers import Buffer
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.options.compile_options import CompileOptions
 
@@ -26,15 +24,6 @@ MOST_NAMES = 3
 def with_largest(options: CompileOptions) -> CompileOptions:
     """The options of the largest plan, which is compiled like any other; the rest goes beside it."""
     return replace(options, arena_bytes=options.plans[-1]) if options.plans else options
-
-
-def counts_samples(options: CompileOptions) -> bool:
-    """Whether plans of one image may take different numbers of samples in a call, so that the caller says how many.
-
-    That follows from the options alone: an API does not change because a model shrank.
-    """
-    several = options.batch > 1 and options.accumulate == "exact"
-    return bool(options.plans) and options.micro_batch == "auto" and several
 
 
 def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]:
@@ -82,29 +71,3 @@ def _fitting(planner: Planner, size: int) -> Candidate:
         what = f"no plan was found that needs no more than {size} B"
         raise CompileError("E0401", f"{FLAG} {size}", what, f"--dry-run --arena {size} says what would fit")
     return with_micro_batch(other, made)
-
-
-def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
-    """The smaller ones with the exponents of the largest, and names that no other plan has for another node."""
-    known = {node.name: node for node in largest.plan.all_nodes}
-    found = list[tuple[TrainGraph, MemoryPlan]]()
-    for number, one in enumerate(smaller):
-        names = {n.name: f"{n.name}@plan{number}" for n in one.plan.all_nodes if known.get(n.name, n) != n}
-        plan = _renamed(one.plan, names)
-        if (alone := plan.inference) is not None:
-            plan = replace(plan, inference=replace(alone, plan=_renamed(alone.plan, names)))
-        known.update((node.name, node) for node in plan.all_nodes)
-        found.append((like_one(one.train, largest.train), plan))
-    return tuple(found)
-
-
-def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
-    def named(node: Node) -> Node:
-        return replace(node, name=names.get(node.name, node.name))
-
-    def placed(buffer: Buffer) -> Buffer:
-        return replace(buffer, name=names.get(buffer.name, buffer.name)) if buffer.kind == "scratch" else buffer
-
-    scratch = {names.get(name, name): offset for name, offset in plan.scratch_offsets.items()}
-    order, buffers = tuple(map(named, plan.order)), tuple(map(placed, plan.buffers))
-    return replace(plan, order=order, buffers=buffers, scratch_offsets=scratch)

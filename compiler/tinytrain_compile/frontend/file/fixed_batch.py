@@ -16,8 +16,7 @@ from onnx import shape_inference
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.forms import proto_of
-from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, rewritten
-from tinytrain_compile.frontend.loss.own_loss import LOSS_OPS
+from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, OnnxNode, rewritten
 from tinytrain_compile.ir.types import Array
 
 _Shapes = Mapping[str, tuple[int, ...]]

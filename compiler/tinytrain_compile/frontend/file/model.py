@@ -13,6 +13,9 @@ from tinytrain_compile.frontend.file.quantisation import Quantisation
 from tinytrain_compile.ir.imported import Copy
 from tinytrain_compile.ir.types import Array
 
+LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+"""Operators of ONNX that are losses of class labels."""
+
 
 @dataclass(frozen=True, eq=False)
 class OnnxNode:

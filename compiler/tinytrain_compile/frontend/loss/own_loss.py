@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxInput, OnnxModel, OnnxNode, reachable
 
-LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 LAYERS = frozenset(["Gemm", "MatMul", "Conv", "ConvTranspose"])
 """Operators with weights: the input that reaches one is no label."""
 

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order, plain, significant
 from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.operands import axis_index, required_input
-from tinytrain_compile.frontend.loss.own_loss import LOSS_OPS, LossSite
+from tinytrain_compile.frontend.loss.own_loss import LossSite
 from tinytrain_compile.ir.imported import ImportedLoss
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
