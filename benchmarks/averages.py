@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import tinytrain_compile as tt
-from tinytrain_compile.files.own_data import own_data, read_own_data
-from tinytrain_compile.files.samples import in_slots
+from tinytrain_compile.data.own_data import own_data, read_own_data
+from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.ir.learning import RateSchedule
 from tinytrain_compile.learn.training import Build, LearningRun
 

@@ -32,6 +32,7 @@ from testing.places import ROOT, SHARED
 from testing.zoo import Network, networks, networks3
 from testing.zoo_verdicts import OTHERWISE
 from tinytrain_compile import compilation
+from tinytrain_compile.data.samples import load_samples, random_samples
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.candidates.training_options import training_options
@@ -40,7 +41,6 @@ from tinytrain_compile.driver.derivative.judged import JudgedStep
 from tinytrain_compile.driver.derivative.optimizers import Step
 from tinytrain_compile.driver.derivative.update_rule import gradients_of
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples, random_samples
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions

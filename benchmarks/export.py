@@ -20,9 +20,9 @@ from testing.places import SHARED
 from testing.zoo import networks
 from testing.zoo_verdicts import OTHERWISE
 from tinytrain_compile.compilation import make_project
+from tinytrain_compile.data.samples import in_slots, load_samples, random_samples
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import in_slots, load_samples, random_samples
 from tinytrain_compile.learn.export import Exported, judged_file
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.twin import Instance, Twin

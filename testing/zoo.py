@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from testing.places import SHARED
+from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.driver.trial import with_exponents
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import tinytrain_compile as tt
 from tinytrain_compile.cli.python_options import options_from
-from tinytrain_compile.files.samples import in_slots, random_samples
+from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.export import Exported, judged_file
 

@@ -16,7 +16,7 @@ from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.cli.python_options import options_from
-from tinytrain_compile.files.samples import in_slots, samples_of
+from tinytrain_compile.data.samples import in_slots, samples_of
 from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn import short_runs

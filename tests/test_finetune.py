@@ -21,9 +21,9 @@ import tinytrain_compile as tt
 from tests.e2e.command import run
 from tests.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
 from tinytrain_compile.cli.python_options import options_from
+from tinytrain_compile.data.own_data import own_data, read_own_data
+from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.own_data import own_data, read_own_data
-from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.learning import Finding, Learned, RateSchedule, Score, Tried, mean_curve
 from tinytrain_compile.learn import rate_search as search
 from tinytrain_compile.learn.finetune import Effort, finetune, write_finding

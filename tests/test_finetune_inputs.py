@@ -10,8 +10,8 @@ import pytest
 
 from tests.e2e.command import run
 from tests.finetuning import DIGITS, found_by, some, write_own
+from tinytrain_compile.data.own_data import read_own_data, split
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.own_data import read_own_data, split
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.finetune import Effort
 

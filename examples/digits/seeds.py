@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.files.samples import load_inputs
+from tinytrain_compile.data.samples import load_inputs
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions

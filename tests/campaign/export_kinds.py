@@ -24,9 +24,9 @@ from tinytrain_compile.api import Compiled
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.flags import options_of
 from tinytrain_compile.compilation import make_project
+from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.twin import Twin
 

@@ -10,11 +10,11 @@ import pytest
 
 from testing.places import ROOT
 from tinytrain_compile import compilation
+from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ir.types import Array, Attrs

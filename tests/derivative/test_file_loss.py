@@ -6,10 +6,10 @@ import pytest
 
 from testing.models import Network
 from tests.frontend.qoperator import qoperator_form
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 

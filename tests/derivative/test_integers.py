@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from testing.places import ROOT
+from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ops.int8 import conv, error, loss, momentum, steps, update, update_fine
 from tinytrain_compile.options.compile_options import CompileOptions

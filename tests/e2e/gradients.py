@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tests.e2e.chain import in_double
-from tinytrain_compile.files.samples import index_count
+from tinytrain_compile.data.samples import index_count
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array

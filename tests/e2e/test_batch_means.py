@@ -20,8 +20,8 @@ from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.quantize import nets
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import like_one, with_exponents_of
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.target import load_target

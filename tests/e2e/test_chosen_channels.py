@@ -15,9 +15,9 @@ from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import CompileError
 from tinytrain_compile.compilation import make_project
+from tinytrain_compile.data.samples import in_slots, load_samples
 from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.emit.checkpoint import checkpoint_of
-from tinytrain_compile.files.samples import in_slots, load_samples
 from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING, chosen_places
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.options.compile_options import CompileOptions

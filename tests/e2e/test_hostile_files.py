@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from testing import models
 from tests.e2e.broken import weight, write
 from tests.e2e.command import run
-from tinytrain_compile.files import samples
+from tinytrain_compile.data import samples
 
 KERNEL = '[[kernel]]\nop = "Gemm"\nfunction = "f"\nfiles = ["{}"]\n'
 OPTIONS = {

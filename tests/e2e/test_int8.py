@@ -15,8 +15,8 @@ from tests.e2e.exact import MODELS, SCHEMES, STEPS, check_exact, check_on, in_tu
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
 from tests.quantize import nets
+from tinytrain_compile.data.samples import load_inputs, load_samples, random_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
 from tinytrain_compile.reference.trainer import run_reference

@@ -14,7 +14,7 @@ from tests.e2e.exact import check_exact, check_on
 from tests.frontend.qdq import Maker
 from tests.quantize import nets
 from tests.quantize.gradients import check_gradients
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs

@@ -18,8 +18,8 @@ from tests.e2e.exact import check_exact, check_on
 from tests.e2e.marks import needs_qemu, needs_shared
 from tests.examples.pages import check_row, figures
 from tests.quantize import nets
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import compare, with_exponents_of
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.reference.trainer import Trainer
 

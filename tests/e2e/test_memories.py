@@ -18,7 +18,7 @@ from tests.e2e.chain import Project
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import run_steps

@@ -12,7 +12,7 @@ import pytest
 from testing import models
 from tests.e2e import chain
 from tests.quantize import nets
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
 from tinytrain_compile.reference.trainer import run_reference

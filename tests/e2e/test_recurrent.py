@@ -18,8 +18,8 @@ from tests.e2e.test_micro_batch import apart, trained
 from tests.frontend.models import parse
 from tests.frontend.recurrent import Cell, model_of
 from tests.quantize import nets
+from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.reference.trainer import Trainer

@@ -16,8 +16,8 @@ from tests.e2e.command import run
 from tests.e2e.exact import MODELS, check_exact, check_on, in_turn, in_turn_or_slow, scheme
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
 from tinytrain_compile.quantize import count_saturations

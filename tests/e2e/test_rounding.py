@@ -17,8 +17,8 @@ from testing.places import SHARED
 from tests.e2e import chain
 from tests.e2e.command import run
 from tests.e2e.marks import needs_shared
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.target import load_target

@@ -16,8 +16,8 @@ from tests.e2e.gradients import largest_error
 from tests.e2e.marks import needs_shared
 from tests.frontend.models import parse
 from tests.quantize import nets
+from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.reference.trainer import Trainer
 

@@ -16,7 +16,7 @@ from tests.e2e.marks import needs_shared
 from tests.e2e.test_micro_batch import apart, trained
 from tests.frontend.test_tied_weights import MODELS
 from tests.quantize import nets
-from tinytrain_compile.files.samples import load_samples, random_samples
+from tinytrain_compile.data.samples import load_samples, random_samples
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.reference.trainer import Trainer, run_reference
 

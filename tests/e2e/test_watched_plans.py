@@ -13,11 +13,11 @@ import pytest
 from testing import models
 from tests.e2e import chain
 from tests.quantize import nets
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.candidates.memories import further_memories
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text, runtime_headers
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph

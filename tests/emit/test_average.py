@@ -22,9 +22,9 @@ from tests.emit.test_generated_c import needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.compilation import compile_model
+from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.emit import delta_table
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.target import load_target

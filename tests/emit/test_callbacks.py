@@ -14,7 +14,7 @@ from tests.e2e import chain
 from tests.emit.device import OK, Device
 from tests.emit.test_generated_c import needs_gcc
 from tests.quantize import nets
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 
 pytestmark = needs_gcc
 ERR_STATE = 4

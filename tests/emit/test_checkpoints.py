@@ -16,9 +16,9 @@ from testing import models
 from tests.e2e import chain
 from tests.emit.device import ERR_FORMAT, ERR_NAN, HEAD_BYTES, OK, Device
 from tests.quantize import nets
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import with_exponents_of
 from tinytrain_compile.emit.checkpoint import contents, model_hash, stored
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import ChannelSlice, TrainGraph, UpdatePlan
 from tinytrain_compile.plan import RematOptions
 from tinytrain_compile.sparse import resolve_update

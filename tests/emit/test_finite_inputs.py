@@ -19,8 +19,8 @@ from tests.emit.test_features import instances
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
 from tests.emit.test_slices import Sliced
 from tests.quantize import lines, nets
+from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.reference.instance import ReferenceInstance
 from tinytrain_compile.reference.trainer import Trainer

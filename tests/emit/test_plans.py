@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tinytrain_compile.driver.code.generate.one_image import in_one_image
 
 import tinytrain_compile as tt
 from testing import models
@@ -20,12 +21,11 @@ from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
+from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.driver.candidates.planner import Candidate
 from tinytrain_compile.driver.code.generate import generate as code
-from tinytrain_compile.driver.code.one_image import in_one_image
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.files.resources import read_text
-from tinytrain_compile.files.samples import in_slots, random_samples
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import compile_project, find_tools, flash_sizes, link_project, run_steps

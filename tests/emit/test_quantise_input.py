@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import chain
 from tests.emit.test_generated_c import STRICT, build, needs_gcc
 from tests.quantize import nets
-from tinytrain_compile.files.samples import stored_input
+from tinytrain_compile.data.samples import stored_input
 from tinytrain_compile.verify.build import write_files
 
 pytestmark = needs_gcc

@@ -17,7 +17,7 @@ import tinytrain_compile as tt
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tests.examples.folders import modules_of
-from tinytrain_compile.files.own_data import old_parts
+from tinytrain_compile.data.own_data import old_parts
 from tinytrain_compile.twin.loop import Reservoir, Schedule
 
 OWN = ROOT / "examples" / "own"

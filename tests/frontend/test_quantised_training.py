@@ -17,7 +17,7 @@ import tinytrain_compile as tt
 from tests.campaign.nets import image_net, random_net
 from tests.campaign.qdq_form import qdq_form
 from tinytrain_compile.api import Compiled
-from tinytrain_compile.files.samples import in_slots, random_samples
+from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.ir.types import Array
 
 STEPS, WIDER = 5, 64

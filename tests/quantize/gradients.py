@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from tests.quantize import nets
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS

@@ -7,8 +7,8 @@ from functools import cache
 from testing.chains import random_chain
 from tests.e2e import chain
 from tests.quantize import nets
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import with_exponents_of
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes

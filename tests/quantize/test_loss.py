@@ -95,7 +95,7 @@ def test_only_the_output_is_converted() -> None:
 
 def test_the_loss_agrees_with_the_float_loss() -> None:
     """The first loss of the whole network, before anything is trained."""
-    from tinytrain_compile.files.samples import random_samples
+    from tinytrain_compile.data.samples import random_samples
     from tinytrain_compile.reference.trainer import Trainer
 
     train = nets.int8_train(nets.cnn(), head="int8")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.quantize import nets
 from tests.quantize.gradients import per_channel, real_inputs, scales_of
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import momentum as int8_momentum

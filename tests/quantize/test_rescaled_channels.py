@@ -14,7 +14,7 @@ from testing.models import Network
 from tests.e2e import chain
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
-from tinytrain_compile.files.samples import random_samples, stored_input
+from tinytrain_compile.data.samples import random_samples, stored_input
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import OPS

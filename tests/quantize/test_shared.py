@@ -12,8 +12,8 @@ from testing.models import Network
 from tests.e2e.exact import check_exact, check_on
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import like_one, with_exponents_of
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.quantize.update import Updates
 from tinytrain_compile.reference.trainer import Trainer

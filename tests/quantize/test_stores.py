@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.quantize import nets
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx

@@ -25,7 +25,7 @@ from tests.quantize.gradients import (
     per_channel,
     scales_of,
 )
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.conv import ConvAttrs

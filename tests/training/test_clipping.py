@@ -14,7 +14,7 @@ from tests.e2e import chain
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs
 from tests.training.nets import ops
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.training import fuse_updates

@@ -13,7 +13,7 @@ from testing import models
 from testing.models import Network
 from tests.e2e import chain
 from tests.training.nets import ops, shared_weight
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import External, Graph, Node, Value
 from tinytrain_compile.ops.fused_update import PAIRS

@@ -14,7 +14,7 @@ from testing import models
 from tests.e2e import chain
 from tests.e2e.gradients import LossFunction
 from tests.training import nets
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.reference.trainer import Trainer, run_reference

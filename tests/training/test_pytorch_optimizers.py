@@ -12,8 +12,8 @@ from testing import models
 from tests.e2e import chain
 from tests.training import nets
 from tests.training.test_optimizer import State, gradient_at
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.reference.trainer import Trainer
 

@@ -7,7 +7,7 @@ import numpy as np
 from testing import models
 from testing.models import Network
 from tests.e2e import chain
-from tinytrain_compile.files.samples import random_samples
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.training import join_pieces

@@ -13,7 +13,7 @@ import pytest
 import tinytrain_compile as tt
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.cli.python_options import options_from
-from tinytrain_compile.files.samples import samples_of
+from tinytrain_compile.data.samples import samples_of
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.contribution import Effort, measure
 from tinytrain_compile.target import load_target

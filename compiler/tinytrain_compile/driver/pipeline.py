@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tinytrain_compile.data.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.driver.candidates.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.candidates.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.candidates.low_rank import as_locked
@@ -39,7 +40,6 @@ from tinytrain_compile.driver.summary import fates_of, layer_updates
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.emit import constant_bytes, feature_cut, replay_room, with_stack
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.imported import ImportedModel

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.files.samples import labelled, load_inputs, load_samples, stored_input
+from tinytrain_compile.data.samples import labelled, load_inputs, load_samples, stored_input
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import Agreement

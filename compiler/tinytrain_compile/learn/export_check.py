@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tinytrain_compile.data.samples import in_input_slot, random_samples
 from tinytrain_compile.driver.file_check.check import batch_with, check_file
 from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.driver.pipeline import Project, imported, stored
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import in_input_slot, random_samples
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph

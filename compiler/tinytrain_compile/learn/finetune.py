@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from tinytrain_compile.data.own_data import OwnData, own_data, read_own_data
+from tinytrain_compile.data.samples import graph_inputs, in_slots
 from tinytrain_compile.driver.checks.channel_choice import refuse_choice
 from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
 from tinytrain_compile.driver.checks.delta import refuse_shifted
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
-from tinytrain_compile.files.own_data import OwnData, own_data, read_own_data
-from tinytrain_compile.files.samples import graph_inputs, in_slots
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.types import Array

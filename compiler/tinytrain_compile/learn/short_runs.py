@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tinytrain_compile.data.samples import in_slots, is_written, load_samples
 from tinytrain_compile.driver.checks.data_notes import data_notes
 from tinytrain_compile.driver.pipeline import Progress, Result, make_project
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import in_slots, is_written, load_samples
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Score
 from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph, channel_axis

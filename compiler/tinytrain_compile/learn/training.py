@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tinytrain_compile.data.own_data import old_parts, split
+from tinytrain_compile.data.samples import class_count, is_written
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.own_data import old_parts, split
-from tinytrain_compile.files.samples import class_count, is_written
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, warm_up_updates
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tinytrain_compile.files.samples import class_count, ignored_labels, is_binary
+from tinytrain_compile.data.samples import class_count, ignored_labels, is_binary
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array

@@ -8,7 +8,7 @@ from types import TracebackType
 
 import numpy as np
 
-from tinytrain_compile.files.samples import (
+from tinytrain_compile.data.samples import (
     in_input_slot,
     in_label_type,
     in_slots,

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text
-from tinytrain_compile.files.samples import in_slots
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
 from tinytrain_compile.target import QemuBoard, Region, Target
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.driver.candidates.ranks import FLOAT_BYTES, LayerRanks, Pair
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, Samples, TrainGraph, UpdatePlan

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tinytrain_compile.data.samples import labelled
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.fallbacks import Means, plan_with_fallbacks
 from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one
@@ -16,7 +17,6 @@ from tinytrain_compile.driver.candidates.memories import core_model, further_mem
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.checks.lines import check_lines
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import labelled
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel

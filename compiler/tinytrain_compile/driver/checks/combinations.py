@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tinytrain_compile.data.samples import labelled, load_inputs
 from tinytrain_compile.driver.checks.number_format import check_int8_flags, has_formats
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import labelled, load_inputs
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinytrain_compile.files.samples import (
+from tinytrain_compile.data.samples import (
     class_count,
     ignored_labels,
     index_count,

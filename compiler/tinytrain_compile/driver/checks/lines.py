@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tinytrain_compile.data.samples import labelled
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import labelled
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.stream import StreamAttrs

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.file_check.compare import Distance, Format, in_numbers, in_steps
 from tinytrain_compile.driver.file_check.imported_values import Held, ImportedValues
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import random_samples
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, FileNode
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph

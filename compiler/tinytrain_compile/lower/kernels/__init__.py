@@ -1,6 +1,6 @@
 """How every operator is computed. Importing this package fills the kernel table."""
 
-from tinytrain_compile.lower.kernels import float32, int8, shape
+from tinytrain_compile.lower.kernels import float32, int8
 from tinytrain_compile.lower.kernels.base import KERNELS, VECTOR_KERNELS, KernelSpec, kernel_spec
 from tinytrain_compile.lower.kernels.context import (
     SIZE,
@@ -10,6 +10,7 @@ from tinytrain_compile.lower.kernels.context import (
     OperandLayout,
     kernel_context,
 )
+from tinytrain_compile.lower.kernels.float32 import shape
 
 __all__ = [
     "KERNELS",

@@ -11,7 +11,7 @@ from tvm.ir import Var
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, kernel, plain, reduce_axes, tensor, tensors, total
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.shape import SUM_TILE
+from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.names import operand

@@ -12,7 +12,7 @@ from tinytrain_compile.lower.kernels.base import KernelSpec, f32, kernel, reduce
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import broadcast
 from tinytrain_compile.lower.kernels.float32.normalise import AxisGroups
-from tinytrain_compile.lower.kernels.shape import SUM_TILE, axis_groups
+from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE, axis_groups
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.choice import ReduceMaxAttrs
 from tinytrain_compile.ops.names import operand

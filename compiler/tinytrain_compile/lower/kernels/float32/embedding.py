@@ -20,7 +20,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.shape import SUM_TILE
+from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.embedding import GatherAttrs
 from tinytrain_compile.ops.names import operand

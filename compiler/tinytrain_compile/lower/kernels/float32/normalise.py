@@ -18,7 +18,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, reduce_axes, tensor, total
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.shape import axis_groups
+from tinytrain_compile.lower.kernels.float32.shape import axis_groups
 from tinytrain_compile.lower.schedules import four_at_a_time
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs

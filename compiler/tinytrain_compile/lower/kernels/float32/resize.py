@@ -10,7 +10,7 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, kernel, reduce_axes, tensor, total
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.shape import SUM_TILE
+from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.resize import ResizeAttrs

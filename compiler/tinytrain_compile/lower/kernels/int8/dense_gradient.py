@@ -25,7 +25,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import (
     row_conv,
     within,
 )
-from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums
+from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
 from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_dense, error_patch, geometry, is_product, weight_tiles

@@ -32,7 +32,6 @@ from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
 from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows
-from tinytrain_compile.lower.kernels.int8.helium.dense_gradient import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.int8.helium.product import (
     Epilogue,
     VectorOperand,
@@ -45,6 +44,7 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
     turned_rows,
 )
 from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient, image_of
+from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def

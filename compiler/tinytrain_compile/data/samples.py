@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tinytrain_compile.data import labels
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files import labels
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
 from tinytrain_compile.ir.imported import ImportedModel, WholeNumbers
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph

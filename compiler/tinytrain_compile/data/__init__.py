@@ -1,0 +1,1 @@
+"""Samples and labels of the user: read, checked against the model, and put into the graph's layout."""
