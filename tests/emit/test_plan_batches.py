@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tinytrain_compile.driver.code.generate.one_image import counts_samples
+from tinytrain_compile.driver.code.one_image import counts_samples
 
 import tinytrain_compile as tt
 from testing import models

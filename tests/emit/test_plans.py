@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tinytrain_compile.driver.code.generate.one_image import in_one_image
+from tinytrain_compile.driver.code.one_image import in_one_image
 
 import tinytrain_compile as tt
 from testing import models

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.driver.code.generate.one_image import counts_samples
+from tinytrain_compile.driver.code.one_image import counts_samples
 from tinytrain_compile.driver.search.micro_batch import with_micro_batch
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import MemoryPlan
