@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytrain_compile.driver.code.generate import generate as code
+from tinytrain_compile.driver.code import generate as code
 from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.verify.objects import VARIABLE
 

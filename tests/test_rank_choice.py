@@ -11,8 +11,8 @@ import pytest
 from testing.ops.case import make
 from tests.e2e import chain
 from tests.training.low_rank_nets import graph, kinds, shared
+from tinytrain_compile.driver.candidates import ranks as rank_choice
 from tinytrain_compile.driver.candidates.low_rank import gradient_nodes
-from tinytrain_compile.driver.candidates.planner import ranks as rank_choice
 from tinytrain_compile.driver.candidates.ranks import FINER, FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
 from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank
 from tinytrain_compile.ir.types import Node

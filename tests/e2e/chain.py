@@ -25,8 +25,7 @@ from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_context
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat
-from tinytrain_compile.plan.memories import spread
+from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.sparse import resolve_update

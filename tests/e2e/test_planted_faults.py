@@ -15,7 +15,7 @@ from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.driver.code.generate import generate as code
+from tinytrain_compile.driver.code import generate as code
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.plan import PlanError, PlanOptions, validate_plan

@@ -16,9 +16,8 @@ from tests.e2e.test_watched_plans import bundle_of, outcome, report
 from tests.quantize import nets
 from tinytrain_compile.driver.candidates.memories import further_memories
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat
-from tinytrain_compile.plan.memories import spread
-from tinytrain_compile.plan.remat.stage import search as remat_search
+from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat, spread
+from tinytrain_compile.plan.remat import search as remat_search
 from tinytrain_compile.plan.views import candidates, with_views
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import join_pieces

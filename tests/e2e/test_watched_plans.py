@@ -21,8 +21,7 @@ from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
-from tinytrain_compile.plan import PlanOptions, plan_memory
-from tinytrain_compile.plan.memories import spread
+from tinytrain_compile.plan import PlanOptions, plan_memory, spread
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult, run_steps
 

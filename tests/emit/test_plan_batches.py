@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tinytrain_compile.driver.code.one_image import counts_samples
 
 import tinytrain_compile as tt
 from testing import models
@@ -20,6 +19,7 @@ from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.data.samples import in_slots, random_samples
+from tinytrain_compile.driver.code.one_image import counts_samples
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target

@@ -22,7 +22,7 @@ from tests.frontend.qdq import Maker, check_quantised
 from tests.frontend.qoperator import OPSETS, JudgedByOnnxruntime, qoperator_form, run_node
 from tests.frontend.test_file_forms import old_network
 from tinytrain_compile.compilation import compile_model
-from tinytrain_compile.driver.file_check.check import check as file_check
+from tinytrain_compile.driver.file_check import check as file_check
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FileModel, load_model
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.file_level import agreement
 from tests.frontend.models import parse, run_imported, write
 from tests.frontend.nets import Net
-from tinytrain_compile.driver.file_check.check import check as file_check
+from tinytrain_compile.driver.file_check import check as file_check
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import load_model
 

@@ -32,8 +32,8 @@ from tinytrain_compile.plan.place import choose as choose_module
 from tinytrain_compile.plan.place import placement
 from tinytrain_compile.plan.place.placement import build_packing
 from tinytrain_compile.plan.place.rectangles import Rectangle
-from tinytrain_compile.plan.remat.stage import cpsat as remat_cpsat
-from tinytrain_compile.plan.remat.stage import search as remat_search
+from tinytrain_compile.plan.remat import cpsat as remat_cpsat
+from tinytrain_compile.plan.remat import search as remat_search
 from tinytrain_compile.plan.streams import again as stream_again
 from tinytrain_compile.plan.streams import search as stream_search
 from tinytrain_compile.plan.streams.model import StreamModel

@@ -25,13 +25,13 @@ from tinytrain_compile.plan import (
     plan_graph,
     plan_with_remat,
     share_of,
+    spread,
     step_cost,
     streamed,
     streamed_again,
     streaming,
     with_lines,
 )
-from tinytrain_compile.plan.memories import spread
 
 FALLBACK_SHARE = 0.25
 """Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated."""

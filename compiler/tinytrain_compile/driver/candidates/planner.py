@@ -33,13 +33,13 @@ from tinytrain_compile.plan import (
     plan_from_lock,
     plan_graph,
     prepared_as_locked,
+    spread,
     step_cost,
     with_lines,
     with_streams,
     without_lines,
     without_streams,
 )
-from tinytrain_compile.plan.memories import spread
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.target import Target

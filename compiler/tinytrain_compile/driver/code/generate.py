@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from tinytrain_compile.driver.candidates.memories import core_model
 from tinytrain_compile.driver.candidates.planner import Candidate
 from tinytrain_compile.driver.checks.prefix import prefix_of
-from tinytrain_compile.driver.code.one_image import counts_samples, in_one_image
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix
+from tinytrain_compile.driver.code.one_image import counts_samples, in_one_image
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
