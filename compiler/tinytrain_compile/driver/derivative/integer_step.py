@@ -32,7 +32,8 @@ CERTAIN = 8
 FINER = 8
 """Bits that an error gains, to show what it rounds to nothing."""
 VELOCITY, LOWER, LOWEST = 15, 3, -70
-"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits, and
+raised as much if numbers are cut off."""
 CLEAR_VELOCITY = 8
 """Least integer of a velocity that is known to a sixteenth."""
 MEAN_ROUNDING = 0.4
@@ -280,12 +281,15 @@ class IntegerStep:
         """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
         pairs = [(own["velocity"].name, own["exponent"].name) for own in self._velocities()]
         made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
-        while pairs:
+        for _ in range(-LOWEST // LOWER):
             after = self.updated(found, LEAST, (), {**self._first, **made})
-            pairs = [p for p in pairs if np.abs(after[p[0]]).max() < VELOCITY and made[p[1]][0] > LOWEST]
-            for _, exponent in pairs:
-                lower = int(made[exponent][0]) - LOWER
-                made[exponent] = np.asarray([lower, 0, lower], np.int32)
+            largest = {exponent: int(np.abs(np.asarray(after[name], np.int64)).max()) for name, exponent in pairs}
+            steps = {name: LOWER * ((most == LAST) - (most < VELOCITY)) for name, most in largest.items()}
+            for name, step in steps.items():
+                changed = max(int(made[name][0]) + step, LOWEST)
+                made[name] = np.asarray([changed, 0, changed], np.int32)
+            if not any(steps.values()):
+                break
         return made
 
     def _gathered(self, found: Pass) -> dict[str, Array]:
