@@ -167,7 +167,7 @@ class IntegerSlopes:
         """Count for tensors whether errors on their way are cut off where the file has no tensor."""
         graph = self.step.train.graph
         names = set(self._rounded.cut_inside(found.calls))
-        cuts = [value for node in graph.nodes for value in node.outputs if value.name in names]
+        cuts = tuple(value for node in graph.nodes for value in node.outputs if value.name in names)
         behind = graph.ancestors(cuts) if cuts else frozenset[str]()
         read = {value.name for node in graph.nodes if node.name in behind for value in node.inputs}
         for row in rows:
