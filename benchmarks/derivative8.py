@@ -31,6 +31,7 @@ from testing.places import SHARED
 from testing.zoo import Network, networks, networks3
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.derivative import integers
+from tinytrain_compile.driver.derivative.integer_rule import LIFTS
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
@@ -259,7 +260,7 @@ def _gradients(asked: CompileOptions) -> dict[str, Any]:
     shown = check.step.gradients(found, check.step.parts)
     made = {part.origin: np.where(shown[part.name].known, shown[part.name].gradient, 0) for part in check.step.parts}
     if train.momentum is not None:
-        later = check.step.later(found)[1]
+        later = check.step.later(found, LIFTS[0])[1]
         made |= {part.origin: np.stack([made[part.origin], later[part.name].gradient]) for part in check.step.parts}
     return made
 
