@@ -32,6 +32,7 @@ from testing.zoo import Network, networks, networks3
 from tinytrain_compile import compilation
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative import integers
+from tinytrain_compile.driver.derivative.integer_rule import LIFTS
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
 from tinytrain_compile.ir.check import GraphError
@@ -259,7 +260,7 @@ def _gradients(asked: CompileOptions) -> dict[str, Any]:
     shown = check.step.gradients(found, check.step.parts)
     made = {part.origin: np.where(shown[part.name].known, shown[part.name].gradient, 0) for part in check.step.parts}
     if train.momentum is not None:
-        later = check.step.later(found)[1]
+        later = check.step.later(found, LIFTS[0])[1]
         made |= {part.origin: np.stack([made[part.origin], later[part.name].gradient]) for part in check.step.parts}
     return made
 

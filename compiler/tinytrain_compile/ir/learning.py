@@ -40,12 +40,15 @@ class Score:
         """What is compared, more is better: accuracy first, where there is one, then the loss."""
         return (0.0 if self.accuracy is None else self.accuracy, -self.loss)
 
-    def better_than(self, other: Score, samples: int) -> bool:
-        """Whether by more than the standard error of an accuracy on so many samples; where there is none, at all."""
+    def better_than(self, other: Score, samples: int, errors: float = 1.0) -> bool:
+        """Tell whether it is better by more than so many standard errors of an accuracy on so many samples.
+
+        Without an accuracy: whether it is better at all.
+        """
         if self.accuracy is None or other.accuracy is None:
             return self.worth > other.worth
         right = (self.accuracy * samples + 1) / (samples + 2)  # never sure of none or all, by a handful
-        return self.accuracy - other.accuracy > (right * (1 - right) / max(samples, 1)) ** 0.5
+        return self.accuracy - other.accuracy > errors * (right * (1 - right) / max(samples, 1)) ** 0.5
 
     def learned_since(self, before: Score, samples: int) -> bool:
         """Whether more is known than before: more is right, or for all that so many samples can tell as much is right,

@@ -31,6 +31,8 @@ SURVIVORS = 3
 """Rates of the second round."""
 FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 3, 2
 """Of the epochs, a run of the first and of the second round trains one in so many; on one seed and on so many."""
+CHANCE = 2.0
+"""Standard errors by which accuracies may differ by chance (chosen on the development tasks of `make bench-rates`)."""
 LAST_SEEDS = 1
 """Seeds on which the last round looks for the best rate, before it and its neighbours are trained on all."""
 Place = tuple[int, float]
@@ -258,12 +260,12 @@ class RateSearch:
 def likely_best(tried: Mapping[Place, Tried], judges: int) -> Place:
     """The smallest loss among those that are as accurate as the best one, but for chance.
 
-    judges: samples that judge each seed. An accuracy on a hundred samples has a standard error of up to 5 %; losses of
-    neighbouring rates differ more clearly.
+    judges: samples that judge each seed. An accuracy on a hundred samples has a standard error of up to 5 %, and the
+    best of many is above its own mean; losses of neighbouring rates differ more clearly.
     """
     best = max(tried, key=lambda place: tried[place].best.worth)
     count = judges * tried[best].seeds
-    alike = [place for place in tried if not tried[best].best.better_than(tried[place].best, count)]
+    alike = [place for place in tried if not tried[best].best.better_than(tried[place].best, count, CHANCE)]
     return min([best, *alike], key=lambda place: tried[place].best.loss)
 
 

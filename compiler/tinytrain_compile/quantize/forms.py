@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tinytrain_compile.ir.types import Node, Quant, Value
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs
 
 
@@ -32,6 +33,14 @@ class Act:
     def mask(self, kind: str) -> MaskAttrs:
         """The mask of a clamp to this format."""
         return MaskAttrs(kind, self.quant.low, self.quant.high)
+
+
+def narrowed(quant: Quant, clip: ClipAttrs) -> Quant:
+    """Return the int8 bounds that a Clip leaves of a format."""
+    scale, zero = quant.scale[0], quant.zero
+    low = max(quant.low, round(clip.low / scale) + zero) if np.isfinite(clip.low) else quant.low
+    high = min(quant.high, round(clip.high / scale) + zero) if np.isfinite(clip.high) else quant.high
+    return Quant(quant.scale, zero, low, high)
 
 
 @dataclass(frozen=True, eq=False)

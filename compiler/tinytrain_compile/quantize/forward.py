@@ -19,7 +19,7 @@ from tinytrain_compile.ops.linear import PARTS, GemmAttrs, join_split
 from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs, ReshapeAttrs
-from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables
+from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables, narrowed
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
@@ -140,7 +140,7 @@ class Forward:
             return False
         attrs = node.attrs
         assert isinstance(attrs, ClipAttrs)
-        quant = _narrowed(out.quant, attrs)
+        quant = narrowed(out.quant, attrs)
         masks = any(reader.op in _MASKS for reader in self._r.readers.get(out.name, []))
         value = self._requantised(form.node, Clamped(quant, masks and quant.low == quant.zero))
         self._r.forms[out.name] = Act(value, quant)
@@ -340,14 +340,6 @@ def pool_as_conv(rewriter: Rewriter, pool: PoolAttrs, channels: int) -> tuple[Co
     """An average pool that is `always_full` as a depthwise convolution with ones."""
     conv = ConvAttrs(pool.kernel, pool.strides, pool.pads, pool.dilations, channels, bias=True)
     return conv, rewriter.table("ones", np.ones((channels, *pool.kernel, 1), np.int8))
-
-
-def _narrowed(quant: Quant, clip: ClipAttrs) -> Quant:
-    """The int8 bounds that a fused Clip leaves of a format."""
-    scale, zero = quant.scale[0], quant.zero
-    low = max(quant.low, round(clip.low / scale) + zero) if np.isfinite(clip.low) else quant.low
-    high = min(quant.high, round(clip.high / scale) + zero) if np.isfinite(clip.high) else quant.high
-    return Quant(quant.scale, zero, low, high)
 
 
 def _weight_scale(parts: tuple[Value, ...], split: Split | None) -> Array:

@@ -13,11 +13,12 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Attrs, Node, Phase, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import SumOverflowError, op_def
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.int8.pointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
 from tinytrain_compile.ops.int8.update import ExponentAttrs
-from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables
+from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables, narrowed
 
 
 class Rewriter:
@@ -114,7 +115,9 @@ class Rewriter:
             and value.dtype == "float32"
             and not self._is_constant(value)
         ):
-            q = value.quant
+            made_by = self.producers.get(value.name)
+            clip = made_by.attrs if made_by is not None and isinstance(made_by.attrs, ClipAttrs) else None
+            q = value.quant if clip is None else narrowed(value.quant, clip)  # errors do not pass at the Clip's ends
             (out,) = self.emit("Quantize", (form,), QuantAttrs(q.scale[0], q.zero, q.low, q.high), like)
             self._floats[value.name] = form
             self.forms[value.name] = Act(out, q)

@@ -75,6 +75,7 @@ def _ratio(old: Shown, new: Shown) -> float | None:
 
 
 def _rounding(shown: Shown) -> NDArray[np.float64]:
-    """Return what rounding adds to each number: a whole step if it moves by no more than that."""
+    """Return what rounding adds to each number that moves: a whole step if it moves by no more than that."""
     step = shown.noise / MEAN_ROUNDING
-    return np.where(np.abs(shown.gradient) < 1.5 * step, step, shown.noise)
+    size = np.abs(shown.gradient)
+    return np.where(size < 1.5 * step, step, shown.noise) * (size > 0)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point
-from tinytrain_compile.driver.derivative.integer_step import IntegerStep, Pass
+from tinytrain_compile.driver.derivative.integer_step import FINER, IntegerStep, Pass
 from tinytrain_compile.driver.derivative.judged import Part, norm
 from tinytrain_compile.driver.derivative.rates import Shown
 from tinytrain_compile.driver.derivative.samples import Batch, JudgedSamples, RoundedValues
@@ -32,6 +33,8 @@ EVALUATIONS = 6
 """Evaluations for the tensors of a layer on one sample: one along each gradient, the others along random directions."""
 COARSER = 1
 """Bits that errors lose to show what their rounding adds."""
+CHANCES = 3
+"""Passes whose errors are rounded by chance, to show what that adds."""
 NOISE = 5.0
 """The difference of two gradients, one of which rounds twice as coarsely, has 1 + 4 times the energy of the finer one's
 rounding."""
@@ -46,7 +49,8 @@ class Compared:
     ours: squared norm of its gradient. along: its product with the file's. apart: squared differences along random
     directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
     gradient, about, where there is none of ours; finer: ours if errors have more bits then. size: of the parameter.
-    earlier: how many of `apart` are of the batches before.
+    earlier: how many of `apart` are of the batches before. cut: on how many batches errors did not pass at the end of a
+    range inside of an operator of the file, on their way to it.
     """
 
     part: Part
@@ -58,6 +62,7 @@ class Compared:
     finer: list[float] = field(default_factory=list[float])
     size: float = 0.0
     earlier: int = 0
+    cut: int = 0
 
     def latest(self) -> Compared:
         """Return what the last batch alone has shown."""
@@ -146,19 +151,46 @@ class IntegerSlopes:
                 self._apart(group, shown, factors, rise)
 
     def rounding(self, batch: Batch, shown: Mapping[str, Shown], parts: Sequence[Part]) -> None:
-        """Find out what the rounding of errors does to gradients: by errors of fewer and of more bits."""
+        """Find out what the rounding of errors does to gradients: by errors of fewer and more bits, and by chance."""
         coarse = self.step.gradients(self.step.run(batch.x, batch.y, COARSER), parts)
+        passes = [self.step.run(batch.x, batch.y, otherwise=seed) for seed in range(CHANCES)]
+        by_chance = [self.step.gradients(found, parts) for found in passes]
         for part in parts:
-            mine, other, row = shown[part.name], coarse[part.name], self.found[part.name]
-            both = mine.known & other.known
-            row.rounding.append(norm((np.where(both, mine.gradient - other.gradient, 0),)) ** 2 / NOISE)
+            mine, row = shown[part.name], self.found[part.name]
+            chance = sum(_apart(mine, others[part.name]) for others in by_chance) / CHANCES
+            off = self._rounded_off(batch, part, mine)
+            row.rounding.append(max(_apart(mine, coarse[part.name]) / NOISE, chance, off))
             if not mine.square and not sum(row.finer):
                 row.finer.append(self._hidden(batch, part))
+
+    def note_cut(self, found: Pass, rows: Sequence[Compared]) -> None:
+        """Count for tensors whether errors on their way are cut off where the file has no tensor."""
+        graph = self.step.train.graph
+        names = set(self._rounded.cut_inside(found.calls))
+        cuts = tuple(value for node in graph.nodes for value in node.outputs if value.name in names)
+        behind = graph.ancestors(cuts) if cuts else frozenset[str]()
+        read = {value.name for node in graph.nodes if node.name in behind for value in node.inputs}
+        for row in rows:
+            row.cut += row.part.name in read
+
+    def _rounded_off(self, batch: Batch, part: Part, mine: Shown) -> float:
+        """The squared norm of what the errors at a layer's output round off: channels whose errors are all small."""
+        channels = part.shape[0] if part.shape else 1
+        off, left = 0.0, np.ones(channels, bool)
+        for exponent in self.step.own_exponents(part):
+            for bits in FINER:
+                found = self.step.run(batch.x, batch.y, finer=(exponent, bits))
+                clear = self.step.uncut(found, exponent, channels) & left
+                if clear.any():
+                    fine, left = self.step.gradients(found, (part,))[part.name], left & ~clear
+                    off += _apart(mine, fine, clear.reshape(part.shape[:1] + (1,) * (len(part.shape) - 1)))
+        return off
 
     def _hidden(self, batch: Batch, part: Part) -> float:
         """The squared norm of a gradient that appears once an error on the way has more bits; 0 if there is none."""
         for exponent in self.step.exponents:
-            square = self.step.gradients(self.step.run(batch.x, batch.y, finer=exponent), (part,))[part.name].square
+            found = self.step.run(batch.x, batch.y, finer=(exponent, FINER[0]))
+            square = self.step.gradients(found, (part,))[part.name].square
             if square:
                 return square
         return 0.0
@@ -237,3 +269,9 @@ class IntegerSlopes:
             if layers or not readers:
                 return layers[0].outputs[0] if layers else name
             name = readers[0].outputs[0]
+
+
+def _apart(one: Shown, other: Shown, places: NDArray[np.bool_] | bool = True) -> float:
+    """Return the squared distance of two gradients of a part, where both are known."""
+    both = one.known & other.known & places
+    return float((np.where(both, one.gradient - other.gradient, 0) ** 2).sum())

@@ -7,7 +7,7 @@ Every number counts by the largest rate that does not drive it to the end of its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,10 +29,11 @@ FLOAT_RATE = 12
 """Exponent of the rate of float32 parameters: what float32 rounds off a weight vanishes beside such an update."""
 CERTAIN = 8
 """Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
-FINER = 8
-"""Bits that an error gains, to show what it rounds to nothing."""
+FINER = 8, 3
+"""Bits that an error gains, to show what it rounds off: the first for small errors, the second for larger ones."""
 VELOCITY, LOWER, LOWEST = 15, 3, -70
-"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits, and
+raised as much if numbers are cut off."""
 CLEAR_VELOCITY = 8
 """Least integer of a velocity that is known to a sixteenth."""
 MEAN_ROUNDING = 0.4
@@ -41,6 +42,8 @@ LAST = 127
 """Magnitude at which an int8 weight is at the end of its range."""
 
 State = Mapping[str, Array]
+Finer = tuple[str, int]
+"""An exponent of errors, and how many bits more they have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +57,31 @@ class Pass:
 
 
 class _Trainer(Trainer):
-    """The reference, with an error that has more bits than its peak leaves it."""
+    """The reference, with an error that has more bits than its peak leaves it, or errors that are rounded otherwise."""
 
-    finer = ""
+    finer: Finer = ("", 0)
+    otherwise: np.random.Generator | None = None
+
+    def run_nodes(self, nodes: Iterable[Node], known: Mapping[str, Array]) -> dict[str, Array]:
+        """Run nodes; if errors are rounded by chance, add to each what rounding may do: a variance of 1/12."""
+        if self.otherwise is None:
+            return super().run_nodes(nodes, known)
+        values = dict(known)
+        for node in nodes:
+            values = super().run_nodes((node,), values)
+            if error_operands(node) is not None:
+                name = node.outputs[0].name
+                off = self.otherwise.choice(3, values[name].shape, p=(1 / 24, 11 / 12, 1 / 24)) - 1
+                error = np.clip(values[name].astype(np.int64) + off, -LAST, LAST)
+                values[name] = np.where(values[name] == 0, 0, error).astype(values[name].dtype)
+        return values
 
     def _find_exponent(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
         super()._find_exponent(node, error, values)
         name = error.exponent.name
-        if name == self.finer:
-            self.state[name] = values[name] = values[name] - np.asarray([FINER, 0], np.int32)
+        finer, bits = self.finer
+        if name == finer:
+            self.state[name] = values[name] = values[name] - np.asarray([bits, 0], np.int32)
 
 
 class IntegerStep:
@@ -76,6 +95,8 @@ class IntegerStep:
         self._trainer = _Trainer(self.train)
         self._first = dict(self._trainer.state)
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
+        errors = ((error_operands(node), node) for node in train.graph.nodes)
+        self._errors = {own.exponent.name: node.outputs[0].name for own, node in errors if own is not None}
         self._together = train.batch > 1 and not train.in_place
         self._moving = self._rate_nodes()
         self._bases: dict[str, int] = {}
@@ -114,17 +135,21 @@ class IntegerStep:
 
     # ---- passes -----------------------------------------------------------------------------------------------------
 
-    def run(self, x: Array, y: Array, coarser: int = 0, finer: str = "") -> Pass:
+    def run(self, x: Array, y: Array, coarser: int = 0, finer: Finer = ("", 0), otherwise: int | None = None) -> Pass:
         """Run forward and backward passes of these samples, as many as calls take.
 
-        coarser: bits that errors have less than they would have. finer: an exponent of which the errors have more bits,
-        and large ones are cut off.
+        coarser: bits that errors have less than they would have. finer: errors that have more, and large ones of which
+        are cut off. otherwise: round errors by chance, with this seed.
         """
         self._trainer.finer = finer
         shapes = self.train.graph.inputs[0].shape, self.train.label.shape
         calls = list(zip(x.reshape(-1, *shapes[0]), y.reshape(-1, *shapes[1]), strict=True))
         first = tuple(self._found(*call) for call in calls)
-        values = first if len(calls) == 1 and not coarser and not self._together else self._again(calls, first, coarser)
+        if otherwise is not None:
+            self._trainer.otherwise = np.random.default_rng(otherwise)
+        alike = len(calls) == 1 and not coarser and otherwise is None and not self._together
+        values = first if alike else self._again(calls, first, coarser)
+        self._trainer.otherwise = None
         found = zip(values, calls, strict=True)
         losses = tuple(float(self.train.terms.of_call(v[self.train.loss.name], y)) for v, (_, y) in found)
         if not self._together:
@@ -142,9 +167,15 @@ class IntegerStep:
         self, calls: Sequence[tuple[Array, Array]], first: Sequence[State], coarser: int
     ) -> tuple[dict[str, Array], ...]:
         """The same calls with exponents that hold the errors of all of them."""
-        highest = {name: max(int(values[name][0]) for values in first) + coarser for name in self._exponents}
+        highest = {name: self._highest(name, first) + coarser for name in self._exponents}
         self._reset({name: np.asarray([p, 0], np.int32) for name, p in highest.items()})
         return tuple(self._trainer.gather(*c) if self._together else self._trainer.values(*c) for c in calls)
+
+    def _highest(self, exponent: str, first: Sequence[State]) -> int:
+        """The largest exponent that a call asks for; a call without such an error asks for none."""
+        error = self._errors.get(exponent, "")
+        some = [values for values in first if error in values and np.any(values[error])]
+        return max(int(values[exponent][0]) for values in some or first)
 
     def _reset(self, exponents: State) -> None:
         trainer = self._trainer
@@ -162,6 +193,18 @@ class IntegerStep:
         for label in y.reshape(-1, *self.train.label.shape):
             total = weights.of(label, float(total))
         return total
+
+    def own_exponents(self, part: Part) -> tuple[str, ...]:
+        """Return the exponents of the errors that a parameter's gradient is made of."""
+        nodes = (operands(node) for node, names in self._moving.items() if part.name in names)
+        return tuple(dict.fromkeys(own["p"].name for own in nodes if "p" in own))
+
+    def uncut(self, found: Pass, exponent: str, channels: int) -> NDArray[np.bool_]:
+        """Tell by channel whether no error with this exponent is at an end of its range; nowhere if channels differ."""
+        errors = [np.asarray(values[self._errors[exponent]], np.int64) for values in found.calls]
+        if any(error.shape[-1] != channels for error in errors):
+            return np.zeros(channels, bool)
+        return np.all([np.abs(error).reshape(-1, channels).max(axis=0) < LAST for error in errors], axis=0)
 
     # ---- updates ----------------------------------------------------------------------------------------------------
 
@@ -280,12 +323,15 @@ class IntegerStep:
         """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
         pairs = [(own["velocity"].name, own["exponent"].name) for own in self._velocities()]
         made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
-        while pairs:
+        for _ in range(-LOWEST // LOWER):
             after = self.updated(found, LEAST, (), {**self._first, **made})
-            pairs = [p for p in pairs if np.abs(after[p[0]]).max() < VELOCITY and made[p[1]][0] > LOWEST]
-            for _, exponent in pairs:
-                lower = int(made[exponent][0]) - LOWER
-                made[exponent] = np.asarray([lower, 0, lower], np.int32)
+            largest = {exponent: int(np.abs(np.asarray(after[name], np.int64)).max()) for name, exponent in pairs}
+            steps = {name: LOWER * ((most == LAST) - (most < VELOCITY)) for name, most in largest.items()}
+            for name, step in steps.items():
+                changed = max(int(made[name][0]) + step, LOWEST)
+                made[name] = np.asarray([changed, 0, changed], np.int32)
+            if not any(steps.values()):
+                break
         return made
 
     def _gathered(self, found: Pass) -> dict[str, Array]:
@@ -309,15 +355,14 @@ class IntegerStep:
             return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape), own)
         moved = self.real(part, self._first) - self.real(part, after)
         scale = np.broadcast_to(self._scale(part, unit), part.shape)
+        coarse = scale * self._doubled(part, after)
         integers = np.asarray(after[part.name]).reshape(part.shape)
         last = LAST - 0.5 if integers.dtype == np.int8 else 2.0**31 - 1
         known = own & (np.abs(self.real(part, after)) < last * scale)
         stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
-        known &= ~stuck | (np.abs(moved) >= CERTAIN * scale)
+        known &= ~stuck | (np.abs(moved) >= CERTAIN * coarse)
         step = 1 / 512 if unit.fraction else MEAN_ROUNDING if integers.dtype == np.int8 else 0.3
-        return Shown(
-            np.where(own, moved / rate, 0), known, np.where(moved != 0, scale * (step / rate), 0), own & ~stuck
-        )
+        return Shown(np.where(own, moved / rate, 0), known, coarse * (step / rate), own & ~stuck)
 
     @property
     def _divided(self) -> bool:

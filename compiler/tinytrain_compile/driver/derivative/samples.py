@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,10 @@ from tinytrain_compile.quantize import storage_clamps
 
 MOST = 2
 """Calls of an update that takes more of them: the sum is over several."""
+
+
+SOME = 0.02
+"""Share of a tensor's numbers that matters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +111,20 @@ class RoundedValues:
                     break
         return found
 
+    def cut_inside(self, calls: Sequence[Mapping[str, Array]]) -> tuple[str, ...]:
+        """Return values inside an operator of the file, some of which lie beyond their range: errors do not pass there.
+
+        calls: all values of each call.
+        """
+        known = {name for tensor in self._model.tensors.values() for name in self._names(tensor.value)}
+        nodes = self._train.graph.nodes
+        clips = {n.outputs[0].name: n.attrs for n in nodes if isinstance(n.attrs, ClipAttrs) and n.op == "Clip"}
+        return tuple(
+            name
+            for name, attrs in clips.items()
+            if name not in known and any(np.mean(_at_ends(values[name], attrs)) > SOME for values in calls)
+        )
+
     def _names(self, value: str) -> tuple[str, ...]:
         """Values that may hold it, the best first: with the saturation of its format, else as it is computed."""
         held = (self._clamped.get(value, value), value)
@@ -117,6 +135,10 @@ class RoundedValues:
         quant = self._train.formats.get(value)
         if quant is None:
             low, high = self._bounds.get(value, (-math.inf, math.inf))
-            return array.astype(np.float64), (array <= low) | (array >= high)
+            return array.astype(np.float64), _at_ends(array, ClipAttrs(low, high))
         ends = (array <= quant.low) | (array >= quant.high)
         return (array.astype(np.float64) - quant.zero) * quant.scale[0], ends
+
+
+def _at_ends(array: Array, attrs: ClipAttrs) -> NDArray[np.bool_]:
+    return (array <= attrs.low) | (array >= attrs.high)
