@@ -28,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
+from testing.cores import NAMES
+from testing.cores import VECTORS as VECTOR_CORES
 from testing.fuzz import OPS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
 from testing.ops.case import GENERATORS
 from testing.ops.case_vectors import VECTORS, vector_cases
@@ -45,7 +47,6 @@ FLOATS = (
 OTHERS = tuple(op for op in sorted(GENERATORS) if op.startswith(("Q", "Error")) and op not in (*OPS, *FLOATS))
 ALL = (*OPS, *OTHERS, *POOLS)
 """Every operator whose results are integers."""
-TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 SOURCES = (("runtime_c", "h"), ("compiler", "py"), ("testing", "py"), ("targets", "toml"))
 """Folder, and how names of files in it end."""
 
@@ -65,9 +66,10 @@ def check_vectors(count: int, first: int, ops: Sequence[str] = ALL) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         run_sanitised(cases, Path(folder), context=FEATURES)
-    for case, found in zip(cases, measure(cases, "cortex-m55"), strict=True):
-        if not found.equal:
-            raise AssertionError(f"cortex-m55: {case}")
+    for target in VECTOR_CORES:
+        for case, found in zip(cases, measure(cases, target), strict=True):
+            if not found.equal:
+                raise AssertionError(f"{target}: {case}")
     return len(cases)
 
 
@@ -89,10 +91,10 @@ def checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
     ops = tuple(op for op in chosen if op in ALL)
     checks: dict[str, Callable[[int, int], int]] = {
         "host, sanitised": partial(check_on_host, ops=ops),
-        "vectors, host, sanitised, and cortex-m55": partial(check_vectors, ops=chosen),
+        f"vectors, host, sanitised, and {', '.join(VECTOR_CORES)}": partial(check_vectors, ops=chosen),
         "a few rows, host, sanitised": partial(check_rows, ops=ops),
     }
-    for target in TARGETS:
+    for target in NAMES:
         checks[target] = partial(check_on_board, target, ops=ops)
         checks[f"a few rows, {target}"] = partial(check_rows_on_board, target, ops=ops)
     return checks

@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from testing.cores import missing_tools
 from testing.ledger import (
     LEDGER,
     SHORT_TARGETS,
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--target", choices=TARGETS, help="measure (and record) only this one")
     flags = parser.parse_args()
     if not gcc_version():
-        sys.exit("arm-none-eabi-gcc is missing (apt-get install gcc-arm-none-eabi)")
+        sys.exit(missing_tools())
     targets = (flags.target,) if flags.target else SHORT_TARGETS if flags.short else TARGETS
     rows = layer_rows(targets, cycles=not flags.short)
     if not flags.short:

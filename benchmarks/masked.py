@@ -12,9 +12,10 @@ import sys
 from unittest import mock
 
 from testing.boards import measure
+from testing.cores import SCALAR
 from testing.layers import LAYERS
 
-TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33")
+TARGETS = SCALAR
 """Vectors have no such tiles."""
 BAR = 1.01
 ALL = "100"

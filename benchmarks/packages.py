@@ -19,7 +19,6 @@ EXAMPLES = ROOT / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.onnx"
 HEAD = ("--update", "head")
 """What the examples train: the state of it, 10 KB, goes into the RAM that stands for storage."""
-_ARM = "arm-none-eabi-gcc"
 _WITHOUT_SDK = "**not built** with the SDK (stand-ins for it: tests/examples/test_packages.py)"
 
 
@@ -76,11 +75,11 @@ def _by_make(source: Path, board: str) -> tuple[str, str]:
     subprocess.run([source / "learn"], check=True, timeout=120)
     library = source / "digits"
     shutil.rmtree(library / "build")
-    machine = " ".join(load_target(board).gcc_flags)
-    tools = [f"CC={_ARM}", "AR=arm-none-eabi-ar", f"MACHINE={machine}"]
+    core, prefix = load_target(board), _prefix(board)
+    tools = [f"CC={prefix}gcc", f"AR={prefix}ar", f"MACHINE={' '.join(core.gcc_flags)}"]
     subprocess.run(["make", "-s", "-C", str(library), *tools], check=True)
     objects = (library / "build").glob("*.o")
-    return "by make for this machine, and run; the library by arm-none-eabi-gcc", f"{_bytes_of(objects):,}"
+    return f"by make for this machine, and run; the library by {prefix}gcc", f"{_bytes_of(objects):,}"
 
 
 def _by_arduinos_rules(source: Path, board: str) -> tuple[str, str]:
@@ -88,9 +87,17 @@ def _by_arduinos_rules(source: Path, board: str) -> tuple[str, str]:
     place = source / "objects"
     place.mkdir()
     subprocess.run([sketch_program(source / "digits", place)], check=True, timeout=120, capture_output=True)
-    objects = library_objects(source / "digits", place, _ARM, load_target(board).gcc_flags)
-    built = "by Arduino's rules with gcc and g++ for this machine, and run; the library by arm-none-eabi-gcc"
+    compiler = f"{_prefix(board)}gcc"
+    objects = library_objects(source / "digits", place, compiler, load_target(board).gcc_flags)
+    built = f"by Arduino's rules with gcc and g++ for this machine, and run; the library by {compiler}"
     return built, f"{_bytes_of(objects):,} (`-Os`)"
+
+
+def _prefix(board: str) -> str:
+    """How names of the cross tools begin."""
+    toolchain = load_target(board).toolchain
+    assert toolchain is not None
+    return toolchain.prefix
 
 
 def _bytes_of(objects: Iterable[Path]) -> int:

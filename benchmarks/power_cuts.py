@@ -12,13 +12,13 @@ usage: python -m benchmarks.power_cuts [--short] [WORD ..]
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from testing.cores import missing_tools
 from testing.power import campaign
 from testing.power.killed import kill
 
@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def _killed(made: campaign.Project, folder: Path, times: int, state_bytes: int) -> int:
-    if shutil.which("qemu-system-arm") is None:
+    if missing_tools():
         print("QEMU is not installed: no kills")
         return 0
     kills = kill(made, folder, times)

@@ -96,7 +96,8 @@ class Counted:
 
 def counted(made: Project, name: str, folder: Path) -> Counted:
     """Build and run it; a project without slices has whole steps alone."""
-    prefix, target, tools = made.bundle.interface.prefix, load_target(name), find_tools()
+    prefix, target = made.bundle.interface.prefix, load_target(name)
+    tools = find_tools(target)
     program = (ROOT / "testing" / "slices" / "slices.c").read_text(encoding="utf-8")
     program = re.sub(r"\bM_", f"{prefix.upper()}_", re.sub(r"\bm_", f"{prefix}_", program))
     bundle = replace(made.bundle, files={**made.bundle.files, "verify/slices.c": program})

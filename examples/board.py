@@ -22,7 +22,6 @@ from tinytrain_compile.verify.firmware import (
     CHECK_FLAG,
     COMPILE_FLAGS,
     HOST_FLAGS,
-    LINK_FLAGS,
     WARNING_FLAGS,
     qemu_arguments,
 )
@@ -77,7 +76,8 @@ def train(firmware: Firmware, build: Path, host_only: bool, name: str = TARGET) 
 
     name: of the target.
     """
-    tools, target = find_tools(), load_target(name)
+    target = load_target(name)
+    tools = find_tools(target)
     if tools.host_cc is None:
         sys.exit("no C compiler found (apt-get install gcc)")
     host_build = _build_command(tools.host_cc, firmware, None)
@@ -85,7 +85,7 @@ def train(firmware: Firmware, build: Path, host_only: bool, name: str = TARGET) 
         say(f"\nQEMU skipped: {'--host' if host_only else tools.missing_for_qemu()}; training on the host instead\n")
         return _run(firmware, host_build, ["./firmware"], build / "host", live=True), None
     say(f"\nmain.c + {show(firmware.out)}/*.c in QEMU ({target.qemu.machine}):\n")
-    emulator = [tools.qemu, *qemu_arguments(target.qemu), "-kernel", "firmware.elf"]
+    emulator = [tools.qemu, *qemu_arguments(target), "-kernel", "firmware.elf"]
     with ThreadPoolExecutor() as pool:
         host = pool.submit(_run, firmware, host_build, ["./firmware"], build / "host", live=False)
         board = _run(firmware, _build_command(tools.cross_cc, firmware, target), emulator, build / "qemu", live=True)
@@ -132,7 +132,8 @@ def _build_command(compiler: str, firmware: Firmware, board: Target | None) -> l
     if board is None:
         tail = [str(out / "verify" / "host.c"), "-no-pie", "-o", "firmware"]
         return [compiler, *HOST_FLAGS, *common, *tail]
-    link = [flag.replace("link.ld", str(out / "verify" / "link.ld")) for flag in LINK_FLAGS]
+    assert board.toolchain is not None
+    link = [flag.replace("link.ld", str(out / "verify" / "link.ld")) for flag in board.toolchain.link_flags]
     return [compiler, *board.gcc_flags, *common, str(out / "verify" / "startup.c"), *link, "-o", "firmware.elf"]
 
 

@@ -1,8 +1,8 @@
 """Compile times and arenas of three real networks, the file's check, equal bytes, code sizes (`make bench`): tables.
 
 A row of the first is one run of the command line, verification excluded; nothing here asserts a time. The second says
-what the comparison with the model file costs. The third runs an int8 network on six cores, where a byte that differs
-from numpy would end it. The fourth compares --code speed with --code size.
+what the comparison with the model file costs. The third runs an int8 network on every core that QEMU has, where a byte
+that differs from numpy would end it. The fourth compares --code speed with --code size.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from testing.cores import NAMES
 from testing.places import SHARED
 
 MODELS = ("mcunet-5fps-10c", "mbv2-w0.35-10c", "proxyless-w0.3-10c")
 ARENA, TARGET = "2MB", "cortex-m7"
-CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+CORES = NAMES
 INT8 = ("--quant", "int8", "--update", str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"))
 CODE_SIZES = (
     *(("mcunet-5fps-10c-qdq", core) for core in ("cortex-m7", "cortex-m0plus", "cortex-m55")),
@@ -61,7 +62,7 @@ def times() -> None:
 
 
 def equal_bytes() -> None:
-    """int8 MCUNet on six cores: every tensor after every step, numpy == host == QEMU (100 steps on the M7)."""
+    """int8 MCUNet on all cores of QEMU: every tensor after every step, numpy == host == QEMU (100 steps on the M7)."""
     print(f"{'core':16} {'steps':>5} {'result':>7} {'arena B':>10} {'stack B':>8} {'code B':>8} {'const B':>8}")
     for core in CORES:
         steps = 100 if core == TARGET else 10

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from testing.boards import measure
+from testing.cores import MAIN, NAMES
 from testing.layers import LAYERS
 from testing.places import ROOT, SHARED
 from tinytrain_compile.target import load_target
+from tinytrain_compile.verify import cross_version
 from tinytrain_compile.verify.cycles import missing_for_cycles
 
 LEDGER = ROOT / "benchmarks" / "ledger.json"
-TARGETS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+TARGETS = NAMES
 SHORT_TARGETS = ("cortex-m0plus", "cortex-m7", "cortex-m55")
 NETWORKS = (
     ("mcunet-5fps-10c-qdq", "mcunet-5fps-49kb", "256KB", ()),
@@ -30,17 +32,14 @@ MODELLED = "cycles_model"
 
 def gcc_version() -> str:
     """Version of the cross compiler; "" if there is none."""
-    try:
-        output = subprocess.run(["arm-none-eabi-gcc", "-dumpfullversion"], capture_output=True, text=True).stdout
-    except OSError:
-        return ""
-    return output.strip()
+    version = cross_version(MAIN)
+    return "" if version == "none" else version
 
 
 def model_of(target: str) -> str:
     """The model of cycles that gives figures for a target on this machine; "" if there is none."""
-    model = load_target(target).cycle_model
-    return "" if missing_for_cycles(model) else model
+    core = load_target(target)
+    return "" if missing_for_cycles(core) else core.cycle_model
 
 
 def layer_rows(targets: tuple[str, ...], cycles: bool = False) -> list[Row]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.cores import missing_tools
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
 from tinytrain_compile.errors import CompileError
@@ -87,7 +88,7 @@ def test_unknown_tiles_mean_nothing() -> None:
 
 
 @pytest.mark.qemu
-@pytest.mark.skipif(bool(find_tools().missing_for_qemu()), reason="needs QEMU")
+@pytest.mark.skipif(bool(missing_tools()), reason="needs QEMU")
 def test_no_tiles_change_a_byte() -> None:
     """Every candidate of every kind of kernel, on a board: what the rule's kernel gives, others give too."""
     target = load_target("cortex-m7")
@@ -108,7 +109,7 @@ def test_no_tiles_change_a_byte() -> None:
             inputs = tuple(np.ascontiguousarray(array).tobytes() for array in one.float32())
             sizes = tuple(value.size_bytes for value in node.outputs)
             runs.append(KernelRun(kernel, inputs, sizes, *alias_and_scratch(one), expected))
-    counts = count_kernels(runs, target, find_tools(), runtime_headers())
+    counts = count_kernels(runs, target, find_tools(target), runtime_headers())
     assert [count.equal for count in counts] == [True] * len(runs)
     alone = {name for name, texts in variants.items() if len(texts) == 1}
     assert alone == {"pairs", "maps"}, "whose tiles the planner knows; all others have loops to choose from"

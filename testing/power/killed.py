@@ -15,7 +15,6 @@ from tinytrain_compile.target import load_target
 from tinytrain_compile.verify.build import write_files
 from tinytrain_compile.verify.firmware import (
     COMPILE_FLAGS,
-    LINK_FLAGS,
     model_sources,
     qemu_arguments,
     verification_files,
@@ -76,9 +75,9 @@ def _slot_bytes(made: Project) -> int:
 
 def _run(image: Path, seconds: float) -> int | None:
     """The exit code, if it has ended before."""
-    board = load_target(TARGET).qemu
-    assert board is not None
-    command = ["qemu-system-arm", *qemu_arguments(board), "-kernel", image.name]
+    target = load_target(TARGET)
+    assert target.toolchain is not None
+    command = [target.toolchain.emulator.name, *qemu_arguments(target), "-kernel", image.name]
     with subprocess.Popen(command, cwd=image.parent, stdin=subprocess.DEVNULL) as process:
         try:
             return process.wait(seconds)
@@ -92,9 +91,11 @@ def _firmware(made: Project, folder: Path) -> Path:
     build(made, folder, "killed")  # for the host, which also writes all files
     write_files(folder, verification_files(made.bundle, target))
     sources = [*model_sources(made.bundle), "killed.c", "verify/startup.c"]
-    flags = [*target.gcc_flags, *COMPILE_FLAGS, "-DTT_CHECK", "-I.", "-Iverify", *LINK_FLAGS]
+    assert target.toolchain is not None
+    flags = [*target.gcc_flags, *COMPILE_FLAGS, "-DTT_CHECK", "-I.", "-Iverify", *target.toolchain.link_flags]
     flags = [flag.replace("link.ld", "verify/link.ld") for flag in flags]
-    subprocess.run(["arm-none-eabi-gcc", *flags, *sources, "-o", "killed.elf"], cwd=folder, check=True, timeout=600)
+    compiler = target.toolchain.compiler.name
+    subprocess.run([compiler, *flags, *sources, "-o", "killed.elf"], cwd=folder, check=True, timeout=600)
     return folder / "killed.elf"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from testing.cores import NAMES
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.candidates.inference import infer_one
 from tinytrain_compile.driver.candidates.memories import further_memories
@@ -33,7 +34,7 @@ from tinytrain_compile.target import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
 from tinytrain_compile.verify import RunResult, VerifyMode, run_steps, verify
 
-BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+BOARDS = NAMES
 KERNELS = KernelCache()
 """Those that the graphs of a test process share."""
 

@@ -53,7 +53,7 @@ def test_on_a_board(board: str) -> None:
 def test_it_is_smaller() -> None:
     train, target = TRAINED["int8 qdq batch"](), load_target("cortex-m7")
     bundles = small_project(train).bundle, chain.project(train, "cortex-m7").bundle
-    small, fast = (flash_sizes(bundle, target, find_tools()) for bundle in bundles)
+    small, fast = (flash_sizes(bundle, target, find_tools(target)) for bundle in bundles)
     assert small.code_bytes < 0.6 * fast.code_bytes
     assert small.total_bytes < fast.total_bytes
     assert bundles[0].small == ("net_train.c", "net_kernels_small.c") and bundles[1].small == ()

@@ -60,7 +60,8 @@ def ran(name: str, core: str, mode: Mode) -> bytes:
     bundle = replace(made.bundle, files={**made.bundle.files, "verify/average.c": filled})
     samples = in_slots(bundle.interface, random_samples(made.train, STEPS, 1))
     given = b"".join(x.tobytes() + y.tobytes() for x, y in zip(samples.x, samples.y, strict=True))
-    tools, target = find_tools(), load_target(core)
+    target = load_target(core)
+    tools = find_tools(target)
     port = "verify/host.c" if mode == "host" else "verify/startup.c"
     with work_folder() as folder:
         built = compile_project(bundle, target, mode, tools, folder, check_sources=("verify/average.c", port))

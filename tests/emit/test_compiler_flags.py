@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testing.by_row_blocks import by_row_blocks
+from testing.cores import NAMES
 from testing.layers import LAYERS, STREAMED
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
@@ -24,13 +25,12 @@ from tinytrain_compile.target import load_target
 from tinytrain_compile.verify.kernel_runs import INCLUDED, PREFIX
 
 SHORT = (("cortex-m33", "-O2"),)
-CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 FLAGS = ("-O2", "-O3", "-O1", "-Og", "-O0", "-Os", "-O3 -funroll-loops", "-O2 -fstack-protector-strong")
 VECTORS_OFF = "-Og -DTT_HAS_MVE=0"
 """What tt_config.h asks for where constants are not known to be constants."""
 LONG = [
     (core, flags)
-    for core in CORES
+    for core in NAMES
     for flags in FLAGS
     if (core, flags) not in SHORT and (core, flags) != ("cortex-m55", "-Og")
 ]

@@ -241,7 +241,8 @@ def ran(name: str) -> tuple[bytes, ...]:
     )
     samples = in_slots(bundle.interface, random_samples(made.train, STEPS, 1))
     given = b"".join(x.tobytes() + y.tobytes() for x, y in zip(samples.x, samples.y, strict=True))
-    core, tools = load_target(board), find_tools()
+    core = load_target(board)
+    tools = find_tools(core)
     with work_folder() as folder:
         built = compile_project(
             bundle, core, "qemu", tools, folder, check_sources=("verify/delta.c", "verify/startup.c")

@@ -57,7 +57,8 @@ def ran(board: str) -> Array:
     bundle = project(target).bundle
     bundle = replace(bundle, files={**bundle.files, "verify/loop.c": text})
     port = "verify/startup.c" if mode == "qemu" else "verify/host.c"
-    core, tools = load_target(target), find_tools()
+    core = load_target(target)
+    tools = find_tools(core)
     x, y = samples()
     given = b"".join(one.tobytes() + int(label).to_bytes(4, "little") for one, label in zip(x, y, strict=True))
     with work_folder() as folder:

@@ -113,7 +113,7 @@ def test_each_plan_computes_what_it_would_alone(name: str, folder: Path) -> None
 def test_one_program_trains_under_either(name: str, mode: Mode, folder: Path, tmp_path: Path) -> None:
     """testing/plans/batches.c: the run that moves from one plan to the other has the state that twins have which do."""
     compiled = made(name, folder)[0]
-    project, target, tools = compiled.project, load_target("cortex-m7"), find_tools()
+    project, target, tools = compiled.project, load_target("cortex-m7"), find_tools(load_target("cortex-m7"))
     samples = samples_of(compiled)
     vectors = b"".join(a[i : i + 1].tobytes() for i in range(len(samples.x)) for a in (samples.x, samples.y))
     bundle = replace(project.bundle, files={**project.bundle.files, "verify/batches.c": PROGRAM})

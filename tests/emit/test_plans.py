@@ -95,7 +95,7 @@ def test_plans_give_the_same_state(name: str, folder: Path) -> None:
 def test_switching_in_one_image(name: str, mode: Mode, folder: Path, tmp_path: Path) -> None:
     """testing/plans/switch.c, on this machine and on the board: a run that moved has the state of one that stayed."""
     compiled = made(name, folder)[0]
-    project, target, tools = compiled.project, load_target("cortex-m7"), find_tools()
+    project, target, tools = compiled.project, load_target("cortex-m7"), find_tools(load_target("cortex-m7"))
     samples = in_slots(project.bundle.interface, random_samples(project.summary.train, UPDATES, 3))
     vectors = b"".join(a[i : i + 1].tobytes() for i in range(UPDATES) for a in (samples.x, samples.y))
     bundle = replace(project.bundle, files={**project.bundle.files, "verify/switch.c": SWITCH})
@@ -132,7 +132,7 @@ def test_every_plan_is_cut_for_itself(folder: Path) -> None:
 def test_what_is_shared_is_there_once(folder: Path) -> None:
     """Constants are those of one plan, and code is less than that of two projects by all kernels that both call."""
     compiled, _ = made("float32, second runs", folder)
-    bundle, target, tools = compiled.project.bundle, load_target("cortex-m7"), find_tools()
+    bundle, target, tools = compiled.project.bundle, load_target("cortex-m7"), find_tools(load_target("cortex-m7"))
     if tools.cross_cc is None:
         pytest.skip("no cross compiler")
     path = folder / f"{len('float32, second runs')}.onnx"

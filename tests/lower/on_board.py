@@ -29,4 +29,5 @@ def on_board(built: Sequence[Built], target: str) -> list[bool]:
         texts = [text.replace(f" {kernel.name}(", f" {name}(", 1) for text in (kernel.source, kernel.declaration)]
         kernel = replace(kernel, name=name, source=texts[0], declaration=texts[1])
         runs.append(KernelRun(kernel, inputs, sizes, dict(alias_of(item.node)), scratch, expected))
-    return [found.equal for found in count_kernels(runs, load_target(target), find_tools(), runtime_headers())]
+    core = load_target(target)
+    return [found.equal for found in count_kernels(runs, core, find_tools(core), runtime_headers())]

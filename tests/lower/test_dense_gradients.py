@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from testing.boards import measure
+from testing.cores import missing_tools
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
 from tinytrain_compile.lower.kernels import SIZE, kernel_context
@@ -14,7 +15,6 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_dense, weight_tiles
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
 
 SAME = (1, 1, 1, 1)
 Geometry = quantised.Geometry
@@ -76,7 +76,7 @@ def test_no_gradient_takes_much_scratch_where_little_is_alive() -> None:
 
 
 @pytest.mark.qemu
-@pytest.mark.skipif(bool(find_tools().missing_for_qemu()), reason="needs QEMU")
+@pytest.mark.skipif(bool(missing_tools()), reason="needs QEMU")
 @pytest.mark.parametrize("target", ["cortex-m7", "cortex-m0plus"])
 def test_batches_and_many_channels_on_boards(target: str) -> None:
     cases = [make(geometry) for geometry in GEOMETRIES for make in (weights, data)]

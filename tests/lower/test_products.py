@@ -14,6 +14,7 @@ import pytest
 
 from testing.boards import measure
 from testing.by_row_blocks import by_row_blocks
+from testing.cores import NAMES
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
 from testing.sanitised import SCALAR, VECTORS, run_sanitised
@@ -30,7 +31,7 @@ from tinytrain_compile.ops.row_form import RowForm
 from tinytrain_compile.target import load_target
 
 Map = tuple[int, int]
-CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+CORES = NAMES
 STRIPS = (((9, 11), 128, 100), ((1, 149), 128, 100))
 """Odd numbers of pixels, and strips: of pixels, of weights."""
 RANDOM = 40

@@ -126,7 +126,7 @@ def float_calls(train: TrainGraph, folder: Path) -> set[str]:
     context = KernelContext(InstructionSet(fpu=False))
     kernels = lower_nodes(train.graph.nodes, LowerOptions("net", context, fuse_multiply_add=False))
     made, target = chain.project(train, "cortex-m0plus", kernels), load_target("cortex-m0plus")
-    objects = compile_project(made.bundle, target, "qemu", find_tools(), folder).model_objects
+    objects = compile_project(made.bundle, target, "qemu", find_tools(target), folder).model_objects
     names = {name for path in objects for name in read_object(path).undefined}
     soft = ("__aeabi_f", "__aeabi_cf", "__aeabi_i2f", "__aeabi_ui2f", "__aeabi_l2f", "__aeabi_ul2f", "__aeabi_d")
     return {name for name in names if name.startswith(soft)}

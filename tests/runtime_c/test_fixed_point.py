@@ -185,7 +185,7 @@ def test_no_undefined_behaviour(tmp_path: Path) -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", ["cortex-m7", "cortex-m0plus", "cortex-m55"])
 def test_boards_equal_numpy_twins(name: str, tmp_path: Path) -> None:
-    tools = find_tools()
+    tools = find_tools(load_target(name))
     if tools.missing_for_qemu():
         pytest.skip(tools.missing_for_qemu())
     text, inputs, data = program()

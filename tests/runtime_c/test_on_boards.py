@@ -43,7 +43,7 @@ CALL = """    for (size_t i = 0; i < @COUNT@; i++) {
 
 def board_results(name: str, functions: Sequence[str], x: np.ndarray, folder: Path) -> np.ndarray:
     """What these helpers give for x on a core in QEMU, a row each; skips without QEMU."""
-    tools = find_tools()
+    tools = find_tools(load_target(name))
     if tools.missing_for_qemu():
         pytest.skip(tools.missing_for_qemu())
     calls = "\n".join(CALL.replace("@NAME@", function) for function in functions)

@@ -11,7 +11,10 @@ from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.target import Region, list_targets, load_target
 from tinytrain_compile.target.loader import parse_target
 
-NAMES = ("cortex-m0plus", "cortex-m3", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7", "host")
+NAMES = (
+    *("cortex-m0plus", "cortex-m23", "cortex-m3", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7", "cortex-m85"),
+    "host",
+)
 M7 = (data_dir("targets") / "cortex-m7.toml").read_text()
 
 
@@ -22,9 +25,10 @@ def test_all_targets_load_under_their_own_name() -> None:
 
 def test_boards_are_those_of_the_contract() -> None:
     machines = {name: load_target(name).qemu for name in NAMES}
-    assert machines["host"] is None
+    assert machines["host"] is None and machines["cortex-m85"] is None
     assert {name: board.machine for name, board in machines.items() if board} == {
         "cortex-m0plus": "mps2-an385",
+        "cortex-m23": "mps2-an505",
         "cortex-m3": "mps2-an385",
         "cortex-m4": "mps2-an386",
         "cortex-m7": "mps2-an500",
@@ -42,9 +46,10 @@ def test_boards_are_those_of_the_contract() -> None:
 
 def test_features_and_alignment() -> None:
     fma = {name for name in NAMES if load_target(name).features.fma}
-    assert fma == {"cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"}
-    assert load_target("cortex-m55").alignment_bytes == 16
-    assert {load_target(name).alignment_bytes for name in NAMES if name != "cortex-m55"} == {8}
+    assert fma == {"cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "cortex-m85"}
+    vectors = ("cortex-m55", "cortex-m85")
+    assert {load_target(name).alignment_bytes for name in vectors} == {16}
+    assert {load_target(name).alignment_bytes for name in NAMES if name not in vectors} == {8}
     assert load_target("cortex-m0plus").features.gpr == 8
     assert load_target("cortex-m55").features.mve_float
 

@@ -1,6 +1,6 @@
 """Derives the stack use of libgcc helpers and memcpy/memmove/memset from their disassembly.
 
-Run as a script it prints the table that compiler/tinytrain_compile/verify/library_stack.toml holds; a test checks that
+Run as a script it prints the table that targets/toolchains/arm-none-eabi.toml holds; a test checks that
 table against the installed cross tools. The figure of a function is an upper bound: everything that it pushes
 anywhere, plus the deepest of its callees; functions that jump into each other count as one.
 """
@@ -10,18 +10,25 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+import tomllib
 from pathlib import Path
 
-CORES = {
-    "armv6-m": ("-mcpu=cortex-m0plus -mfloat-abi=soft",),
-    "armv7-m": (
-        "-mcpu=cortex-m3 -mfloat-abi=soft",
-        "-mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16",
-        "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-sp-d16",
-        "-mcpu=cortex-m33 -mfloat-abi=hard -mfpu=fpv5-sp-d16",
-        "-mcpu=cortex-m55 -mfloat-abi=hard",
-    ),
-}
+from testing.cores import BUILT
+from tinytrain_compile.files.resources import data_dir
+
+
+def _cores() -> dict[str, tuple[str, ...]]:
+    """Name of a table -> flags of the cores that it holds for, by the files in targets/."""
+    text = (data_dir("targets") / "toolchains" / "arm-none-eabi.toml").read_text(encoding="utf-8")
+    table = {name: one["library_stack"] for name, one in tomllib.loads(text)["architectures"].items()}
+    found: dict[str, dict[str, None]] = {}
+    for core in BUILT:
+        if core.architecture is not None and core.toolchain is not None and core.toolchain.name == "arm-none-eabi":
+            found.setdefault(table[core.architecture.name], {})[" ".join(core.gcc_flags)] = None
+    return {name: tuple(flags) for name, flags in found.items()}
+
+
+CORES = _cores()
 _NAMES = """memcpy memmove memset
 __aeabi_f2iz __aeabi_f2uiz __aeabi_fadd __aeabi_fcmpeq __aeabi_fcmpge __aeabi_fcmpgt __aeabi_fcmple __aeabi_fcmplt
 __aeabi_fcmpun __aeabi_fdiv __aeabi_fmul __aeabi_frsub __aeabi_fsub __aeabi_i2f __aeabi_ui2f __aeabi_l2f __aeabi_ul2f
@@ -57,7 +64,7 @@ def derive(flags: str) -> dict[str, int]:
 
 def _disassemble(flags: str) -> dict[str, list[tuple[str, str]]]:
     with tempfile.TemporaryDirectory() as folder:
-        cc = ["arm-none-eabi-gcc", "-fno-builtin", "-mthumb", *flags.split()]
+        cc = ["arm-none-eabi-gcc", "-fno-builtin", *flags.split()]
         existing = _existing(cc)
         Path(folder, "all.c").write_text(_references(existing))
         subprocess.run([*cc, "-nostartfiles", "-Wl,-e,0", "all.c", "-o", "all.elf"], cwd=folder, check=True)

@@ -6,17 +6,18 @@ import dataclasses
 
 import pytest
 
+from testing.cores import NAMES, missing_tools
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import InstructionCounts
 from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import COUNTED_STEP, find_tools, verify
+from tinytrain_compile.verify import COUNTED_STEP, verify
 
 pytestmark = [
     pytest.mark.qemu,
-    pytest.mark.skipif(bool(find_tools().missing_for_qemu()), reason=find_tools().missing_for_qemu()),
+    pytest.mark.skipif(bool(missing_tools()), reason=missing_tools()),
 ]
-BOARDS = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+BOARDS = NAMES
 DATA = tiny_model.samples()
 UPDATE = "for (int32_t i = 0; i < n; i++) {"
 

@@ -12,6 +12,7 @@ from testing import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
+from tinytrain_compile.target import Target
 from tinytrain_compile.verify import cycles
 from tinytrain_compile.verify.cycles import mca_text, read_blocks, table_cycles
 
@@ -57,11 +58,12 @@ def test_figures_are_there_and_labelled(
     executed: list[int] = []
     original = cycles.cycle_model
 
-    def spy(name: str, image: Path, step: dict[cycles.Block, int], infer: dict[cycles.Block, int]) -> object:
+    def spy(core: Target, image: Path, step: dict[cycles.Block, int], infer: dict[cycles.Block, int]) -> object:
         executed.extend(sum(size * n for (_, size), n in blocks.items()) for blocks in (step, infer))
-        code = cycles.disassembly(image)
+        assert core.toolchain is not None
+        code = cycles.disassembly(image, core.toolchain)
         assert all(address in code for address, _ in step), "blocks begin where instructions do"
-        return original(name, image, step, infer)
+        return original(core, image, step, infer)
 
     monkeypatch.setattr("tinytrain_compile.verify.check.cycle_model", spy)
     out = run(write(models.mlp(), tmp_path), "-o", tmp_path / "out", "--cycles", "--target", target).check_success().out

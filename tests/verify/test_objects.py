@@ -17,7 +17,8 @@ from tinytrain_compile.verify.build import Compiled
 from tinytrain_compile.verify.objects import VARIABLE
 from tinytrain_compile.verify.tools import Tools
 
-M7, TOOLS = load_target("cortex-m7"), find_tools()
+M7 = load_target("cortex-m7")
+TOOLS = find_tools(M7)
 
 
 @pytest.fixture

@@ -134,9 +134,10 @@ def test_a_plugin_that_counts_nothing_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_disassembler_that_prints_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert M7.toolchain is not None
     standing_in(tmp_path, monkeypatch, "arm-none-eabi-objdump", "exit 0")
     with pytest.raises(CompileError, match="arm-none-eabi-objdump printed no instruction of check"):
-        disassembly(tmp_path / "check.elf")
+        disassembly(tmp_path / "check.elf", M7.toolchain)
 
 
 def test_the_time_of_a_run_is_limited_by_its_work() -> None:
@@ -146,7 +147,7 @@ def test_the_time_of_a_run_is_limited_by_its_work() -> None:
 
 
 def test_building_twice_gives_the_same_image(tmp_path: Path) -> None:
-    tools = find_tools()
+    tools = find_tools(M7)
     if tools.cross_cc is None:
         pytest.skip(tools.missing_for_qemu())
     images = [build(tiny_model.bundle(), M7, "qemu", tools, tmp_path / n).image.read_bytes() for n in ("a", "longer")]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.cores import BUILT
 from tests.verify import library_stack, tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, StateSlot
@@ -221,9 +222,9 @@ def test_the_stack_of_a_part_has_the_callbacks_that_it_gives_away(tmp_path: Path
 
 def test_functions_that_are_alike_have_one_frame(tmp_path: Path) -> None:
     """GCC folds them into one and writes down no frame for the other, which the call graph still names."""
-    compiler = find_tools().cross_cc
+    compiler = find_tools(M7).cross_cc
     if compiler is None:
-        pytest.skip(find_tools().missing_for_qemu())
+        pytest.skip(find_tools(M7).missing_for_qemu())
     body = "(char *p)\n{\n    volatile char room[40];\n    room[1] = p[0];\n    p[1] = room[1];\n}\n"
     one, two = (f"__attribute__((noinline)) static void {name}{body}" for name in ("one", "two"))
     both = "void m_step(char *p);\nvoid m_step(char *p)\n{\n    one(p);\n    two(p + 9);\n    one(p + 5);\n}\n"
@@ -236,15 +237,14 @@ def test_functions_that_are_alike_have_one_frame(tmp_path: Path) -> None:
 
 
 def test_the_library_table_covers_the_installed_tools() -> None:
-    if find_tools().cross_cc is None:
-        pytest.skip(find_tools().missing_for_qemu())
-    for target, architecture in ((M0, "armv6-m"), (M7, "armv7-m")):
-        table = library_table(target)
-        for flags in library_stack.CORES[architecture]:
-            derived = library_stack.derive(flags)
-            assert len(derived) > 30
-            low = {name: size for name, size in derived.items() if table[name] < size}
-            assert low == {}, f"{flags}: the table is too low"
+    if find_tools(M7).cross_cc is None:
+        pytest.skip(find_tools(M7).missing_for_qemu())
+    for target in {target.gcc_flags: target for target in BUILT}.values():
+        table, flags = library_table(target), " ".join(target.gcc_flags)
+        derived = library_stack.derive(flags)
+        assert len(derived) > 30
+        low = {name: size for name, size in derived.items() if table[name] < size}
+        assert low == {}, f"{flags}: the table is too low"
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

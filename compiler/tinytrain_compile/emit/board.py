@@ -57,8 +57,8 @@ def board_files(
 
 
 def has_script(target: Target) -> bool:
-    """Whether a project for this target has a link script: it is for Arm's start-up, so boards with a Cortex-M do."""
-    return target.board is not None and bool(target.gcc_flags)
+    """Whether a project for this target has a link script: boards do whose core has a toolchain of its own."""
+    return target.board is not None and target.toolchain is not None
 
 
 def _macro(prefix: str, number: int) -> str:

@@ -48,7 +48,7 @@ def package_files(kind: Package, bundle: SourceBundle, facts: PackageFacts) -> d
     values = _values(bundle, facts)
     files = {_place(path): text for path, text in bundle.files.items() if path != "CMakeLists.txt"}
     for path, template in _TEMPLATES[kind].items():
-        if path != "toolchain.cmake" or values["machine"]:
+        if path != "toolchain.cmake" or facts.target.toolchain is not None:
             files[path] = environment().get_template(f"packages/{template}.j2").render(values)
     return files | {path: write(values) for path, write in _JSON.get(kind, {}).items()}
 
@@ -75,7 +75,9 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
         "flags": " ".join(FLAGS),
         "target": target.name,
         "machine": " ".join(target.gcc_flags),
-        "fpu": target.features.fpu and target.gcc_flags,
+        "toolchain": target.toolchain,
+        "tool": "..." if target.toolchain is None else target.toolchain.prefix,
+        "fpu": target.features.fpu and target.toolchain is not None,
         "board": target.name if target.board is not None else "",
         "link_script": LINK_SCRIPT if has_script(target) else "",
     }

@@ -75,6 +75,11 @@ class Table:
         """The complaint about a key."""
         return self._kind.error(self._where, f"key '{self._path}{key}' {what}")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All keys, for a table whose keys are names that the file chooses."""
+        return tuple(self._items)
+
     def has(self, key: str) -> bool:
         """Whether the table has a key."""
         return key in self._items
@@ -108,6 +113,13 @@ class Table:
         items = cast("list[Any]", self._take(key, list, "a list of strings"))
         if not all(type(item) is str for item in items):
             raise self.error(key, "must be a list of strings")
+        return tuple(items)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of integers."""
+        items = cast("list[Any]", self._take(key, list, "a list of integers"))
+        if not all(type(item) is int for item in items):
+            raise self.error(key, "must be a list of integers")
         return tuple(items)
 
     def table(self, key: str) -> Table:

@@ -12,8 +12,10 @@ from tinytrain_compile.target.model import (
     Region,
     Target,
 )
+from tinytrain_compile.target.toolchain import Architecture, Toolchain
 
 __all__ = [
+    "Architecture",
     "Board",
     "BoardMemory",
     "Core",
@@ -22,6 +24,7 @@ __all__ = [
     "QemuBoard",
     "Region",
     "Target",
+    "Toolchain",
     "list_boards",
     "list_targets",
     "load_target",

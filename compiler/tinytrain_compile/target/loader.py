@@ -9,7 +9,9 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.files.toml_table import Table, TableKind, parse_table, read_table
 from tinytrain_compile.target.boards import CORE_KEY, board_target
-from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, Target
+from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, RegisterBits, Target
+from tinytrain_compile.target.toolchain import FOLDER as TOOLCHAINS
+from tinytrain_compile.target.toolchain import Architecture, Toolchain, list_toolchains, load_toolchain
 
 BOARDS = "boards"
 """The folder of the boards, in that of the targets."""
@@ -60,21 +62,57 @@ def _target(root: Table) -> Target:
 
 
 def _core_target(root: Table) -> Target:
+    toolchain, architecture = _toolchain(root) if _is_cross(root) else (None, None)
+    flags = _machine_flags(root)
     target = Target(
         name=root.text("name"),
         summary=root.text("summary"),
-        gcc_flags=root.texts("gcc_flags"),
+        gcc_flags=flags if toolchain is None else (*toolchain.compile_flags, *flags),
         alignment_bytes=root.integer("alignment_bytes", low=1),
         stack_budget_bytes=root.integer("stack_budget_bytes", low=1),
         features=_features(root.table("features")),
         core=_core(root.table("core")),
         memories=tuple(_memory(table) for table in root.tables("memories")),
+        toolchain=toolchain,
+        architecture=architecture,
         qemu=_board(root.table("qemu")) if root.has("qemu") else None,
         cycle_model=root.text("cycle_model") if root.has("cycle_model") else "",
     )
     root.finish()
     _check(target, root)
     return target
+
+
+def _is_cross(root: Table) -> bool:
+    """Whether the file is about a device, not about the machine that compiles."""
+    return any(root.has(key) for key in ("toolchain", "architecture", "qemu")) or bool(_machine_flags(root))
+
+
+def _toolchain(root: Table) -> tuple[Toolchain, Architecture]:
+    """Who compiles for the core, and the instruction set that it compiles for."""
+    known = list_toolchains()
+    if not root.has("toolchain"):
+        raise root.error("toolchain", f"is missing: name who compiles for the core, one of {', '.join(known)}")
+    named = root.text("toolchain")
+    if named not in known:
+        raise root.error("toolchain", f"names no file in targets/{TOOLCHAINS} (there: {', '.join(known)})")
+    toolchain = load_toolchain(named)
+    architectures = toolchain.architectures
+    if not root.has("architecture"):
+        raise root.error("architecture", f"is missing: name the core's, one of {', '.join(architectures)}")
+    architecture = root.text("architecture")
+    if architecture not in architectures:
+        way = f"take one of {', '.join(architectures)}, or describe it in targets/{TOOLCHAINS}/{named}.toml"
+        raise root.error("architecture", f"is {architecture!r}, which {named} does not know: {way}")
+    return toolchain, architectures[architecture]
+
+
+def _machine_flags(root: Table) -> tuple[str, ...]:
+    flags = root.texts("gcc_flags")
+    for flag in flags:
+        if not re.fullmatch(r"-m[A-Za-z0-9=+._-]+", flag):
+            raise root.error("gcc_flags", f"may hold machine flags (-m...) only, not {flag!r}")
+    return flags
 
 
 def _features(table: Table) -> Features:
@@ -123,11 +161,20 @@ def _board(table: Table) -> QemuBoard:
         data=_region(table.table("data")),
         extra=_region(table.table("extra")),
         vectors=_region(table.table("vectors")) if table.has("vectors") else None,
+        registers=tuple(_register(one) for one in table.tables("registers")) if table.has("registers") else (),
     )
     table.finish()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", board.machine):
         raise table.error("machine", "is not a QEMU machine name")
     return board
+
+
+def _register(table: Table) -> RegisterBits:
+    bits = RegisterBits(table.integer("address"), table.integer("set_bits", low=1), table.text("why"))
+    table.finish()
+    if not re.fullmatch(r"[A-Za-z0-9 .,:;()_+-]*", bits.why):
+        raise table.error("why", "goes into a comment of C: letters, digits, spaces and .,:;()_+- only")
+    return bits
 
 
 def _region(table: Table) -> Region:
@@ -152,6 +199,3 @@ def _check(target: Target, root: Table) -> None:
         raise root.error("memories", "must begin with the memory of the arena, which is writable")
     if not re.fullmatch(r"(table|llvm-mca:[a-z0-9.+-]+)?", target.cycle_model):
         raise root.error("cycle_model", 'must be "table" or "llvm-mca:CPU"')
-    for flag in target.gcc_flags:
-        if not re.fullmatch(r"-m[A-Za-z0-9=+._-]+", flag):
-            raise root.error("gcc_flags", f"may hold machine flags (-m...) only, not {flag!r}")

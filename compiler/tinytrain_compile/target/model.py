@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tinytrain_compile.target.toolchain import Architecture, Toolchain
+
 
 @dataclass(frozen=True)
 class Features:
@@ -68,11 +70,21 @@ class Region:
 
 
 @dataclass(frozen=True)
+class RegisterBits:
+    """Bits that the check program sets in a register of the machine before it begins, and why."""
+
+    address: int
+    set_bits: int
+    why: str
+
+
+@dataclass(frozen=True)
 class QemuBoard:
     """The QEMU machine that runs the check, and where its image goes.
 
     code holds instructions and constants, data the stack, arena and statics, extra what only the check needs.
-    vectors is where the core fetches its first stack pointer; None when that is the start of code.
+    vectors is where the core fetches its first stack pointer; None when that is the start of code. registers: what
+    makes the machine as strict as the core, if it has another one.
     """
 
     machine: str
@@ -80,6 +92,7 @@ class QemuBoard:
     data: Region
     extra: Region
     vectors: Region | None = None
+    registers: tuple[RegisterBits, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,8 +150,10 @@ class Board:
 
 @dataclass(frozen=True)
 class Target:
-    """One core: features, compiler flags, alignment of the arena, stack budget, core, memories, QEMU's (None: host).
+    """One core: toolchain, flags, alignment of the arena, stack budget, features, costs, memories, QEMU's machine.
 
+    Without a toolchain it is compiled by this machine's compiler, and gcc_flags is empty; with one, gcc_flags has its
+    flags too. qemu is None if no machine runs the code: it is built and measured, not run.
     Of a board: name and memories are the board's (what it leaves to models), the rest is that of the core `base`,
     QEMU's machine too.
     """
@@ -151,6 +166,8 @@ class Target:
     features: Features
     core: Core
     memories: tuple[MemoryBank, ...]
+    toolchain: Toolchain | None = None
+    architecture: Architecture | None = None
     qemu: QemuBoard | None = None
     cycle_model: str = ""
     """How --cycles models it: "table", "llvm-mca:CPU", or "" for no model."""

@@ -16,7 +16,6 @@ from tinytrain_compile.verify.firmware import (
     CHECK_FLAG,
     COMPILE_FLAGS,
     HOST_FLAGS,
-    LINK_FLAGS,
     WARNING_FLAGS,
     file_flags,
     model_sources,
@@ -87,7 +86,8 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
     """Link the check program. Errors: E0602, for instance when the arena is not of the planned size."""
     host = compiled.mode != "qemu"
     image = compiled.folder / "verify" / ("check" if host else "check.elf")
-    options = ["-no-pie"] if host else [*target.gcc_flags, *LINK_FLAGS]
+    link_flags = () if target.toolchain is None else target.toolchain.link_flags
+    options = ["-no-pie"] if host else [*target.gcc_flags, *link_flags]
     options += SANITIZE if compiled.mode == "debug" else ()
     objects = [str(path) for path in (*compiled.model_objects, *compiled.check_objects)]
     command = [_program(compiled.mode, tools), *options, *objects, "-o", image.name]

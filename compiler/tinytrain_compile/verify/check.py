@@ -108,12 +108,12 @@ def verify(
     """
     if mode == "none":
         return VerifyReport("none", 0, "skipped", "verification skipped (--verify none)")
-    tools = find_tools()
+    tools = find_tools(target)
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
     limit = RunLimit() if expected_cycles is None else limit_of(expected_cycles, count)
     job = _Job(bundle, target, samples, vectors, tools, limit, batch, count, cycles, file)
-    skipped = tools.missing_for_qemu() if mode == "qemu" and target.qemu is not None else ""
-    wants_board = mode == "qemu" and target.qemu is not None and tools.cross_cc is not None
+    skipped = _skipped(target, tools) if mode == "qemu" else ""
+    wants_board = mode == "qemu" and tools.cross_cc is not None
     if tools.host_cc is None and (skipped or not wants_board):
         return VerifyReport("none", 0, "skipped", "not verified: no C compiler found (apt-get install gcc)", file=file)
     check_no_double(bundle)
@@ -121,6 +121,21 @@ def verify(
         host = pool.submit(_host_side, job, folder / "host") if tools.host_cc is not None else None
         board = pool.submit(_board_side, job, folder / "board") if wants_board else None
         return _judge(job, reference, host, board, steps, skipped)
+
+
+def _skipped(target: Target, tools: Tools) -> str:
+    """What of the check in QEMU cannot be made, and why; "" if all can, or the target is this machine."""
+    if target.toolchain is None:
+        return ""
+    if target.qemu is not None:
+        return (missing := tools.missing_for_qemu()) and f"QEMU check skipped: {missing}"
+    compiler, figures = target.toolchain.compiler, "flash and static stack"
+    found = (
+        f"{figures} not measured: {compiler.name} not found (apt-get install {compiler.packages})"
+        if tools.cross_cc is None
+        else f"{figures} measured"
+    )
+    return f"code for {target.name} not run: its target file names no QEMU machine; {found}"
 
 
 def _host_side(job: _Job, folder: Path) -> RunResult:
@@ -132,8 +147,11 @@ def _host_side(job: _Job, folder: Path) -> RunResult:
 
 
 def _board_side(job: _Job, folder: Path) -> _Board:
-    compiled = compile_project(job.bundle, job.target, "qemu", job.tools, folder)
+    machine = job.target.qemu is not None  # without one the model alone is built, for its figures
+    compiled = compile_project(job.bundle, job.target, "qemu", job.tools, folder, None if machine else ())
     figures = static_figures(compiled, job.interface, job.target, job.bundle.external)
+    if not machine:
+        return _Board(figures)
     built = link_project(compiled, job.target, job.tools)
     if job.tools.qemu is None:
         return _Board(figures)
@@ -154,7 +172,7 @@ def _board_side(job: _Job, folder: Path) -> _Board:
 def _with_cycles(counts: InstructionCounts, calls: list[Call], image: Path, job: _Job) -> InstructionCounts:
     blocks = read_blocks(image.parent / _BLOCKS)
     step, infer = counted_calls(calls, job.interface, job.batch)
-    return replace(counts, cycles=cycle_model(job.target.cycle_model, image, blocks[step], blocks[infer]))
+    return replace(counts, cycles=cycle_model(job.target, image, blocks[step], blocks[infer]))
 
 
 def static_figures(
@@ -167,7 +185,7 @@ def static_figures(
     objects = [read_object(path) for path in compiled.model_objects]
     check_symbols(objects, interface.prefix, target, True, external)
     graph = read_call_graph(compiled.model_objects)
-    bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects))
+    bound = stack_bound(graph, interface.prefix, library_table(target), hidden_callees(objects, target))
     if bound.size_bytes > target.stack_budget_bytes:
         raise _too_much_stack(bound, target)
     code, const = (sum(sizes) for sizes in zip(*((item.code_bytes, item.const_bytes) for item in objects), strict=True))
@@ -292,7 +310,7 @@ def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: s
     if file is not None and file.skipped:
         parts.append(f"not compared with the file: {'; '.join(file.skipped)}")
     if skipped:
-        parts.append(f"QEMU check skipped: {skipped}")
+        parts.append(skipped)
     return "   ".join(parts)
 
 

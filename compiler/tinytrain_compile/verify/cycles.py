@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import CycleModel
-from tinytrain_compile.verify.tools import CROSS_CC, INSTALLED, TOOL_TIMEOUT_S, first_line, run_program
+from tinytrain_compile.target import Target, Toolchain
+from tinytrain_compile.verify.tools import INSTALLED, TOOL_TIMEOUT_S, first_line, run_program
 
 MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")
-OBJDUMP = CROSS_CC.replace("gcc", "objdump")
 NO_MODEL = "the target's file names no cycle model"
 MCA_HINT = "llvm-mca not found (apt-get install llvm)"
 _ITERATIONS = 100
@@ -44,24 +44,26 @@ def read_blocks(path: Path) -> list[dict[Block, int]]:
     return calls
 
 
-def missing_for_cycles(model: str) -> str:
+def missing_for_cycles(target: Target) -> str:
     """What keeps a target's model from giving figures here; "" if nothing does."""
-    if not model:
+    if not target.cycle_model or target.toolchain is None:
         return NO_MODEL
-    if shutil.which(OBJDUMP) is None:
-        return f"{OBJDUMP} not found (apt-get install binutils-arm-none-eabi)"
-    return "" if model == "table" or _mca() is not None else MCA_HINT
+    objdump = target.toolchain.objdump
+    if shutil.which(objdump.name) is None:
+        return f"{objdump.name} not found (apt-get install {objdump.packages})"
+    return "" if target.cycle_model == "table" or _mca() is not None else MCA_HINT
 
 
 def _mca() -> str | None:
     return next((path for path in map(shutil.which, MCA_PROGRAMS) if path is not None), None)
 
 
-def disassembly(image: Path) -> dict[int, Instruction]:
+def disassembly(image: Path, toolchain: Toolchain) -> dict[int, Instruction]:
     """Every instruction of an image by address. Errors: E0602."""
-    program = shutil.which(OBJDUMP)
+    objdump = toolchain.objdump
+    program = shutil.which(objdump.name)
     if program is None:
-        raise CompileError("E0602", "--cycles", "arm-none-eabi-objdump not found", "install binutils-arm-none-eabi")
+        raise CompileError("E0602", "--cycles", f"{objdump.name} not found", f"install {objdump.packages}")
     command = [program, "-d", "--no-show-raw-insn", image.name]
     finished = run_program(command, image.parent, TOOL_TIMEOUT_S, "disassembling")
     if finished.exit_code != 0:
@@ -69,22 +71,23 @@ def disassembly(image: Path) -> dict[int, Instruction]:
     matches = (_LINE.match(line) for line in finished.output.splitlines())
     code = {int(m[1], 16): (m[2], m[3].strip()) for m in matches if m is not None}
     if not code:  # every instruction would count as one that does nothing
-        raise CompileError("E0602", "--cycles", f"{OBJDUMP} printed no instruction of {image.name}", INSTALLED)
+        raise CompileError("E0602", "--cycles", f"{objdump.name} printed no instruction of {image.name}", INSTALLED)
     return code
 
 
-def cycle_model(model: str, image: Path, step: Mapping[Block, int], infer: Mapping[Block, int]) -> CycleModel:
+def cycle_model(target: Target, image: Path, step: Mapping[Block, int], infer: Mapping[Block, int]) -> CycleModel:
     """Cycles of a training step and of an inference by a target's model; says why where there is none."""
-    if not model:
+    model, toolchain = target.cycle_model, target.toolchain
+    if not model or toolchain is None:
         return CycleModel("none", None, None, NO_MODEL)
-    code = disassembly(image)
+    code = disassembly(image, toolchain)
     if model == "table":
         return CycleModel(model, _table(code, step), _table(code, infer))
     program = _mca()
     if program is None:
         return CycleModel(model, None, None, MCA_HINT)
     cpu = model.partition(":")[2]
-    prices = _Mca(program, cpu, image.parent).prices(code, step, infer)
+    prices = _Mca(program, toolchain.llvm_triple, cpu, image.parent).prices(code, step, infer)
     return CycleModel(model, _total(prices, step), _total(prices, infer))
 
 
@@ -153,8 +156,8 @@ def _registers(operands: str) -> int:
 class _Mca:
     """Prices of blocks by llvm-mca, all in one run; what it cannot read becomes a nop."""
 
-    def __init__(self, program: str, cpu: str, folder: Path) -> None:
-        self._command = [program, "-mtriple=thumbv7em-none-eabihf", f"-mcpu={cpu}", f"-iterations={_ITERATIONS}"]
+    def __init__(self, program: str, triple: str, cpu: str, folder: Path) -> None:
+        self._command = [program, f"-mtriple={triple}", f"-mcpu={cpu}", f"-iterations={_ITERATIONS}"]
         self._folder = folder
 
     def prices(self, code: Mapping[int, Instruction], *calls: Mapping[Block, int]) -> dict[Block, float]:

@@ -11,7 +11,7 @@ from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.target import QemuBoard, Region, Target
+from tinytrain_compile.target import QemuBoard, Region, Target, Toolchain
 
 GUARD_BYTES = 4096
 """On each side of the arena; a multiple of every arena alignment."""
@@ -37,7 +37,6 @@ EXTERNAL_FLAG = "-w"
 WARNING_FLAGS = (
     *("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wdouble-promotion", "-pedantic", "-Werror"),
 )
-LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-T,link.ld")
 HOST_FLAGS = ("-Og", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
 """Behind the others on a host: a distribution's hardening stays out of the code. -Og compiles three times as fast as
 -O2, which is more than a run of some steps takes; any level gives the same bytes."""
@@ -64,9 +63,9 @@ def verification_files(bundle: SourceBundle, target: Target, place: str = "") ->
         "verify/port.h": read_text("runtime_c", "ports/port.h"),
         "verify/host.c": read_text("runtime_c", "ports/host.c"),
     }
-    if target.qemu is not None:
-        files["verify/startup.c"] = read_text("runtime_c", "ports/cortex_m/startup.c")
-        files["verify/link.ld"] = _link_script(interface, target, target.qemu)
+    if target.qemu is not None and target.toolchain is not None:
+        files["verify/startup.c"] = _start_up(target.toolchain, target.qemu)
+        files["verify/link.ld"] = _link_script(interface, target, target.qemu, target.toolchain)
     files["verify/Makefile"] = _makefile(bundle, target, place)
     files["verify/README.md"] = _readme(interface, target)
     return files
@@ -233,7 +232,16 @@ def _comment(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in " ._-:") else "_" for c in name)
 
 
-def _link_script(interface: Interface, target: Target, board: QemuBoard) -> str:
+def _start_up(toolchain: Toolchain, board: QemuBoard) -> str:
+    """The port's start-up code, which first makes the machine as strict as the core."""
+    lines = "".join(
+        f"    *(volatile uint32_t *){bits.address:#010x}u |= {bits.set_bits:#010x}u; /* {bits.why} */\n"
+        for bits in board.registers
+    )
+    return fill(read_text("runtime_c", f"ports/{toolchain.port}/startup.c"), {"REGISTERS": lines})
+
+
+def _link_script(interface: Interface, target: Target, board: QemuBoard, toolchain: Toolchain) -> str:
     vectors = board.vectors
     memory = f"    VECTORS (rx) : ORIGIN = {vectors.origin:#010x}, LENGTH = {vectors.size_bytes}\n" if vectors else ""
     values = {
@@ -248,7 +256,7 @@ def _link_script(interface: Interface, target: Target, board: QemuBoard) -> str:
     regions: dict[str, Region] = {"CODE": board.code, "DATA": board.data, "SPARE": board.extra}
     for name, region in regions.items():
         values[f"{name}_ORIGIN"], values[f"{name}_SIZE"] = f"{region.origin:#010x}", str(region.size_bytes)
-    return fill(read_text("runtime_c", "ports/cortex_m/link.ld"), values)
+    return fill(read_text("runtime_c", f"ports/{toolchain.port}/link.ld"), values)
 
 
 def _object_bytes(size: int) -> int:
@@ -256,10 +264,11 @@ def _object_bytes(size: int) -> int:
     return -(-(size + 2 * GUARD_BYTES) // MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT
 
 
-def qemu_arguments(board: QemuBoard) -> tuple[str, ...]:
-    """The emulator's options, without the image."""
+def qemu_arguments(target: Target) -> tuple[str, ...]:
+    """The emulator's options for a target with a machine, without the image."""
+    assert target.qemu is not None and target.toolchain is not None, "only a target with a machine runs in QEMU"
     quiet = ("-display", "none", "-monitor", "none", "-serial", "none")
-    return ("-M", board.machine, *quiet, "-semihosting-config", "enable=on,target=native")
+    return ("-M", target.qemu.machine, *quiet, *target.toolchain.semihosting)
 
 
 def _makefile(bundle: SourceBundle, target: Target, place: str) -> str:
@@ -285,16 +294,16 @@ def _makefile(bundle: SourceBundle, target: Target, place: str) -> str:
         f"\t$(CC) $(FLAGS) {host} {objects('host')} main.c host.c -no-pie -o host/check",
         "\tcd host && ./check",
     ]
-    if target.qemu is not None:
-        options = " ".join(qemu_arguments(target.qemu))
-        cross = " ".join(("arm-none-eabi-gcc", *target.gcc_flags))
+    if target.qemu is not None and target.toolchain is not None:
+        options, link = " ".join(qemu_arguments(target)), " ".join(target.toolchain.link_flags)
+        cross = " ".join((target.toolchain.compiler.name, *target.gcc_flags))
         lines += [
             "",
             f"qemu/output.bin: {models} main.c startup.c link.ld vectors.bin",
             "\tmkdir -p qemu && cp vectors.bin qemu/input.bin",
             *_more_objects(bundle, place, "qemu", f"{cross} $(FLAGS)"),
-            f"\t{cross} $(FLAGS) {' '.join(LINK_FLAGS)} {objects('qemu')} main.c startup.c -o qemu/check.elf",
-            f"\tcd qemu && qemu-system-arm {options} -kernel check.elf",
+            f"\t{cross} $(FLAGS) {link} {objects('qemu')} main.c startup.c -o qemu/check.elf",
+            f"\tcd qemu && {target.toolchain.emulator.name} {options} -kernel check.elf",
             "",
             "# The board writes one more record, its stack; all before it is equal (but for the payload of NaNs).",
             "compare: host/output.bin qemu/output.bin",

@@ -90,16 +90,16 @@ def count_kernels(
         makes = (COUNTS, _BLOCKS) if cycles else (COUNTS,)
         flags = np.frombuffer(run_image(built, target, tools, b"", extra=plugin, makes=makes), "<u4")
         spent = {call.name: sum(call.instructions.values()) for call in read_calls(built.image.parent, functions)}
-        modelled = _cycles(built.image, target.cycle_model, list(spent)) if cycles else {}
+        modelled = _cycles(built.image, target, list(spent)) if cycles else {}
     code = {f.name: f.high - f.low for f in functions}
     results = zip((kernel.name for kernel in kernels), flags, strict=True)
     return [KernelCount(spent[name], code[name], bool(flag == 0), modelled.get(name)) for name, flag in results]
 
 
-def _cycles(image: Path, model: str, names: Sequence[str]) -> dict[str, int]:
+def _cycles(image: Path, target: Target, names: Sequence[str]) -> dict[str, int]:
     """Of the calls of a run, in order."""
     calls = zip(names, read_blocks(image.parent / _BLOCKS), strict=True)
-    found = ((name, cycle_model(model, image, blocks, {}).step) for name, blocks in calls)
+    found = ((name, cycle_model(target, image, blocks, {}).step) for name, blocks in calls)
     return {name: cycles for name, cycles in found if cycles is not None}
 
 

@@ -12,7 +12,7 @@ from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Built, Mode, build
 from tinytrain_compile.verify.firmware import qemu_arguments, verification_input
 from tinytrain_compile.verify.results import RunResult, parse_output
-from tinytrain_compile.verify.tools import QEMU, Tools, find_tools, first_line, run_program
+from tinytrain_compile.verify.tools import Tools, find_tools, first_line, run_program
 
 RUN_TIMEOUT_S = 600.0
 """Of a run whose work nobody has said."""
@@ -51,7 +51,7 @@ def run_steps(
     timeout_s: float = RUN_TIMEOUT_S,
 ) -> RunResult:
     """Build in `work_dir`, train `steps` steps of `batch` samples, return everything that was computed."""
-    tools = find_tools()
+    tools = find_tools(target)
     vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
     built = build(bundle, target, mode, tools, work_dir)
     return execute(built, bundle.interface, target, tools, vectors, RunLimit(timeout_s))
@@ -91,7 +91,8 @@ def run_image(
     (folder / "input.bin").write_bytes(vectors)
     where, command = _command(built, target, tools)
     loop = "look for a loop without an end in kernels of yours (--kernels), or report this with the model"
-    hint = loop if built.mode != "qemu" else f"check that {QEMU} works, or use --verify host; else {loop}"
+    works = "" if tools.qemu is None else f"check that {Path(tools.qemu).name} works, or use --verify host; else "
+    hint = loop if built.mode != "qemu" else f"{works}{loop}"
     files = [folder / name for name in ("output.bin", *makes)]
     finished = run_program([*command, *extra], folder, timeout_s, where, makes=files, why=why, hint=hint)
     if finished.exit_code != 0:
@@ -105,9 +106,9 @@ def _command(built: Built, target: Target, tools: Tools) -> tuple[str, list[str]
     if built.mode != "qemu":
         return "host check", [str(built.image)]
     if target.qemu is None or tools.qemu is None:
-        raise CompileError("E0602", "QEMU check", tools.missing_for_qemu() or "no board", "use --verify host")
-    arguments = qemu_arguments(target.qemu)
-    return f"QEMU check on {target.qemu.machine}", [tools.qemu, *arguments, "-kernel", built.image.name]
+        what = "no board" if target.qemu is None else tools.missing_for_qemu()
+        raise CompileError("E0602", "QEMU check", what, "use --verify host")
+    return f"QEMU check on {target.qemu.machine}", [tools.qemu, *qemu_arguments(target), "-kernel", built.image.name]
 
 
 def _failure(exit_code: int, output: str) -> str:

@@ -6,7 +6,6 @@ The bound covers everything that an API call may push, except the frames of exce
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,14 +48,8 @@ class CallGraph:
 
 def library_table(target: Target) -> Mapping[str, int]:
     """Library function -> stack bytes on the target's architecture; only functions that generated code may call."""
-    text = (Path(__file__).parent / "library_stack.toml").read_text(encoding="utf-8")
-    tables: dict[str, dict[str, int]] = tomllib.loads(text)
-    return tables["armv6-m" if is_armv6m(target) else "armv7-m"]
-
-
-def is_armv6m(target: Target) -> bool:
-    """Whether the target's code must run on an Armv6-M core (Cortex-M0, M0+, M1)."""
-    return any(re.match(r"-m(cpu=cortex-m[01]|arch=armv6)", flag) for flag in target.gcc_flags)
+    assert target.architecture is not None, "the libraries of this machine have no table"
+    return target.architecture.library_stack
 
 
 def read_call_graph(objects: Iterable[Path]) -> CallGraph:

@@ -15,12 +15,11 @@ from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.elf import open_elf
 from tinytrain_compile.verify.firmware import model_sources
-from tinytrain_compile.verify.stack import is_armv6m, library_table
+from tinytrain_compile.verify.stack import library_table
 
 _HOST_LIBRARY = frozenset({"memcpy", "memmove", "memset", "_GLOBAL_OFFSET_TABLE_"})
-_DOUBLE_HELPER = re.compile(r"__aeabi_(c?d|[a-z]+2d)")
-_ARMV6M_ARCHITECTURES = (11, 12)  # Tag_CPU_arch: v6-M, v6S-M
 _HINT = "please report this with the model"
+_FLAGS_HINT = "make gcc_flags and architecture of the target file agree"
 
 
 @dataclass(frozen=True)
@@ -99,18 +98,26 @@ def check_symbols(
                 raise _error(item, f"external symbol {name} lacks the prefix {prefix}_")
         for name in sorted(item.undefined - defined):
             _check_undefined(item, name, target, on_target)
-        if on_target and is_armv6m(target) and item.cpu_architecture not in _ARMV6M_ARCHITECTURES:
-            raise _error(item, f"not Armv6-M code (Tag_CPU_arch {item.cpu_architecture})")
+        if on_target:
+            _check_architecture(item, target)
+
+
+def _check_architecture(item: ObjectInfo, target: Target) -> None:
+    known = target.architecture
+    if known is not None and known.attributes and item.cpu_architecture not in known.attributes:
+        what = f"not code for {known.name} (Tag_CPU_arch {item.cpu_architecture})"
+        raise CompileError("E0601", item.name, what, _FLAGS_HINT)
 
 
 def _check_undefined(item: ObjectInfo, name: str, target: Target, on_target: bool) -> None:
-    if not on_target:
+    toolchain = target.toolchain if on_target else None
+    if toolchain is None:
         if name not in _HOST_LIBRARY:
             raise _error(item, f"calls {name}")
         return
-    if _DOUBLE_HELPER.match(name):
+    if re.match(toolchain.double_helpers, name):
         raise _error(item, f"computes in double precision ({name})")
-    if target.features.fpu and name.startswith("__aeabi_f"):
+    if target.features.fpu and re.match(toolchain.float_helpers, name):
         raise _error(item, f"computes floats in software ({name}) although the target has an FPU")
     if name not in library_table(target):
         raise _error(item, f"calls {name}")
@@ -124,9 +131,11 @@ def check_no_double(bundle: SourceBundle) -> None:
             raise CompileError("E0601", path, "uses the type double", _HINT)
 
 
-def hidden_callees(objects: Iterable[ObjectInfo]) -> tuple[str, ...]:
-    """Library helpers that GCC's call graph leaves out: jump tables of Armv6-M."""
-    return tuple(sorted({n for item in objects for n in item.undefined if n.startswith("__gnu_thumb1_case_")}))
+def hidden_callees(objects: Iterable[ObjectInfo], target: Target) -> tuple[str, ...]:
+    """Library helpers that GCC's call graph leaves out: jump tables of Armv6-M, for instance."""
+    assert target.toolchain is not None, "GCC's call graph is read for a target's build only"
+    hidden = re.compile(target.toolchain.hidden_helpers)
+    return tuple(sorted({name for item in objects for name in item.undefined if hidden.match(name)}))
 
 
 def _error(item: ObjectInfo, what: str) -> CompileError:

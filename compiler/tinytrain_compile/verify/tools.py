@@ -15,9 +15,8 @@ from pathlib import Path
 from threading import Lock
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.target import Target, Toolchain
 
-CROSS_CC, QEMU = "arm-none-eabi-gcc", "qemu-system-arm"
-_PACKAGES = {CROSS_CC: "gcc-arm-none-eabi libnewlib-arm-none-eabi", QEMU: "qemu-system-arm"}
 TOOL_TIMEOUT_S = 120.0
 """Of a compiler on no more than some KB, a linker, a disassembler: each takes seconds."""
 INSTALLED = "check the installed tools"
@@ -27,31 +26,38 @@ SCRATCH = ".scratch"
 
 @dataclass(frozen=True)
 class Tools:
-    """Paths of the programs that were found; None where one is missing."""
+    """Paths of the programs that were found; None where one is missing. toolchain: whose the last two are."""
 
     host_cc: str | None
-    cross_cc: str | None
-    qemu: str | None
+    cross_cc: str | None = None
+    qemu: str | None = None
+    toolchain: Toolchain | None = None
 
     def missing_for_qemu(self) -> str:
         """`qemu-system-arm not found (apt-get install qemu-system-arm)`, or "" when both cross tools are there."""
-        missing = [name for name, path in ((CROSS_CC, self.cross_cc), (QEMU, self.qemu)) if path is None]
-        packages = " ".join(_PACKAGES[name] for name in missing)
-        return f"{' and '.join(missing)} not found (apt-get install {packages})" if missing else ""
+        assert self.toolchain is not None, "only the tools of a target with a toolchain can run it in QEMU"
+        wanted = ((self.toolchain.compiler, self.cross_cc), (self.toolchain.emulator, self.qemu))
+        missing = [program for program, path in wanted if path is None]
+        names, packages = " and ".join(one.name for one in missing), " ".join(one.packages for one in missing)
+        return f"{names} not found (apt-get install {packages})" if missing else ""
 
 
-def find_tools() -> Tools:
-    """Look for the programs on PATH."""
+def find_tools(target: Target | None = None) -> Tools:
+    """Look for programs on PATH: the host's compiler, and what a target's toolchain names."""
     host = next((path for path in map(shutil.which, ("gcc", "cc", "clang")) if path is not None), None)
-    return Tools(host, shutil.which(CROSS_CC), shutil.which(QEMU))
+    toolchain = None if target is None else target.toolchain
+    if toolchain is None:
+        return Tools(host)
+    return Tools(host, shutil.which(toolchain.compiler.name), shutil.which(toolchain.emulator.name), toolchain)
 
 
-def cross_version() -> str:
-    """Version of the cross compiler, on which instruction counts depend; "none" if there is none."""
-    program = shutil.which(CROSS_CC)
+def cross_version(target: Target) -> str:
+    """Version of a target's cross compiler, on which instruction counts depend; "none" if there is none."""
+    program = find_tools(target).cross_cc
     if program is None:
         return "none"
-    finished = run_program([program, "-dumpfullversion"], Path.cwd(), TOOL_TIMEOUT_S, CROSS_CC, scratch=False)
+    what = Path(program).name
+    finished = run_program([program, "-dumpfullversion"], Path.cwd(), TOOL_TIMEOUT_S, what, scratch=False)
     version = finished.output.strip()
     return version if finished.exit_code == 0 and re.fullmatch(r"[\w.]+", version) else "unknown"
 

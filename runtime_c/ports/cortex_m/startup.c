@@ -143,7 +143,7 @@ static void set_up_core(void)
 #if __ARM_ARCH == 6
     SCB_CCR |= CCR_UNALIGN_TRP; /* Armv6-M code on the M3 board: fault where a real Cortex-M0+ would */
 #endif
-    __asm__ volatile("dsb\n isb" ::: "memory");
+@REGISTERS@    __asm__ volatile("dsb\n isb" ::: "memory");
 }
 
 _Noreturn void Reset_Handler(void)

@@ -189,7 +189,7 @@ def check_machine(options: CompileOptions, target: Target) -> None:
     if asked or wanted or options.flash_budget_bytes is not None:
         from tinytrain_compile.verify import find_tools
 
-        tools = find_tools()
+        tools = find_tools(target)
         host = "" if tools.host_cc is not None else "no C compiler found (apt-get install gcc)"
         board = tools.missing_for_qemu() if target.qemu is not None else f"{target.name} has no board in QEMU"
         if asked:
@@ -208,16 +208,17 @@ def _refuse(flag: str, missing: str, value: str = "") -> None:
 def _no_cycles(target: Target) -> str:
     from tinytrain_compile.verify.cycles import missing_for_cycles
 
-    return missing_for_cycles(target.cycle_model)
+    return missing_for_cycles(target)
 
 
 def _check_budget(target: Target, missing: bool) -> None:
-    if target.qemu is None and not target.gcc_flags:
-        what = f"{target.name} is compiled by this machine's compiler; only code for a Cortex-M is measured"
-        raise CompileError("E0101", "--flash-budget", what, "give a Cortex-M as --target, or leave the option out")
+    if target.toolchain is None:
+        what = f"{target.name} is compiled by this machine's compiler; only code for a device is measured"
+        raise CompileError("E0101", "--flash-budget", what, "give a device's core as --target, or leave it out")
     if missing:
         what = f"the code of {target.name} cannot be measured here (no cross compiler)"
-        raise CompileError("E0101", "--flash-budget", what, "install gcc-arm-none-eabi, or leave the option out")
+        way = f"install {target.toolchain.compiler.packages}, or leave the option out"
+        raise CompileError("E0101", "--flash-budget", what, way)
 
 
 def _check_dropout(options: CompileOptions, model: ImportedModel) -> None:

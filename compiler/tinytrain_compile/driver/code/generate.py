@@ -167,7 +167,7 @@ class _Budget:
         from tinytrain_compile.verify import find_tools
 
         self._generator, self._code, self._target = generator, options.code, target
-        self._budget, self._tools, self._lock = budget_bytes, find_tools(), options.lock
+        self._budget, self._tools, self._lock = budget_bytes, find_tools(target), options.lock
         self._lowered: dict[bool, KernelSet] = {}
 
     def generate(self) -> Generated:

@@ -50,7 +50,8 @@ def _flash_bytes(planner: Planner, candidate: Candidate, report: Report) -> int:
     from tinytrain_compile.verify import find_tools, flash_sizes
 
     generator = Generator(candidate, planner.options, planner.target, report)
-    return flash_sizes(generator.emitted(generator.lowered(False), False), planner.target, find_tools()).total_bytes
+    bundle = generator.emitted(generator.lowered(False), False)
+    return flash_sizes(bundle, planner.target, find_tools(planner.target)).total_bytes
 
 
 def _planned(planner: Planner, candidate: Candidate, names: Sequence[str]) -> Candidate:

@@ -93,7 +93,7 @@ def choose_tiles(
     """Tiles for the nodes of a plan. Without lines and without --tune: none. Errors: E0602."""
     if options.code == "size" or not (options.tune or known.lines):
         return Tiling(TilesUsed(), known.earlier)
-    gcc, fused = cross_version(), not candidate.train.integer
+    gcc, fused = cross_version(target), not candidate.train.integer
     nodes = [n for n in candidate.plan.order if n.external is None and n.op != "Stream" and op_def(n.op).macs(n) > 0]
     keys = {node.name: tile_key(node, target.core_name, gcc, fused) for node in nodes}
     done = {key for key, line in known.lines.items() if line.cycles == options.cycles}
@@ -221,7 +221,7 @@ def _counted(searches: Sequence[_TileSearch], target: Target, cycles: bool) -> d
     if not searches:
         return {}
     runs = [search.run(kernel) for search in searches for _, kernel in search.variants]
-    counted = count_kernels(runs, target, find_tools(), runtime_headers(), cycles)
+    counted = count_kernels(runs, target, find_tools(target), runtime_headers(), cycles)
     prices = iter((_price(one, cycles), one.code_bytes) for one in counted)
     found: dict[TileKey, Found] = {}
     for search in searches:

@@ -17,6 +17,7 @@ from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.quantize import storage_clamps
 
 MOST = 2
@@ -89,7 +90,10 @@ class RoundedValues:
         self._model, self._train = model, train
         self._clamped = storage_clamps(model.graph)
         self._bounds: dict[str, tuple[float, float]] = {}
-        for node in model.graph.nodes:
+        nodes = [node for node in train.graph.nodes if node.op in ("ClipGrad", "ClipMask")]
+        self._masked = {operand(node, "y").name for node in nodes}
+        """Real numbers by which errors are masked, whatever is stored of them."""
+        for node in (*train.graph.nodes, *model.graph.nodes):
             moved = has_trait(node.op, "moves_data") and len(node.inputs) == 1
             known = self._bounds.get(node.inputs[0].name) if moved else None
             if isinstance(node.attrs, ClipAttrs):
@@ -107,6 +111,9 @@ class RoundedValues:
                     continue
                 if array.size == math.prod(tensor.shape) * self._train.micro_batch:
                     real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place])
+                    masked = next((each for each in self._names(tensor.value) if each in self._masked), value)
+                    if masked != value and values[masked].size == array.size:
+                        ends = self._real(masked, values[masked].reshape(self._train.micro_batch, -1)[place])[1]
                     found[name] = Rounded(tensor.to_onnx(real), tensor.to_onnx(ends))
                     break
         return found

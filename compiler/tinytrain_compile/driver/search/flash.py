@@ -75,7 +75,7 @@ def flash_limit(planner: Planner) -> FlashLimit:
 
     o, board = planner.options, planner.target.board
     budget = o.flash_budget_bytes if o.flash_budget_bytes is not None or board is None else board.flash_bytes
-    able = bool(planner.target.gcc_flags) and find_tools().cross_cc is not None
+    able = find_tools(planner.target).cross_cc is not None
     return FlashLimit(planner, budget if able else None)
 
 
