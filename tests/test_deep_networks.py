@@ -10,7 +10,7 @@ import pytest
 from testing import models
 from tests.e2e.broken import write
 from tests.planning import planner
-from tinytrain_compile.driver.candidates.planner import fallbacks
+from tinytrain_compile.driver.candidates import fallbacks
 from tinytrain_compile.driver.search import best as update_best
 from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.sparse import PRIOR, UNITS, gain_of_plan, resolve_update
