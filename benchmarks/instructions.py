@@ -6,7 +6,7 @@
     python benchmarks/instructions.py --target cortex-m55 --write    # one target's rows, the others as they are
 
 Instructions are those executed in QEMU: exact, for one version of GCC. Cycles are those of the target's model
-(docs/tuning.md), where it has one: a table for the Cortex-M3, M4 and M33, llvm-mca for the M7. They are recorded beside
+(docs/cycles.md), where it has one: a table for the Cortex-M3, M4 and M33, llvm-mca for the M7. They are recorded beside
 the instructions and not compared.
 """
 

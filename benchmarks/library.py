@@ -5,7 +5,7 @@
 
 The library was measured once, beside ours in one image (GCC 12.2, QEMU 7.2; CMSIS-NN of July 2026, the best of three
 levels of optimisation). What is kept of that are ratios; its counts are these times what ours took then, on the cases
-below (`before`, at ad1fad9). Instructions are no cycles: cycles are models (docs/tuning.md). Nothing here fails.
+below (`before`, at ad1fad9). Instructions are no cycles: cycles are models (docs/cycles.md). Nothing here fails.
 """
 
 from __future__ import annotations

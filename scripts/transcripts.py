@@ -41,7 +41,7 @@ PAGES = (
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",
-    "docs/tuning.md",
+    "docs/cycles.md",
     "docs/fitting.md",
     "docs/finetune.md",
     "docs/first-hour.md",

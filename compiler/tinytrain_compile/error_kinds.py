@@ -96,13 +96,6 @@ _kind(
     "key, or the layer for which a formula has no sensible value, or the C file that cannot be used.",
 )
 _kind(
-    "E0109",
-    EXIT_INPUT,
-    "bad file of tiles",
-    "The file of --tiles, and tiles.txt in an output folder, are written by --tune. This one cannot be read, or a line "
-    "of it is damaged. Delete the file, or make it anew with --tune.",
-)
-_kind(
     "E0110",
     EXIT_INPUT,
     "no room for temporary files",
