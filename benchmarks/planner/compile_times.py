@@ -14,34 +14,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
+from testing.compile_once import MODELS, SETTINGS, TARGET, compile_once
 from testing.places import SHARED
 
-MODELS = ("mcunet-5fps-10c", "mbv2-w0.35-10c", "proxyless-w0.3-10c")
-ARENA, TARGET = "2MB", "cortex-m7"
 CORES = ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 INT8 = ("--quant", "int8", "--update", str(SHARED / "schemes" / "mcunet-5fps-49kb.toml"))
 CODE_SIZES = (
     *(("mcunet-5fps-10c-qdq", core) for core in ("cortex-m7", "cortex-m0plus", "cortex-m55")),
     ("mcunet-5fps-10c", "cortex-m7"),
 )
-SETTINGS = (("--update", "last:6", "--arena", ARENA), ("--arena", ARENA), ("--update", "all"))
-
-
-def compile_once(
-    model: Path, flags: tuple[str, ...], verify: str, target: str = TARGET
-) -> tuple[float, dict[str, Any]]:
-    """Seconds of wall time that a user waits, and report.json."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        command = [sys.executable, "-m", "tinytrain_compile", str(model), *flags, "--target", target]
-        start = time.monotonic()
-        finished = subprocess.run([*command, "--verify", verify, "-o", str(out)], capture_output=True, text=True)
-        seconds = time.monotonic() - start
-        if finished.returncode != 0:
-            sys.exit(f"{model.name} {' '.join(flags)}: {finished.stderr.strip()}")
-        return seconds, json.loads((out / "report.json").read_text(encoding="utf-8"))
 
 
 def times() -> None:
