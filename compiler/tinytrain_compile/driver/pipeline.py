@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tinytrain_compile.driver.board_ram import check_ram, leaving_room, lowered_
 from tinytrain_compile.driver.boards import check_constants, check_flash, with_board
 from tinytrain_compile.driver.candidates import AUTO, Candidate, Planner
 from tinytrain_compile.driver.channel_choice import check_choice
-from tinytrain_compile.driver.code import Generated, generate
+from tinytrain_compile.driver.code import generate
 from tinytrain_compile.driver.combinations import check_loss, check_machine, check_model
 from tinytrain_compile.driver.data_notes import data_notes, option_notes
 from tinytrain_compile.driver.delta import check_delta, delta_files
@@ -33,7 +33,6 @@ from tinytrain_compile.driver.prepared import with_prepared_weights
 from tinytrain_compile.driver.project_options import recorded
 from tinytrain_compile.driver.ram_use import buffers_of
 from tinytrain_compile.driver.summary import fates_of, layer_updates
-from tinytrain_compile.driver.tile_search import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.training_options import with_file_training
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
 from tinytrain_compile.driver.update_rounds import SCHEME
@@ -113,7 +112,7 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     given = with_largest(options)
     options, target, offered = with_board(given, load_target(options.target))
     check_machine(options, target)
-    externals, tiles = load_externals(options), known_tiles(options)
+    externals = load_externals(options)
     progress("reading the model", 0.0)
     model = imported(options)
     options, notes = _resolved(options, model)
@@ -147,14 +146,12 @@ def make_project(options: CompileOptions, progress: Progress = _silent) -> Proje
     derived = check_derivative(model, candidate.train, samples, options)
     samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
-        tiling = _tiles(candidate, options, target, samples, tiles, progress)
-        made = _generate(candidate, options, target, progress, tiling, smaller)
-        summary = replace(made.summarised(summary), tiles=tiling.used)
+        made = generate(candidate, options, target, _lowering(progress), smaller)
+        summary = made.summarised(summary)
         summary = verified(summary, made.bundle, samples, options, target, progress, (agreed, derived), loaded, smaller)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
-    tiling.save(options)
-    more = {**tiling.files, **check_files(made.bundle, samples, options, target, candidate.train.batch)}
+    more = check_files(made.bundle, samples, options, target, candidate.train.batch)
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model, candidate.of_one)
@@ -345,31 +342,6 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
         ram=part_ram(target.board, candidate.plan, buffers),
     )
-
-
-def _tiles(
-    candidate: Candidate,
-    options: CompileOptions,
-    target: Target,
-    samples: Samples,
-    known: KnownTiles,
-    progress: Progress,
-) -> Tiling:
-    def report(done: int, count: int) -> None:
-        progress(f"searching tiles, {done} of {count} kernels", 0.2)
-
-    return choose_tiles(candidate, options, target, samples, known, report)
-
-
-def _generate(
-    candidate: Candidate,
-    options: CompileOptions,
-    target: Target,
-    progress: Progress,
-    tiling: Tiling,
-    smaller: Sequence[Candidate],
-) -> Generated:
-    return generate(candidate, options, target, _lowering(progress), tiling.used.nodes, smaller)
 
 
 def _lowering(progress: Progress) -> Callable[[int, int], None]:

@@ -15,7 +15,7 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_json
 from tinytrain_compile.report.choice import choice_json, update_choice_json
-from tinytrain_compile.report.code import code_json, tiles_json
+from tinytrain_compile.report.code import code_json
 from tinytrain_compile.report.derivative import derivative_json
 from tinytrain_compile.report.external import external_json
 from tinytrain_compile.report.formats import float_regions, quant_tensors
@@ -339,7 +339,6 @@ def _work(summary: Summary) -> dict[str, Any]:
         **cycles_json(summary),
         "kernels": [asdict(work) for work in kernel_work(summary)],
         "external": external_json(summary),
-        "tiles": tiles_json(summary),
     }
 
 

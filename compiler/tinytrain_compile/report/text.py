@@ -15,7 +15,7 @@ from tinytrain_compile.ops.names import operand
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.board import board_rows
 from tinytrain_compile.report.choice import attempt_lines, choice_rows, update_choice_rows
-from tinytrain_compile.report.code import code_pieces, tile_pieces
+from tinytrain_compile.report.code import code_pieces
 from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, loss_name, update_totals
 from tinytrain_compile.report.derivative import derivative_rows
 from tinytrain_compile.report.external import external_pieces
@@ -65,7 +65,6 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         row("slices", slice_pieces(summary), width),
         row("stack", _stack(summary), width),
         row("flash", [*_flash(summary), *code_pieces(summary)], width),
-        row("tiles", tile_pieces(summary), width),
         row("external", external_pieces(summary), width),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width),
         row("work", _work(summary), width),
