@@ -1,1 +1,1 @@
-"""Long-running experiments: `make convergence` and friends."""
+"""Measurements and long experiments, a folder for each subject; `python -m benchmarks` lists and runs them."""

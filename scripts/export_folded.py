@@ -2,7 +2,7 @@
 
     python -m venv /tmp/torch && /tmp/torch/bin/pip install torch==2.13.0 onnx onnxscript
     /tmp/torch/bin/python scripts/export_folded.py tests/frontend/exported [NAME ...]
-    python -m benchmarks.zoo --zoo3 --notes --folder tests/frontend/exported
+    python -m benchmarks zoo --zoo3 --notes --folder tests/frontend/exported
 
 NAME.ts.onnx: by the TorchScript exporter; NAME.dyn.onnx: by the newer one; NAME.raw.onnx: by that with optimize=False.
 The rest is as in ../shared/zoo3 (testing/zoo.py). Nothing else in this repository needs torch.

@@ -12,7 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench import MODELS, SETTINGS, SHARED, compile_once
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from testing.compile_once import MODELS, SETTINGS, compile_once
+from testing.places import SHARED
 
 SCHEMES = SHARED / "schemes"
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

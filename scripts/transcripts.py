@@ -41,7 +41,7 @@ PAGES = (
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",
-    "docs/tuning.md",
+    "docs/cycles.md",
     "docs/fitting.md",
     "docs/finetune.md",
     "docs/first-hour.md",
@@ -50,6 +50,7 @@ PAGES = (
     "docs/options.md",
     "docs/on-your-board.md",
     "docs/inference-only.md",
+    "docs/one-conv.md",
 )
 CROSS_GCC = "12.2"
 """Flash, stack and instruction figures in the pages were made with this version of arm-none-eabi-gcc."""

@@ -1,5 +1,5 @@
 """Integer kernels on random cases against their references, on boards in QEMU; used by tests, and with more cases by
-`make fuzz`."""
+`make bench NAME=fuzz`."""
 
 from __future__ import annotations
 

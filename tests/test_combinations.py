@@ -24,7 +24,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x = np.random.default_rng(0).standard_normal((8, 12))
     np.savez(tmp_path / "xy.npz", x=x, y=np.arange(8) % 4)
     np.savez(tmp_path / "q.npz", x=nets.calibration(nets.quantised()))
-    (tmp_path / "tiles.txt").write_text("# none\n")
     (tmp_path / "bin").mkdir()
     for name in TOOLS:
         (tmp_path / "bin" / name).touch()
@@ -45,7 +44,6 @@ def refused(model: str, flags: str, dry: bool = True) -> str:
         ("--momentum 0.5 --optimizer adam", "--momentum: is for"),
         ("--accumulate inplace", "--accumulate: is about several samples"),
         ("--accumulate exact --batch 1", "--accumulate: is about"),
-        ("--tiles tiles.txt --code size", "--tiles: are of code for speed"),
         ("--lock plan.json --remat off", "--remat: has nothing to choose"),
         ("--lock plan.json --optimise memory", "--optimise: has nothing to choose"),
         ("--lock plan.json --stream min", "--stream: has nothing to choose"),
@@ -57,7 +55,6 @@ def refused(model: str, flags: str, dry: bool = True) -> str:
         ("--cycles --target cortex-m0plus", "--cycles: the target's file names no cycle model"),
         ("--memory sram2=1MB", "--memory: without --arena"),
         ("--count --verify-steps 1", "--count: needs QEMU and two steps"),
-        ("--tune --code size", "--tune: counts instructions"),
         ("--weight-decay 0.1 --quant int8 --calib xy.npz", "--weight-decay: int8 weights"),
     ],
 )
@@ -74,8 +71,6 @@ def test_together_or_for_the_target(flags: str, says: str) -> None:
         ("gcc", "--count", "--count: no C compiler found"),
         ("arm-none-eabi-objdump", "--cycles", "--cycles: arm-none-eabi-objdump not found"),
         ("llvm-mca", "--cycles", "--cycles: llvm-mca not found (apt-get"),
-        ("qemu-system-arm", "--tune", "--tune: qemu-system-arm not found"),
-        ("arm-none-eabi-gcc", "--tune", "--tune: arm-none-eabi-gcc not found"),
         ("qemu-system-arm", "--verify qemu", "--verify qemu: qemu-system-arm not found"),
         ("gcc", "--verify host", "--verify host: no C compiler found"),
         (
@@ -87,13 +82,12 @@ def test_together_or_for_the_target(flags: str, says: str) -> None:
 )
 def test_on_a_machine_without_a_tool(missing: str, flags: str, says: str, place: Path) -> None:
     os.unlink(place / "bin" / missing)
-    for dry in (False, True) if "--tune" not in flags else (False,):
+    for dry in (False, True):
         assert says in refused("net.onnx", flags, dry)
     assert not (place / "out").exists()
-    if flags != "--tune":
-        (place / "bin" / missing).touch()
-        (place / "bin" / missing).chmod(0o755)
-        run("net.onnx", *flags.split(), "--dry-run").check_success()
+    (place / "bin" / missing).touch()
+    (place / "bin" / missing).chmod(0o755)
+    run("net.onnx", *flags.split(), "--dry-run").check_success()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +106,7 @@ def test_for_a_quantised_model(flags: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "error_id"),
-    [("--tiles nowhere.txt", "E0109"), ("--data nowhere.npz", "E0105"), ("--lock nowhere.json", "E0106")],
+    [("--data nowhere.npz", "E0105"), ("--lock nowhere.json", "E0106")],
 )
 @pytest.mark.usefixtures("place")
 def test_a_dry_run_misses_files_too(flags: str, error_id: str) -> None:
@@ -124,7 +118,6 @@ def test_a_dry_run_misses_files_too(flags: str, error_id: str) -> None:
     [
         "--momentum 0.5 --optimizer momentum",
         "--accumulate inplace --batch 2",
-        "--tiles tiles.txt",
         "--optimise memory --remat auto",
         "--count --verify-steps 2",
         "--cycles --target cortex-m4",

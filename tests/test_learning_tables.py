@@ -1,4 +1,4 @@
-"""The short form of `make learning`: one speaker, the head alone."""
+"""The short form of `make bench NAME=learning`: one speaker, the head alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT = "--tasks=keywords", "--updates=head", "--seeds=1", "--development=1", "-
 
 
 def printed(keep: Path) -> str:
-    command = [sys.executable, "-m", "benchmarks.learning", *SHORT, f"--keep={keep}"]
+    command = [sys.executable, "-m", "benchmarks", "learning", *SHORT, f"--keep={keep}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

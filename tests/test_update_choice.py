@@ -162,7 +162,7 @@ def test_as_good_as_the_best_of_all_schemes_in_300_cases(first: int, tmp_path: P
 @pytest.mark.parametrize("number", [4, 31])
 def test_no_scheme_that_fits_gains_more_than_is_said(number: int, tmp_path: Path) -> None:
     """By an enumeration of the ONNX file's schemes. In 31 the best one fits only with the smallest arena that a command
-    finds, for which the search does not look before the proof. `make bench-proven` is the long form."""
+    finds, for which the search does not look before the proof. `make bench NAME=proven` is the long form."""
     found = compared(number, Kept(None), tmp_path)
     assert found.answer["proven"] and found.kind == "best", found
     assert found.plans > 0

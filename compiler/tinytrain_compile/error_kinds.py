@@ -96,13 +96,6 @@ _kind(
     "key, or the layer for which a formula has no sensible value, or the C file that cannot be used.",
 )
 _kind(
-    "E0109",
-    EXIT_INPUT,
-    "bad file of tiles",
-    "The file of --tiles, and tiles.txt in an output folder, are written by --tune. This one cannot be read, or a line "
-    "of it is damaged. Delete the file, or make it anew with --tune.",
-)
-_kind(
     "E0110",
     EXIT_INPUT,
     "no room for temporary files",
@@ -492,10 +485,10 @@ _kind(
     "E0404",
     EXIT_DOES_NOT_FIT,
     "does not fit the stack",
-    "The deepest call needs more stack than the board's file gives (stack_bytes): it would write into what lies "
-    "below it. The bound is of the built code, without interrupts and your own functions; the message names the "
-    "calls. Take a board file of your own with more of it (docs/on-your-board.md), which is then no room for the "
-    "arena where both are in one memory. Kernels of your own (--kernels) may be the deep ones.",
+    "The deepest call needs more stack than the board's file gives (stack_bytes), so it would overwrite the memory "
+    "below. The bound covers the built code, without interrupts and your own functions; the message names the calls. "
+    "Use a board file of your own with more stack (docs/on-your-board.md); if the arena is in the same memory, it gets "
+    "that much smaller. Kernels of your own (--kernels) may be the deep ones.",
 )
 _kind(
     "E0405",
@@ -533,7 +526,7 @@ _kind(
     "operators of a foreign domain",
     "Nodes of domains other than the standard one (for instance com.microsoft, or custom operators) have no meaning "
     "that the compiler knows. They often come from a graph optimiser, which fuses standard operators into its own: "
-    "use the model as it was before that. Of a custom operator, write out what it computes with standard ones.",
+    "use the model as it was before that. If an operator is your own, write out with standard ones what it computes.",
 )
 _kind(
     "E0504",

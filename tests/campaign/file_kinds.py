@@ -1,4 +1,4 @@
-"""Kinds of cases that are damaged files beside a sound model: locks, schemes, samples, targets, tiles, kernels."""
+"""Kinds of cases that are damaged files beside a sound model: locks, schemes, samples, targets, kernels."""
 
 from __future__ import annotations
 
@@ -137,18 +137,6 @@ def _target(source: Random, _folder: Path) -> Case:
     return Case((NET, "-o", OUT, "--target", "board.toml", *more, *depth), never=NEVER - {"E0601", "E0602"})
 
 
-TILES = """# Tiles of kernels
-cortex-m7 | 12.2.1 | Gemm 1x12:float32, 10x12:float32, 10:float32 -> 1x10:float32 | 0123456789ab | tile=4x4 | 900 -> 700
-cortex-m7 | none | Gemm 1x10:float32, 4x10:float32 -> 1x4:float32 | ffffffffffff | pair_steps=2 | 100 -> 90
-"""
-
-
-def _tiles(source: Random, _folder: Path) -> Case:
-    Path(NET).write_bytes(_models()["mlp"])
-    Path("net.tiles").write_bytes(_changed(TILES, source, ("|", "->", "tile=1x8", "rule", "0123456789ab")))
-    return Case((NET, "-o", OUT, "--tiles", "net.tiles", *source.choice((PLAN, CODE))))
-
-
 def _kernels(source: Random, folder: Path) -> Case:
     example = ROOT / "examples" / "external"
     for name in ("plain_conv.c", "plain_dense.c"):
@@ -164,7 +152,7 @@ def _kernels(source: Random, folder: Path) -> Case:
     return Case(arguments, never=NEVER - {"E0604"})
 
 
-OPTIONS = ("--lock", "--update", "--data", "--calib", "--target", "--tiles", "--kernels", "model")
+OPTIONS = ("--lock", "--update", "--data", "--calib", "--target", "--kernels", "model")
 PLACES = ("pipe", "folder", "nowhere", "/dev/zero", "/dev/null", "loop", "empty", "/proc/self/mem", "\1", "n" * 300, "")
 
 
@@ -192,7 +180,6 @@ FILE_KINDS = (
     Kind("schemes", 3_000, _scheme),
     Kind("samples", 3_000, _samples),
     Kind("targets", 3_000, _target),
-    Kind("tiles", 2_000, _tiles),
     Kind("kernels", 3_000, _kernels),
     Kind("special files", 300, _special),
 )

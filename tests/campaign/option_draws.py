@@ -20,8 +20,8 @@ _MODEL = "is about names, layers or weights of a certain model"
 NOT_DRAWN = {
     **dict.fromkeys(("--out", "-o", "--force", "--version", "--explain", "--color", "--verbose", "-v"), _WHERE),
     **dict.fromkeys(("--list-targets", "--list-ops", "--dump-after", "--dry-run", "--report", "--name"), _WHERE),
-    **dict.fromkeys(("--lock", "--config", "--kernels", "--tiles", "--gains"), _FILES),
-    **dict.fromkeys(("--count", "--cycles", "--tune", "--pareto"), _LONG),
+    **dict.fromkeys(("--lock", "--config", "--kernels", "--gains"), _FILES),
+    **dict.fromkeys(("--count", "--cycles", "--pareto"), _LONG),
     **dict.fromkeys(("--classes", "--input-shape", "--trainable", "--frozen", "--untie", "--label"), _MODEL),
     **dict.fromkeys(("--model-output", "--weights"), _MODEL),
     "--reserve": "changes what fits and nothing else",

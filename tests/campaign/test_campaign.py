@@ -36,7 +36,6 @@ SHORT = {
     "schemes": range(40),
     "samples": range(20),
     "targets": range(30),
-    "tiles": range(20),
     "kernels": range(30),
     "special files": range(20),
 }

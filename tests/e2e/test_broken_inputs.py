@@ -107,7 +107,7 @@ def test_out_is_somebody_elses(names: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_every_input_may_lie_in_the_output_folder(tmp_path: Path) -> None:
-    """Model, its weights, data, calibration, lock, tiles, kernels, scheme and target, and things that are no inputs."""
+    """Model, its weights, data, calibration, lock, kernels, scheme and target, and things that are no inputs."""
     out = tmp_path / "out"
     (out / ".git").mkdir(parents=True)
     (out / "notes" / "deep").mkdir(parents=True)
@@ -119,13 +119,12 @@ def test_every_input_may_lie_in_the_output_folder(tmp_path: Path) -> None:
     onnx.save(models.mlp(), out / "net.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
     (out / "scheme.toml").write_text('[[update]]\nlayer = "fc3/Gemm"\nbias = true\nweight = "all"\n')
     shutil.copy(data_dir("targets") / "cortex-m4.toml", out / "board.toml")
-    (out / "my.txt").write_text("# tiles\n")
     (out / "own").mkdir()
     (out / "own" / "k.c").write_text("/* nothing */\n")
     kernel = '[[kernel]]\nop = "Gemm"\nfunction = "f"\nfiles = ["own/k.c"]\nlayers = ["none"]\n'
     (out / "kernels.toml").write_text(kernel)
     flags = ["-o", out, "--verify", "none"]
-    files = ["--data", out / "data.npz", "--target", out / "board.toml", "--tiles", out / "my.txt"]
+    files = ["--data", out / "data.npz", "--target", out / "board.toml"]
     files += ["--kernels", out / "kernels.toml", "--update", out / "scheme.toml"]
     mine = tree(out)
     run(out / "net.onnx", *flags, *files).check_success()

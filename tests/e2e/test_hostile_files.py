@@ -26,7 +26,6 @@ OPTIONS = {
     "--data": ("E0105", "npz"),
     "--calib": ("E0105", "npz"),
     "--lock": ("E0106", "json"),
-    "--tiles": ("E0109", "txt"),
     "--kernels": ("E0108", "toml"),
     "--update": ("E0302", "toml"),
     "--target": ("E0102", "toml"),

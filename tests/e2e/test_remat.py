@@ -73,7 +73,7 @@ def test_a_second_run_left_out_is_seen(tmp_path: Path) -> None:
 @pytest.mark.qemu
 @pytest.mark.slow
 def test_a_real_network_all_updated_in_qemu(tmp_path: Path) -> None:
-    """make remat-real: both firmwares equal numpy to the byte over 20 steps, so they equal each other.
+    """Both firmwares equal numpy to the byte over 20 steps, so they equal each other.
 
     The small networks above are the short form.
     """

@@ -1,4 +1,4 @@
-"""Power cuts: what `--runtime store` survives on an emulated flash. The long form is `make power-cuts`."""
+"""Power cuts: what `--runtime store` survives on an emulated flash. The long form is `make bench NAME=power-cuts`."""
 
 from __future__ import annotations
 

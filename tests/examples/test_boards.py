@@ -152,7 +152,7 @@ def test_the_makefile_example(project: Project, tmp_path: Path) -> None:
 @needs_qemu
 @pytest.mark.parametrize("board", ["nrf52840-dk", "nucleo-f746zg", "rpi-pico"])
 def test_an_image_of_a_board_is_what_its_report_says(board: str, tmp_path: Path) -> None:
-    """The short form of `make bench-boards`; the F746's plan lies in two memories. Figures that are wrong are seen."""
+    """The short form of `make bench NAME=boards`; the F746's plan lies in two memories. Wrong figures are seen."""
     two = {"update": "all", "reserve_bytes": 32 << 10, "arena_bytes": 16 << 10, "memories": {"dtcm": 16 << 10}}
     target, more = load_target(board), two if board == "nucleo-f746zg" else {}
     assert target.board is not None

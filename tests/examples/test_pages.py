@@ -72,7 +72,7 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
 
 
 DOCS = (
-    *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "tuning", "fitting", "export", "options"),
+    *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "cycles", "fitting", "export", "options"),
     *("on-your-board", "activations", "inference-only"),
 )
 """Every page with commands but those below, and those that tests of their examples run."""
@@ -94,6 +94,17 @@ def test_generated_pages_are_current() -> None:
     pages = {"docs/ops.md": ops_markdown(supported_operators()), "docs/errors.md": errors_markdown()}
     for path, text in pages.items():
         assert (ROOT / path).read_text(encoding="utf-8") == text.rstrip("\n") + "\n", "`make docs` writes it anew"
+
+
+def test_the_way_of_a_convolution_names_files_that_exist_and_is_traced() -> None:
+    """The whole page is made by `make docs`; its counts change with every function, so they are not compared here."""
+    named = re.findall(r"^\| `([\w/]+\.py)`", (ROOT / "docs" / "one-conv.md").read_text(encoding="utf-8"), re.MULTILINE)
+    missing = [path for path in named if not (ROOT / "compiler" / "tinytrain_compile" / path).is_file()]
+    assert len(named) > 60 and not missing, "`make docs` writes it anew"
+    command = [sys.executable, str(ROOT / "scripts" / "trace_files.py"), "--way", "dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` ", done.stdout, re.MULTILINE)
+    assert 20 < len(found) < len(named) and ("ops/conv.py", "_conv_gradient") in found
 
 
 def test_the_readme_program_trains_a_step_and_saves(tmp_path: Path) -> None:

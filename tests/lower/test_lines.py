@@ -22,7 +22,7 @@ def blocks_of(case: Case) -> int:
 
 
 def test_random_convolutions_have_lines_of_one_block_and_of_more() -> None:
-    """So that `make fuzz` looks at them: first layers have them, and hardly any other."""
+    """So that `make bench NAME=fuzz` looks at them: first layers have them, and hardly any other."""
     found = [blocks_of(case) for case in random_cases("QConv", 200)]
     assert 1 in found and sum(blocks > 1 for blocks in found) >= 4
 

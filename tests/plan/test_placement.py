@@ -196,7 +196,7 @@ def test_minimalloc_instances_are_placed_validly(name: str) -> None:
     assert_valid(items, packing, start)
     assert start.height <= 1.45 * packing.bound
     assert_valid(items, packing, improve_placement(packing, start, sequence, 0.5, 0))
-    if name in "ACFGK":  # D and E take a little longer, I ends 0.3 % above capacity (make bench-placement)
+    if name in "ACFGK":  # D and E take a little longer, I ends 0.3 % above capacity (make bench NAME=placement)
         solved = choose.decide(packing, (1 << 20) // packing.unit_bytes, 5.0, 0)
         assert solved.placement is not None
         assert_valid(items, packing, solved.placement)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tinytrain_compile.cli.options import GroupedOption
+from tinytrain_compile.cli.options import REMOVED, GroupedOption
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.toml_table import TableKind, load_toml
 from tinytrain_compile.files.user_file import read_text
@@ -56,6 +56,8 @@ def _settings(path: Path, command: click.Command, without: Container[str]) -> di
         if key in elsewhere:
             continue
         item = known.get(key)
+        if f"--{key}" in REMOVED:
+            raise CompileError("E0101", where, f"key {key!r} {REMOVED[f'--{key}']}", "delete that line")
         if item is None:
             near = difflib.get_close_matches(key, known, 2)
             hint = f"known: {', '.join(near)}" if near else "see docs/options.md"

@@ -36,8 +36,8 @@ Example: tinytrain-compile finetune model.onnx --data own.npz --arena 64KB
 """
 _WITHOUT = frozenset(
     name for name, known in OPTIONS.items() if known.group in ("verification", "output") and name != "seed"
-) | {"out", "epochs", "warm_up", "pareto", "lock", "tune", "tiles"}
-"""Options of a compilation about what nothing is made of here: output, verification, search for tiles."""
+) | {"out", "epochs", "warm_up", "pareto", "lock"}
+"""Options of a compilation about what nothing is made of here: output, verification."""
 
 
 def _compared() -> list[click.Parameter]:

@@ -14,6 +14,12 @@ from tinytrain_compile.files.resources import with_pages
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.options.option import GROUPS, Group, Option
 
+_WITHOUT_TILES = (
+    "was removed in 0.2.0, since it saved 0.09 % of the instructions in float32 and 0 % in int8; leave it out"
+)
+REMOVED = {"--tune": _WITHOUT_TILES, "--tiles": _WITHOUT_TILES}
+"""Options of earlier versions: a command line, a file of --config or a call from Python may still name them."""
+
 
 class GroupedOption(click.Option):
     """One that knows its group in --help."""
@@ -25,6 +31,15 @@ class GroupedOption(click.Option):
 
 class GroupedCommand(click.Command):
     """A command whose --help shows its options by group; click's own --help is in the last one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; an option that was removed is reported as such."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as problem:
+            if problem.option_name not in REMOVED:
+                raise
+            raise click.UsageError(f"{problem.option_name} {REMOVED[problem.option_name]}", ctx) from problem
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for every group."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,9 +22,8 @@ from tinytrain_compile.driver.checks.features import check_features
 from tinytrain_compile.driver.checks.layout import check_files, project_files
 from tinytrain_compile.driver.checks.number_format import with_number_format
 from tinytrain_compile.driver.checks.project import recorded
-from tinytrain_compile.driver.code.generate import Generated, generate
+from tinytrain_compile.driver.code.generate import generate
 from tinytrain_compile.driver.code.prepared import with_prepared_weights
-from tinytrain_compile.driver.code.tiles import KnownTiles, Tiling, choose_tiles, known_tiles
 from tinytrain_compile.driver.code.verified import verified
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.file_check.check import check_file
@@ -108,7 +107,7 @@ def make_project(
     given = with_largest(options)
     options, target, offered = with_board(given, load_target(options.target))
     check_machine(options, target)
-    externals, tiles = load_externals(options), known_tiles(options)
+    externals = load_externals(options)
     progress("reading the model", 0.0)
     model = imported(options)
     options, notes = _resolved(options, model)
@@ -142,14 +141,12 @@ def make_project(
     derived = check_derivative(model, candidate.train, samples, options)
     samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
-        tiling = _tiles(candidate, options, target, samples, tiles, progress)
-        made = _generate(candidate, options, target, progress, tiling, smaller)
-        summary = replace(made.summarised(summary), tiles=tiling.used)
+        made = generate(candidate, options, target, _lowering(progress), smaller)
+        summary = made.summarised(summary)
         summary = verified(summary, made.bundle, samples, options, target, progress, (agreed, derived), loaded, smaller)
     check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
-    tiling.save(options)
-    more = {**tiling.files, **check_files(made.bundle, samples, options, target, candidate.train.batch)}
+    more = check_files(made.bundle, samples, options, target, candidate.train.batch)
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
     return Project(summary, bundle, files, _inputs(options, externals), model, candidate.of_one)
@@ -340,31 +337,6 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
         ram=part_ram(target.board, candidate.plan, buffers),
     )
-
-
-def _tiles(
-    candidate: Candidate,
-    options: CompileOptions,
-    target: Target,
-    samples: Samples,
-    known: KnownTiles,
-    progress: Progress,
-) -> Tiling:
-    def report(done: int, count: int) -> None:
-        progress(f"searching tiles, {done} of {count} kernels", 0.2)
-
-    return choose_tiles(candidate, options, target, samples, known, report)
-
-
-def _generate(
-    candidate: Candidate,
-    options: CompileOptions,
-    target: Target,
-    progress: Progress,
-    tiling: Tiling,
-    smaller: Sequence[Candidate],
-) -> Generated:
-    return generate(candidate, options, target, _lowering(progress), tiling.used.nodes, smaller)
 
 
 def _lowering(progress: Progress) -> Callable[[int, int], None]:

@@ -1,1 +1,1 @@
-"""Files that are no model: samples, tables, tiles, and the output folder."""
+"""Files that are no model: samples, tables, and the output folder."""

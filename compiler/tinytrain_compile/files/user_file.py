@@ -16,7 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.journal import unfinished
 
 MOST_TEXT_BYTES = 64 << 20
-"""Of a file of text: targets, schemes, tiles, plans."""
+"""Of a file of text: targets, schemes, plans."""
 MOST_DATA_BYTES = 1 << 30
 """Of anything else: models, weights, samples."""
 _PIECE_BYTES = 16 << 20

@@ -116,43 +116,6 @@ class KernelCache:
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """How the loops of a kernel are cut where a search (--tune) found better than the rule; None is the rule's value.
-
-    tile: (rows, columns) of sums in registers; the others: see CodeStyle in lower/kernels/. No byte of a result
-    depends on them: every sum keeps its order.
-    """
-
-    tile: tuple[int, int] | None = None
-    pair_steps: int | None = None
-    row_calls: int | None = None
-    unrolled_rows: int | None = None
-
-    @property
-    def text(self) -> str:
-        """`tile=4x6`, `pair_steps=2`, ...; "rule" where nothing differs from the rule."""
-        fields = {key: getattr(self, key) for key in ("pair_steps", "row_calls", "unrolled_rows")}
-        parts = [f"{key}={number}" for key, number in fields.items() if number is not None]
-        return ",".join([*([f"tile={self.tile[0]}x{self.tile[1]}"] if self.tile else []), *parts]) or "rule"
-
-
-@dataclass(frozen=True)
-class TilesUsed:
-    """Tiles of a compilation: by node; where they come from; what to say about it.
-
-    source: a file's name. searched: kernels that --tune measured. instructions: by the rule per call, and what found
-    tiles save; cycles: the same of tiles that the target's model has found. ignored: lines that mean nothing here.
-    """
-
-    nodes: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
-    source: str = ""
-    searched: int = 0
-    instructions: tuple[int, int] = (0, 0)
-    cycles: tuple[int, int] = (0, 0)
-    ignored: int = 0
-
-
-@dataclass(frozen=True)
 class Copied:
     """A frozen weight that lies in flash a second time, in the layout that its data gradient reads."""
 

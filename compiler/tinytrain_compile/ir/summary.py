@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tinytrain_compile.ir.cost import PlanChoice
-from tinytrain_compile.ir.kernels import CodeChoice, TilesUsed
+from tinytrain_compile.ir.kernels import CodeChoice
 from tinytrain_compile.ir.ram import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.slices import StepPart
@@ -224,7 +224,6 @@ class Summary:
     agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
     code: CodeChoice = field(default_factory=CodeChoice)
-    tiles: TilesUsed = field(default_factory=TilesUsed)
     external_functions: tuple[str, ...] = ()  # all that --kernels offers
     notes: tuple[str, ...] = ()
     fates: tuple[Fate, ...] = ()

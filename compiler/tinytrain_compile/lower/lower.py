@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from tvm.tirx import PrimFunc
 
-from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet, Tiles
+from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel, external_names
 from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
@@ -41,13 +40,7 @@ class LowerOptions:
     context: KernelContext = field(default_factory=KernelContext)
     fuse_multiply_add: bool = True
     transposed: frozenset[str] = frozenset()
-    tiles: Mapping[str, Tiles] = field(default_factory=dict[str, Tiles])
-    """Of nodes for which a search found better ones than the rule."""
     in_turns: frozenset[str] = frozenset()
-
-
-class ScratchError(ValueError):
-    """A kernel needs more scratch than its definition says: tiles may, which are then not for it."""
 
 
 def _no_progress(_done: int, _all: int) -> None:
@@ -74,10 +67,9 @@ def lower_nodes(
     in_turns = {_key(node) for node in todo if node.name in options.in_turns}  # and those that have the same kernel
     for index, node in enumerate(todo):
         progress(index, len(todo))
-        layout, tiles = OperandLayout(node.name in options.transposed), options.tiles.get(node.name)
-        context = replace(options.context, layout=layout)
-        key = (_key(node), context, tiles)
-        how = _How(context, options.fuse_multiply_add, tiles, _key(node) in in_turns)
+        context = replace(options.context, layout=OperandLayout(node.name in options.transposed))
+        key = (_key(node), context)
+        how = _How(context, options.fuse_multiply_add, _key(node) in in_turns)
         if key not in names:
             ending = "_transposed" if context.layout.transposed else ""
             ending += "" if node.external is None else "_external"
@@ -98,23 +90,14 @@ class _How:
 
     context: KernelContext
     fused: bool
-    tiles: Tiles | None
     in_turns: bool
 
 
 def _lowered_once(node: Node, name: str, how: _How, cache: KernelCache) -> Kernel:
-    """`_lowered`, or the kernel that it gave for such a node before, under this name."""
+    """The kernel of `lower_node`, or the one that it gave for such a node before, under this name."""
     rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
     key = (repr(_key(node)), how, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
-    return cache.get(key, lambda: _lowered(node, name, how)).named(name)
-
-
-def _lowered(node: Node, name: str, how: _How) -> Kernel:
-    """The kernel with the tiles that were found for it, or by the rule if this version has no room for them."""
-    if how.tiles is not None:
-        with suppress(ScratchError):
-            return lower_node(node, name, how.context.tuned(how.tiles), how.fused, how.in_turns)
-    return lower_node(node, name, how.context, how.fused, how.in_turns)
+    return cache.get(key, lambda: lower_node(node, name, how.context, how.fused, how.in_turns)).named(name)
 
 
 def _key(node: Node) -> object:
@@ -170,7 +153,7 @@ def lower_node(
     _check_side_effects(node, len(spec.outputs), computed, printer)
     source, declaration = printer.print(name, counts=counts)
     if printer.scratch.size_bytes > definition.scratch(node):
-        raise ScratchError(
+        raise ValueError(
             f"kernel of {node.op} ({node.name}) needs {printer.scratch.size_bytes} B of scratch, "
             f"its definition says {definition.scratch(node)}"
         )

@@ -298,7 +298,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
         default=False,
         metadata=option(
             "verification",
-            "With --count: model the cycles of a step (a model, never a measurement). With --tune: search by them.",
+            "With --count: model the cycles of a step (a model, never a measurement).",
             "--cycles",
         ),
     )
@@ -333,19 +333,6 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
             "--kernels",
             metavar="FILE.toml",
             repeated=True,
-        ),
-    )
-    tune: bool = field(
-        default=False,
-        metadata=option("code", "Search the tiles of kernels by counting instructions in QEMU; kept in -o.", "--tune"),
-    )
-    tiles: Path | None = field(
-        default=None,
-        metadata=option(
-            "code",
-            "Tiles that --tune found, to use (with --tune: to add to). Default: those of the output that -o replaces.",
-            "--tiles",
-            metavar="FILE",
         ),
     )
 

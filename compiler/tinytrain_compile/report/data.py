@@ -18,7 +18,7 @@ from tinytrain_compile.report.formats import float_regions, quant_tensors
 from tinytrain_compile.report.locks import for_a_lock
 from tinytrain_compile.report.pareto import pareto_json
 from tinytrain_compile.report.rows.board import board_json
-from tinytrain_compile.report.rows.code import code_json, tiles_json
+from tinytrain_compile.report.rows.code import code_json
 from tinytrain_compile.report.rows.derivative import derivative_json
 from tinytrain_compile.report.rows.external import external_json
 from tinytrain_compile.report.rows.kernels import cycles_json, kernel_work
@@ -339,7 +339,6 @@ def _work(summary: Summary) -> dict[str, Any]:
         **cycles_json(summary),
         "kernels": [asdict(work) for work in kernel_work(summary)],
         "external": external_json(summary),
-        "tiles": tiles_json(summary),
     }
 
 

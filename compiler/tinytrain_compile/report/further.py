@@ -7,7 +7,6 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import work_of
 from tinytrain_compile.report.choice import gain_pieces, rule_texts, tried_pieces
 from tinytrain_compile.report.formats import float_regions
-from tinytrain_compile.report.rows.code import tile_pieces
 from tinytrain_compile.report.rows.external import external_pieces
 from tinytrain_compile.report.rows.low_rank import low_rank_pieces
 from tinytrain_compile.report.rows.runtime import feature_pieces, runtime_pieces, slice_pieces
@@ -25,7 +24,6 @@ def further_texts(summary: Summary) -> list[tuple[str, str]]:
         ("Features", feature_pieces(summary), ", "),
         ("Runtime parts", runtime_pieces(summary), ", "),
         ("Slices", slice_pieces(summary), ", "),
-        ("Tiles", tile_pieces(summary), ", "),
         ("External kernels", external_pieces(summary), ", "),
         ("Low rank", low_rank_pieces(summary), ", "),
         ("In float32", [f"{head} {', '.join(names)}"] if head else [], ""),

@@ -18,7 +18,7 @@ from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, i
 from tinytrain_compile.report.further import data_pieces, float_pieces, remat_pieces, stream_pieces
 from tinytrain_compile.report.layout import MIN_WIDTH, WIDTH, Row, block, listing, priced, row, sentence, wrapped
 from tinytrain_compile.report.rows.board import board_rows
-from tinytrain_compile.report.rows.code import code_pieces, tile_pieces
+from tinytrain_compile.report.rows.code import code_pieces
 from tinytrain_compile.report.rows.derivative import derivative_rows
 from tinytrain_compile.report.rows.external import external_pieces
 from tinytrain_compile.report.rows.low_rank import low_rank_pieces
@@ -65,7 +65,6 @@ def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
         row("slices", slice_pieces(summary), width),
         row("stack", _stack(summary), width),
         row("flash", [*_flash(summary), *code_pieces(summary)], width),
-        row("tiles", tile_pieces(summary), width),
         row("external", external_pieces(summary), width),
         row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", _peak(analysis)], width),
         row("work", _work(summary), width),

@@ -59,7 +59,6 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
     ("pareto", lambda o: o.update != "auto", "is about --update auto", "use that"),
     ("pareto", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("input_type", lambda o: not o.input_lines, "is about the rows of --input-lines", "add that"),
-    ("tiles", lambda o: o.code == "size", "are of code for speed, and --code size has none", "leave out --code"),
 )
 """Option that is given, when it has no meaning, why, and what to do."""
 
@@ -108,7 +107,6 @@ def _check_inference_only(options: CompileOptions) -> None:
         ("activations", options.activations == "auto"),
         ("count", options.count),
         ("cycles", options.cycles),
-        ("tune", options.tune),
     )
     _alone("--inference-only", others, "is of training, and ")
     if options.update == "auto":
@@ -133,8 +131,6 @@ def _check_plans(options: CompileOptions) -> None:
         ("inference_only", options.inference_only),
         ("count", options.count),
         ("cycles", options.cycles),
-        ("tune", options.tune),
-        ("tiles", options.tiles is not None),
         ("activations", options.activations == "auto"),
         *((f"runtime {name}", name in options.runtime.names) for name in OF_WEIGHTS),
     )
@@ -170,20 +166,17 @@ def _check_lines(options: CompileOptions) -> None:
 
 
 def _check_counting(options: CompileOptions) -> None:
-    """E0101 for --count, --cycles or --tune without QEMU, or --tune with what leaves it nothing to do."""
+    """E0101 for --count or --cycles without QEMU."""
     counting = options.count or options.cycles
     if counting and (options.verify != "qemu" or options.verify_steps < 2):
         what = f"needs QEMU and two steps, got --verify {options.verify} --verify-steps {options.verify_steps}"
         raise CompileError("E0101", "--count" if options.count else "--cycles", what, "leave these options out")
-    if options.tune and (options.verify != "qemu" or options.dry_run or options.code == "size"):
-        what = "counts instructions of kernels for speed in QEMU"
-        raise CompileError("E0101", "--tune", what, "leave out --verify, --dry-run and --code size")
 
 
 def check_machine(options: CompileOptions, target: Target) -> None:
     """E0101 for what this target or this machine cannot do, before anything takes time; a dry run says it too."""
     _check_memories(options)
-    wants = (("cycles", options.cycles), ("count", options.count), ("tune", options.tune))
+    wants = (("cycles", options.cycles), ("count", options.count))
     asked = [OPTIONS[name].flag for name, wanted in wants if wanted]
     wanted = "verify" in options.given and options.verify != "none"
     if asked or wanted or options.flash_budget_bytes is not None:

@@ -60,8 +60,8 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
     """
     report = folder / REPORT
 
-    def wrong(why: str) -> CompileError:
-        return CompileError("E0105", str(report), why, "name the folder that tinytrain-compile wrote (-o)")
+    def wrong(why: str, way: str = "name the folder that tinytrain-compile wrote (-o)") -> CompileError:
+        return CompileError("E0105", str(report), why, way)
 
     text = read_text(report, wrong)
     try:
@@ -69,7 +69,8 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
         options, scheme = dict(content["options"]), str(content["scheme"])
         core = content["target"] if content["board"] is None else content["board"]["core"]
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise wrong("says no options: it is damaged, or of an earlier version") from problem
+        way = "compile again with the options of that build, and name the new folder (docs/upgrading.md)"
+        raise wrong("records no options: 0.1.0 wrote it, or it is damaged", way) from problem
     unknown = sorted(set(options) - {_long(name) for name in _RECORDED | _OF_CLIPPING | {"micro_batch"}})
     if unknown:
         raise wrong(f"has the unknown option {unknown[0]!r}")

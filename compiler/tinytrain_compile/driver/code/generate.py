@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tinytrain_compile.driver.candidates.memories import core_model
@@ -13,7 +13,7 @@ from tinytrain_compile.driver.code.one_image import counts_samples, in_one_image
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
-from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet, Tiles
+from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Node
@@ -54,13 +54,11 @@ class Generator:
         options: CompileOptions,
         target: Target,
         report: Report,
-        tiles: Mapping[str, Tiles] | None = None,
         smaller: Sequence[Candidate] = (),
     ) -> None:
         slices = options.slices == "on"
         self._candidate, *others = [_pausing(one, target) if slices else one for one in (candidate, *smaller)]
         self._options, self._target, self._report = options, target, report
-        self._tiles = _tiles_of_whole_nodes(tiles or dict[str, Tiles](), self._candidate.plan.order)
         self._smaller = in_one_image(self._candidate, others)
         plans = (*(plan for _, plan in self._smaller), self._candidate.plan) if slices else ()
         self._sliced = tuple(sliced(plan, core_model(target)) for plan in plans)
@@ -94,9 +92,8 @@ class Generator:
         fused = not self._candidate.train.integer
         context = kernel_context(self._target.features, fused, SIZE if small else SPEED)
         names = frozenset(node.name for node in chosen)
-        tiles = dict[str, Tiles]() if small else self._tiles
         long = frozenset(name for plan in self._sliced for name in plan.long)
-        lowering = LowerOptions(self._prefix, context, fused, names, tiles, in_turns=long)
+        lowering = LowerOptions(self._prefix, context, fused, names, in_turns=long)
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
     def shared(self, kernels: KernelSet) -> KernelSet:
@@ -137,14 +134,13 @@ def generate(
     options: CompileOptions,
     target: Target,
     report: Report,
-    tiles: Mapping[str, Tiles],
     smaller: Sequence[Candidate] = (),
 ) -> Generated:
     """Kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits.
 
-    tiles: of nodes for which the rule's are not the best. smaller: plans that go into the same project.
+    smaller: plans that go into the same project.
     """
-    generator = Generator(candidate, options, target, report, tiles, smaller)
+    generator = Generator(candidate, options, target, report, smaller)
     if options.flash_budget_bytes is not None:
         return _Budget(generator, options, target, options.flash_budget_bytes).generate()
     small = options.code == "size"
@@ -264,12 +260,6 @@ class _Budget:
 def _pausing(candidate: Candidate, target: Target) -> Candidate:
     """With streams that may pause: they take as long, so that cutting the plan again finds the same parts."""
     return replace(candidate, plan=sliced(candidate.plan, core_model(target)).plan)
-
-
-def _tiles_of_whole_nodes(tiles: Mapping[str, Tiles], nodes: Iterable[Node]) -> dict[str, Tiles]:
-    """Those of the nodes that are computed at once: they were found for the kernels of whole maps."""
-    streams = {node.name for node in nodes if node.op == "Stream"}
-    return {name: found for name, found in tiles.items() if name not in streams}
 
 
 def _weight_bytes(node: Node) -> int:

@@ -87,6 +87,8 @@ class _Check:
     def run(self, start: float) -> DerivativeAgreement:
         """Judge at one point, and what disagrees at further ones. start: CPU time at the beginning."""
         check_initial(self._judged, self._how, self._model)
+        if not self._batch.samples:
+            return self._agreed(start, ("no label of these samples counts",))
         suspects: tuple[Part, ...] | None = None
         here: Slopes | None = None
         seeds = iter(range(2 * POINTS))

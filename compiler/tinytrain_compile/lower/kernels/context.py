@@ -1,10 +1,9 @@
-"""What a kernel is made for: instructions of the core, style of code, a tile that was found, layout of operands."""
+"""What a kernel is made for: instructions of the core, style of code, layout of operands."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tinytrain_compile.ir.kernels import Tiles
 from tinytrain_compile.target.model import Features
 
 LOW_REGISTERS = 8
@@ -48,27 +47,11 @@ class CodeStyle:
     ragged_tiles: bool = True
     vector_terms: int = 32
 
-    def tuned(self, tiles: Tiles) -> CodeStyle:
-        """The same with those numbers that a search found."""
-        numbers = {key: getattr(tiles, key) for key in ("pair_steps", "row_calls", "unrolled_rows")}
-        return replace(self, **{key: number for key, number in numbers.items() if number is not None})
-
 
 SPEED = CodeStyle()
 SIZE = CodeStyle(
     True, pair_steps=2, row_calls=1, unrolled_rows=0, unroll_moves=False, ragged_tiles=False, vector_terms=1
 )
-
-
-@dataclass(frozen=True)
-class TileOverride:
-    """The register tile (rows, columns) of sums that a search found for a kernel; None: the rule's."""
-
-    tile: tuple[int, int] | None = None
-
-    def instead_of(self, rule: tuple[int, int]) -> tuple[int, int]:
-        """The tile: what was found, or the rule's."""
-        return self.tile or rule
 
 
 @dataclass(frozen=True)
@@ -80,16 +63,11 @@ class OperandLayout:
 
 @dataclass(frozen=True)
 class KernelContext:
-    """All that a kernel is made for. What only one of the four decides is asked of it, as `context.isa.fpu`."""
+    """All that a kernel is made for. What only one of the three decides is asked of it, as `context.isa.fpu`."""
 
     isa: InstructionSet = InstructionSet()
     style: CodeStyle = SPEED
-    tile_override: TileOverride = TileOverride()
     layout: OperandLayout = OperandLayout()
-
-    def tuned(self, tiles: Tiles) -> KernelContext:
-        """The same with the tiles that a search found, for this kernel."""
-        return replace(self, style=self.style.tuned(tiles), tile_override=TileOverride(tiles.tile))
 
     def without_int_vectors(self) -> KernelContext:
         """The same for kernels of integers that are not on vectors."""
@@ -113,12 +91,12 @@ class KernelContext:
     @property
     def tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of float matrix products: 24 accumulators with an FPU, 4 without."""
-        return self.tile_override.instead_of((4, 6) if self.isa.fpu else (2, 2))
+        return (4, 6) if self.isa.fpu else (2, 2)
 
     @property
     def paired_tile(self) -> tuple[int, int]:
         """Register tile of float products that read pairs along their sums: 16 accumulators."""
-        return self.tile_override.instead_of((4, 4))
+        return (4, 4)
 
     @property
     def ragged(self) -> bool:
@@ -128,7 +106,7 @@ class KernelContext:
     @property
     def integer_tile(self) -> tuple[int, int]:
         """Register tile (rows, columns) of integer products: 4 sums, 4 operands and 4 pointers fill a Cortex-M."""
-        return self.tile_override.instead_of((2, 2))
+        return (2, 2)
 
     def widens(self, one_call: bool, zeros: bool) -> bool:
         """Whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.

@@ -191,7 +191,7 @@ def _below(rival: PlacedOrder, limit_bytes: int, options: PlanOptions) -> Placed
 
 def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
     """Is there a placement of height at most `limit`? First the skyline search, then CP-SAT: each solves what the
-    other does not (on the MiniMalloc instances; `make bench-placement`)."""
+    other does not (on the MiniMalloc instances; `make bench NAME=placement`)."""
     found = search(packing, limit, units * SKYLINE_SHARE)
     if found.answer != "unknown":
         return found

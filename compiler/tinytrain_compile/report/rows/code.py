@@ -52,33 +52,6 @@ def one_sample_bytes(summary: Summary) -> int | None:
     return sum(sizes.get(name or "", 0) for name in own)
 
 
-def tile_pieces(summary: Summary) -> list[str]:
-    """Where tiles come from and what they save; nothing without a file of them."""
-    used = summary.tiles
-    if not used.source:
-        return []
-    found = f"{plural(used.searched, 'kernel')} searched, " if used.searched else ""
-    pieces = [f"{found}tiles of {plural(len(used.nodes), 'node')} from {printable(used.source)}"]
-    for (before, saved), unit in ((used.instructions, "instructions"), (used.cycles, "cycles (a model)")):
-        if saved:
-            pieces.append(f"{grouped(saved)} of {grouped(before)} {unit} saved")
-    if used.ignored:
-        pieces.append(f"{plural(used.ignored, 'line')} ignored: this version does not know their tiles")
-    return pieces
-
-
-def tiles_json(summary: Summary) -> dict[str, Any]:
-    """`work.tiles`: the nodes whose kernels differ from the rule's, and what that saves by --tune's counts."""
-    used = summary.tiles
-    return {
-        "source": used.source or None,
-        "nodes": {name: tiles.text for name, tiles in used.nodes.items()},
-        "saved_instructions": used.instructions[1],
-        "saved_cycles_model": used.cycles[1],
-        "ignored": used.ignored,
-    }
-
-
 def code_json(summary: Summary) -> dict[str, Any]:
     """Keys of `flash`: which code the nodes have (speed, size or mixed), the limit, which weights lie there twice, or
     widened."""

@@ -20,10 +20,7 @@ def vector_tiles(
     columns.
     """
     axis = 1 if extents[1] >= LANES else 0
-    if context.tile_override.tile is not None:
-        across, along = context.tile_override.tile[1 - axis], -(-context.tile_override.tile[axis] // LANES)
-    else:
-        across, along = _best(extents[1 - axis], extents[axis], apart[axis], most if axis else REGISTERS)
+    across, along = _best(extents[1 - axis], extents[axis], apart[axis], most if axis else REGISTERS)
     return ((across, along * LANES) if axis else (along * LANES, across)), axis
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of low-rank activations (docs/activations.md)."""

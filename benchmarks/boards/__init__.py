@@ -1,0 +1,1 @@
+"""Builds for boards and for the package formats of tool chains."""

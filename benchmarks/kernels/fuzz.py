@@ -1,0 +1,159 @@
+"""Run integer kernels on random shapes against their references: host under ASan and UBSan, six boards.
+
+On the host under AddressSanitizer and UndefinedBehaviorSanitizer, every operand in a block of its exact size; then on
+six boards in QEMU. Kernels of a few rows: calls of 1 and 3 rows on the host, of 2 on the boards, out of a ring buffer.
+
+    python -m benchmarks fuzz --cases 200
+    python -m benchmarks fuzz --cases 200 --ops QConv QConvGradInput
+    python -m benchmarks fuzz --keep done.jsonl --jobs 1       # again after an end: goes on where it was,
+                                                                       # unless kernels or cases have changed since
+
+Cases are numbered: the same number is the same case in every run, and the first ones are those of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from testing.boards import measure
+from testing.by_row_blocks import by_row_blocks
+from testing.cores import NAMES
+from testing.cores import VECTORS as VECTOR_CORES
+from testing.fuzz import OPS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
+from testing.ops.case import GENERATORS
+from testing.ops.case_vectors import VECTORS, vector_cases
+from testing.places import ROOT
+from testing.sanitised import SCALAR, run_sanitised
+from testing.sanitised import VECTORS as FEATURES
+
+CHUNK = 10
+"""Cases of every op in one image."""
+FLOATS = (
+    *("QMeanSquaredError", "QModeProduct", "QSigmoidCrossEntropy", "QSoftmaxLoss", "QSquareTotal", "QSubspacePower"),
+    *("QWeightedSoftmaxLoss", "QScoreChannels"),
+)
+"""Integer operators that write float32, which is not compared to the byte here."""
+OTHERS = tuple(op for op in sorted(GENERATORS) if op.startswith(("Q", "Error")) and op not in (*OPS, *FLOATS))
+ALL = (*OPS, *OTHERS, *POOLS)
+"""Every operator whose results are integers."""
+SOURCES = (("runtime_c", "h"), ("compiler", "py"), ("testing", "py"), ("targets", "toml"))
+"""Folder, and how names of files in it end."""
+
+
+def check_on_host(count: int, first: int, ops: Sequence[str] = ALL) -> int:
+    """Cases `first` to `first + count` of every op; how many kernels ran."""
+    cases = fuzz_cases(count, first, ops)
+    with tempfile.TemporaryDirectory() as folder:
+        run_sanitised(cases, Path(folder))
+    return len(cases)
+
+
+def check_vectors(count: int, first: int, ops: Sequence[str] = ALL) -> int:
+    """The same of cases that have kernels on vectors, on the host and on a board."""
+    cases = [case for op in VECTORS if op in ops for case in vector_cases(op, count, first)]
+    if not cases:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        run_sanitised(cases, Path(folder), context=FEATURES)
+    for target in VECTOR_CORES:
+        for case, found in zip(cases, measure(cases, target), strict=True):
+            if not found.equal:
+                raise AssertionError(f"{target}: {case}")
+    return len(cases)
+
+
+def check_rows(count: int, first: int, ops: Sequence[str] = ALL) -> int:
+    """Kernels of a few rows on the host, scalar and on vectors."""
+    done = 0
+    for context, step in itertools.product((SCALAR, FEATURES), (1, 3)):
+        cases = row_cases(count, first, context, ops)
+        if not cases:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            run_sanitised(cases, Path(folder), context=context, make=partial(by_row_blocks, step=step, ring=True))
+        done += len(cases)
+    return done
+
+
+def checks_of(chosen: Sequence[str]) -> dict[str, Callable[[int, int], int]]:
+    """Every check by its name: how many kernels ran of so many cases, from a first one on; raises where one differs."""
+    ops = tuple(op for op in chosen if op in ALL)
+    checks: dict[str, Callable[[int, int], int]] = {
+        "host, sanitised": partial(check_on_host, ops=ops),
+        f"vectors, host, sanitised, and {', '.join(VECTOR_CORES)}": partial(check_vectors, ops=chosen),
+        "a few rows, host, sanitised": partial(check_rows, ops=ops),
+    }
+    for target in NAMES:
+        checks[target] = partial(check_on_board, target, ops=ops)
+        checks[f"a few rows, {target}"] = partial(check_rows_on_board, target, ops=ops)
+    return checks
+
+
+def sources() -> str:
+    """A digest of all that kernels, their references and their cases are made of."""
+    digest = sha256()
+    for folder, ending in SOURCES:
+        for path in sorted((ROOT / folder).rglob(f"*.{ending}")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+class Done:
+    """How many kernels ran, by check and first case; kept in a file of JSON lines, if there is one."""
+
+    def __init__(self, path: Path | None, chosen: Sequence[str]) -> None:
+        self._path, self._ops, self._sources = path, list(chosen), sources()
+        self.kernels = dict[tuple[str, int, int], int]()
+        lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+        for line in map(json.loads, lines):
+            if line["ops"] == self._ops and line.get("sources") == self._sources:
+                self.kernels[line["check"], line["count"], line["first"]] = line["kernels"]
+
+    def add(self, key: tuple[str, int, int], kernels: int) -> None:
+        """A chunk in which nothing differed."""
+        self.kernels[key] = kernels
+        if self._path is not None:
+            check, count, first = key
+            line = {"ops": self._ops, "check": check, "count": count, "first": first, "kernels": kernels}
+            line["sources"] = self._sources
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def run(checks: dict[str, Callable[[int, int], int]], wanted: int, done: Done, jobs: int) -> None:
+    """All cases, ten of every check in turn, in processes that end after every chunk and so give back its memory."""
+    chunks = [(first, min(CHUNK, wanted - first)) for first in range(0, wanted, CHUNK)]
+    keys = [(name, count, first) for first, count in chunks for name in checks]
+    rest = [key for key in keys if key not in done.kernels]
+    columns = [checks[key[0]] for key in rest], [key[1] for key in rest], [key[2] for key in rest]
+    with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
+        for key, kernels in zip(rest, pool.map(_checked, *columns), strict=True):
+            done.add(key, kernels)
+            name, count, first = key
+            print(f"cases {first} to {first + count - 1}: {kernels} kernels, 0 differences: {name}", flush=True)
+    for name in checks:
+        print(f"{name}: {sum(done.kernels[key] for key in keys if key[0] == name)} kernels, 0 differences", flush=True)
+
+
+def _checked(check: Callable[[int, int], int], count: int, first: int) -> int:
+    return check(count, first)
+
+
+def main() -> None:
+    """Run until all agree or the first differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=200, help="of every operator, on every board")
+    parser.add_argument("--ops", nargs="+", choices=ALL, default=ALL, help="only these operators")
+    parser.add_argument("--keep", type=Path, help="file of what is done, and is not done again")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    flags = parser.parse_args()
+    print(f"operators: {', '.join(flags.ops)}", flush=True)
+    run(checks_of(tuple(flags.ops)), flags.cases, Done(flags.keep, flags.ops), flags.jobs)

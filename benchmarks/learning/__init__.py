@@ -1,0 +1,1 @@
+"""Benchmarks of learning itself: accuracy, rates, number formats; with the tasks they share."""

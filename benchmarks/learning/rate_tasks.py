@@ -1,0 +1,214 @@
+"""Small tasks on which `rates` measures the search of `finetune`: tables, 1-D signals and images.
+
+Each task has a tiny network that knows a source domain, and draws samples of another domain by a seed, which also draws
+the change of domain. DEVELOPMENT tasks chose the constants of the search, FRESH ones only judge it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import tinytrain_compile as tt
+from benchmarks.learning.digit_domains import domain_a, domain_b
+from testing.models import Network
+from tinytrain_compile.ir.types import Array
+
+OWN, TEST = 240, 400
+"""Samples that a search sees, and that judge what it recommends (fewer of a small data set)."""
+SOURCE, PASSES, RATE = 300, 10, 0.02
+"""Samples, passes and rate of the training on the source domain."""
+Generator = np.random.Generator
+Data = tuple[Array, Array]
+
+
+@dataclass(frozen=True)
+class RateTask:
+    """network: with random weights; draw: (generator, new domain?) -> (x, y) in a random order.
+
+    options: of the search.
+    """
+
+    network: Callable[[], onnx.ModelProto]
+    draw: Callable[[Generator, bool], Data]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def files(self, seed: int, folder: Path) -> Path:
+        """Samples of a seed: a part to search with and a part to judge by, of the new domain."""
+        x, y = self.draw(np.random.default_rng((seed, 1)), True)
+        data = folder / f"own{seed}.npz"
+        last = OWN + TEST
+        np.savez(data, x=x[:OWN], y=y[:OWN], x_test=x[OWN:last], y_test=y[OWN:last])
+        return data
+
+    def model(self, folder: Path) -> Path:
+        """The network, trained on the source domain by its own C."""
+        path, model = folder / "task.onnx", self.network()
+        onnx.save(model, path)
+        rng = np.random.default_rng(0)
+        x, y = self.draw(rng, False)
+        x, y = x[:SOURCE], y[:SOURCE]
+        with tt.compile(path, update="all", verify="none").twin() as twin:
+            for index in (i for _ in range(PASSES) for i in rng.permutation(len(x))):
+                twin.train_step(x[index : index + 1], y[index : index + 1], lr=RATE)
+            learned = twin.state_dict()
+        for tensor in model.graph.initializer:
+            if tensor.name in learned:
+                tensor.CopyFrom(numpy_helper.from_array(learned[tensor.name], tensor.name))
+        onnx.save(model, path)
+        return path
+
+
+# ---- networks -------------------------------------------------------------------------------------------------------
+
+
+def dense_net(inputs: int, hidden: int, classes: int) -> onnx.ModelProto:
+    """Three dense layers."""
+    net = Network("table", f"float[1, {inputs}] x", f"float[1, {classes}] y")
+    first = net.relu(net.dense("a", "x", inputs, hidden))
+    return _with_head(net, net.relu(net.dense("b", first, hidden, hidden)), hidden, classes)
+
+
+def signal_net(channels: int, classes: int, width: int) -> onnx.ModelProto:
+    """Two convolutions over 32 points, and a dense layer on what they find anywhere."""
+    net = Network("signal", f"float[1, {channels}, 32] x", f"float[1, {classes}] y")
+    first = net.relu(_conv(net, "a", "x", (width, channels, 5), "strides = [2], pads = [2, 2]"))
+    second = net.relu(_conv(net, "b", first, (2 * width, width, 5), "strides = [2], pads = [2, 2]"))
+    pooled = net.node("pool", f"pooled = GlobalMaxPool ({second})")
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({pooled})")
+    return _with_head(net, flat, 2 * width, classes)
+
+
+def image_net(side: int, classes: int) -> onnx.ModelProto:
+    """Two convolutions of stride 2, and a dense layer."""
+    net = Network("images", f"float[1, 1, {side}, {side}] x", f"float[1, {classes}] y")
+    first = net.relu(_conv(net, "a", "x", (6, 1, 3, 3), "strides = [2, 2], pads = [1, 1, 1, 1]"))
+    second = net.relu(_conv(net, "b", first, (12, 6, 3, 3), "strides = [2, 2], pads = [1, 1, 1, 1]"))
+    flat = net.node("flat", f"flat = Flatten <axis = 1> ({second})")
+    return _with_head(net, flat, 12 * (side // 4) ** 2, classes)
+
+
+def _conv(net: Network, name: str, x: str, shape: tuple[int, ...], attributes: str) -> str:
+    weight, bias = net.weight(f"{name}_weight", *shape), net.near(f"{name}_bias", 0.0, 0.1, shape[0])
+    return net.node(f"{name}/Conv", f"{name} = Conv <{attributes}> ({x}, {weight}, {bias})")
+
+
+def _with_head(net: Network, x: str, inputs: int, classes: int) -> onnx.ModelProto:
+    net.node("y", f"y = Identity ({net.dense('head', x, inputs, classes)})")
+    return net.model()
+
+
+# ---- samples --------------------------------------------------------------------------------------------------------
+
+
+def _sklearn(name: str, **given: Any) -> Any:
+    return getattr(importlib.import_module("sklearn.datasets"), name)(**given)
+
+
+def _dealt(rng: Generator, x: Array, y: Array) -> Data:
+    order = rng.permutation(len(x))
+    return np.ascontiguousarray(x[order], np.float32), y[order].astype(np.int64)
+
+
+def measured(rng: Generator, new: bool, x: Array, y: Array) -> Data:
+    """A table in standard units; a new instrument has gains, offsets and noise of its own."""
+    x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-3)
+    if new:
+        x = x * np.exp(rng.normal(0, 0.4, x.shape[1])) + rng.normal(0, 0.7, x.shape[1])
+    return _dealt(rng, x + rng.normal(0, 0.5, x.shape), y)
+
+
+def pixels(rng: Generator, new: bool) -> Data:
+    """Ten digits as tables of 64 numbers, read by an instrument of its own."""
+    found = _sklearn("load_digits")
+    return measured(rng, new, found.data, found.target)
+
+
+def clusters(rng: Generator, new: bool) -> Data:
+    """Five classes of two clusters each, 16 columns."""
+    x, y = _sklearn(
+        "make_classification",
+        n_samples=1500,
+        n_features=16,
+        n_informative=8,
+        n_classes=5,
+        n_clusters_per_class=2,
+        class_sep=1.6,
+        random_state=3,
+    )
+    return measured(rng, new, x, y)
+
+
+def moves(rng: Generator, new: bool) -> Data:
+    """Five kinds of motion of an accelerometer of three axes, which a new wearer has turned and rescaled."""
+    count, time = 1400, np.arange(32) / 32
+    y = rng.integers(0, 5, count)
+    rate = np.array([1.0, 2.0, 3.0, 2.0, 4.0])[y] * rng.uniform(0.8, 1.2, count)
+    phase = rng.uniform(0, 2 * np.pi, (count, 1))
+    beat = 2 * np.pi * rate[:, None] * time + phase
+    shapes = np.stack([np.sin(beat), np.sin(2 * beat) * (y[:, None] > 2), np.cos(beat) * (y[:, None] % 2)], axis=1)
+    x = shapes * rng.uniform(0.5, 1.2, (count, 1, 1)) + rng.normal(0, 0.35, (count, 3, 32))
+    if new:
+        turn, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+        x = np.einsum("ij,njt->nit", turn, x) * rng.uniform(0.5, 1.8) + rng.normal(0, 0.3, (1, 3, 1))
+    return _dealt(rng, x, y)
+
+
+def beats(rng: Generator, new: bool) -> Data:
+    """Four kinds of heart beats in one lead; a new device has it inverted, with a wandering baseline."""
+    count, time = 1400, np.linspace(-1, 1, 32)
+    y = rng.integers(0, 4, count)
+    width, late = np.array([0.06, 0.16, 0.06, 0.09])[y], np.array([0.45, 0.45, 0.25, 0.6])[y]
+    centre = rng.normal(0, 0.08, count)
+
+    def bump(at: Array, wide: Array | float, high: Array | float) -> Array:
+        size = np.broadcast_to(np.asarray(high, float), (count,))[:, None]
+        return size * np.exp(-0.5 * ((time - at[:, None]) / np.broadcast_to(wide, (count,))[:, None]) ** 2)
+
+    x = bump(centre, width, 1.5) - bump(centre + 0.15, width, 0.5) + bump(centre + late, 0.12, 0.5 - 0.8 * (y == 3))
+    x = x * rng.uniform(0.7, 1.3, (count, 1)) + rng.normal(0, 0.2, x.shape)
+    if new:
+        drift = 0.4 * np.sin(2 * np.pi * time * rng.uniform(0.3, 1.0) + rng.uniform(0, 6, (count, 1)))
+        x = -rng.uniform(0.5, 1.0) * x + drift
+    return _dealt(rng, x[:, None], y)
+
+
+def _digits(rng: Generator) -> Data:
+    found = _sklearn("load_digits")
+    return _dealt(rng, found.images[:, None] / 16, found.target)
+
+
+def shifted_digits(rng: Generator, new: bool) -> Data:
+    """8 x 8 digits; a new camera moves them by up to a pixel, with less contrast, more light and noise."""
+    x, y = _digits(rng)
+    if not new:
+        return x, y
+    moves_of = rng.integers(-1, 2, (len(x), 2))
+    moved = np.stack([np.roll(one, tuple(by), (1, 2)) for one, by in zip(x, moves_of, strict=True)])
+    level = rng.uniform(0.4, 0.8)
+    return (0.3 + level * moved + rng.normal(0, 0.15, x.shape)).astype(np.float32), y
+
+
+def turned_digits(rng: Generator, new: bool) -> Data:
+    """16 x 16 digits, turned, shrunk and noisy in the new domain."""
+    x, y = _digits(rng)
+    return (domain_b if new else domain_a)(x, int(rng.integers(1 << 30))), y
+
+
+DEVELOPMENT = {
+    "table": RateTask(lambda: dense_net(16, 16, 5), clusters),
+    "signal": RateTask(lambda: signal_net(3, 5, 8), moves),
+    "images": RateTask(lambda: image_net(8, 10), shifted_digits),
+}
+FRESH = {
+    "pixels": RateTask(lambda: dense_net(64, 16, 10), pixels, {"batch": 4}),
+    "beats": RateTask(lambda: signal_net(1, 4, 6), beats),
+    "turned": RateTask(lambda: image_net(16, 10), turned_digits),
+}

@@ -1,0 +1,1 @@
+"""Networks of other frameworks, imported, trained and written back."""

@@ -1,0 +1,170 @@
+"""Compare training of networks of other frameworks with theirs: losses and weights of five steps (also --zoo3).
+
+    python -m benchmarks zoo [--verify host] [PATTERN ...]
+    python -m benchmarks zoo --zoo3 [--notes] [--verify host] [PATTERN ...]
+
+Losses of five steps and, where they are given, final weights, by the numpy reference. --verify host: the command too.
+--zoo3: those of ../shared/zoo3 (names like g_aux_deep.ts), or of --folder, a folder like it. --notes: what the compiler
+remarks of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from testing.zoo import ABSOLUTE, RELATIVE, ZOO3, Network, networks, networks3, trained, trained_in_integers
+from testing.zoo_verdicts import OTHERWISE, judged
+from tinytrain_compile.compilation import compile_model
+
+
+def compiled(network: Network) -> str:
+    """What the command makes of it on the host: "" if it passes."""
+    with tempfile.TemporaryDirectory() as folder:
+        more, _ = OTHERWISE.get(network.name, ({}, ""))
+        given = frozenset({"update", "data", *network.training(), *more})
+        options = network.options(out=Path(folder) / "out", verify="host", target="cortex-m7", given=given, **more)
+        data = network.data if network.trains else None
+        result = compile_model(replace(options, data=data, verify_steps=3))
+        return "" if result.summary is not None and result.summary.verify.result == "pass" else "not verified"
+
+
+CLOSE, SHARE = 0.05, 0.9
+"""int8: how near the first loss is to the float32 one, for this share of the networks that compile."""
+
+_PAGE = """# Networks of other frameworks
+
+Made by `python -m benchmarks zoo --write docs/zoo.md`; with `--verify host` the C of each network runs too, on the
+host; `--int8` prints the int8 column. The networks are small ones of random weights, as PyTorch's two
+exporters and tf2onnx write them, with five losses (SGD, one sample a step) that their framework computed.
+
+* **equal**: losses within {relative:g} (relative) and, where they are given, final weights within {absolute:g}.
+* **imports**: the framework gives no losses. **changed**: the file is not what the framework trained.
+* **refused**: with an error that names the reason.
+* **int8**: how far the first loss of `--quant int8 --calib` is from float32's.
+
+{counts}. int8: {near} of {count} within {close:.0%}.
+
+| network | | int8 | remark |
+|---|---|---|---|
+{rows}
+
+## int8 further away
+
+{far}
+
+The cause in `vit_timm`: the row of its class token varies by 0.02, the others by 0.4 to 0.8, and an activation has one
+scale for all rows: its step is 0.013. The LayerNorm behind divides every row by its own deviation, so half of what it
+makes of that row is rounding. Where the class token is as large as the other rows there is no such error.
+"""
+
+
+def page() -> str:
+    """docs/zoo.md: every network with its verdict, what int8 makes of it, and a remark."""
+    rows, far = list[str](), list[str]()
+    counts: Counter[str] = Counter()
+    near = count = 0
+    for network in networks():
+        verdict, remark = judged(network)
+        counts[verdict] += 1
+        more, why = OTHERWISE.get(network.name, ({}, ""))
+        said = why if verdict == "equal" else remark.partition(": ")[2] if verdict == "changed" else remark
+        found = trained_in_integers(network, **more) if network.trains and verdict != "refused" else None
+        integers = "" if found is None else "refused" if found.error else f"{found.apart:.1%}"
+        if found is not None and found.error is None:
+            count, near = count + 1, near + (found.apart <= CLOSE)
+            if found.apart > CLOSE:
+                where = f"`{found.worst[0]}` ({found.worst[1]:.0%} of its range)" if found.worst else "none"
+                far.append(f"* {network.name}: {found.loss:.4f} for {found.expected:.4f}; beyond 10 %: {where}")
+        rows.append(f"| {network.name} | {verdict} | {integers} | {said} |")
+    return _PAGE.format(
+        relative=RELATIVE,
+        absolute=ABSOLUTE,
+        counts=", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items())),
+        near=near,
+        count=count,
+        close=CLOSE,
+        rows="\n".join(rows),
+        far="\n".join(far) or "None.",
+    )
+
+
+def in_integers(patterns: Sequence[str]) -> int:
+    """Print what int8 makes of each network; 1 if too few are near, or anything fails inside."""
+    near = count = refused = inside = 0
+    for network in (network for pattern in patterns for network in networks(pattern) if network.trains):
+        more, _ = OTHERWISE.get(network.name, ({}, ""))
+        try:
+            found = trained_in_integers(network, **more)
+        except Exception as wrong:  # what is to be found: anything that is no CompileError
+            inside += 1
+            print(f"INTERNAL  {network.name:<36}{type(wrong).__name__}: {wrong}", flush=True)
+            continue
+        if found.error is not None:
+            refused += 1
+            print(f"refused   {network.name:<36}{found.error.code}: {found.error.what}", flush=True)
+            continue
+        count += 1
+        near += found.apart <= CLOSE
+        worst = f"; first beyond 10 % of its range: {found.worst[0]} ({found.worst[1]:.0%})" if found.worst else ""
+        verdict = "near" if found.apart <= CLOSE else "far"
+        loss = f"loss {found.loss:.4f} for {found.expected:.4f} ({found.apart:.1%})"
+        print(f"{verdict:<10}{network.name:<36}{loss}{worst if verdict == 'far' else ''}", flush=True)
+    print(
+        f"int8: {near} of {count} within {CLOSE:.0%} of the float32 loss, {refused} refused, {inside} internal errors"
+    )
+    return int(bool(inside) or near < SHARE * count)
+
+
+def chosen(asked: argparse.Namespace, pattern: str) -> Iterator[Network]:
+    """The networks of the zoo that is asked for, by a pattern of their names."""
+    return networks3(pattern, asked.folder) if asked.zoo3 else networks(pattern)
+
+
+def remarks(network: Network) -> tuple[str, ...]:
+    """What the compiler notes of a network that it trains."""
+    more, _ = OTHERWISE.get(network.name, ({}, ""))
+    try:
+        return trained(network, **more).notes
+    except Exception as wrong:  # what is to be found: anything that is no CompileError
+        return (f"{type(wrong).__name__}: {wrong}",)
+
+
+def main() -> int:
+    """Print a line for each network and the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("patterns", nargs="*")
+    parser.add_argument("--zoo3", action="store_true", help="the networks of ../shared/zoo3")
+    parser.add_argument("--folder", type=Path, default=ZOO3, help="with --zoo3: another folder of such networks")
+    parser.add_argument("--notes", action="store_true", help="print the remarks of the compiler, too")
+    parser.add_argument("--verify", choices=("none", "host"), default="none")
+    parser.add_argument("--int8", action="store_true", help="the first loss in int8 instead")
+    parser.add_argument("--write", type=Path, help="write the table of docs/zoo.md to this file")
+    asked = parser.parse_args()
+    asked.patterns = asked.patterns or ["*" if asked.zoo3 else "*/*"]
+    if asked.write:
+        asked.write.write_text(page())
+        return 0
+    if asked.int8:
+        return in_integers(asked.patterns)
+    counts: Counter[str] = Counter()
+    wrong = False
+    for network in (network for pattern in asked.patterns for network in chosen(asked, pattern)):
+        verdict, remark = judged(network)
+        if asked.verify == "host" and verdict in ("equal", "imports", "changed"):
+            try:
+                problem = compiled(network)
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            verdict, remark = ("FAILED", problem) if problem else (verdict, remark)
+        counts[verdict] += 1
+        wrong |= verdict.isupper()
+        print(f"{verdict:<10}{network.name:<36}{remark}", flush=True)
+        for note in remarks(network) if asked.notes else ():
+            print(f"{'':<10}note: {note}", flush=True)
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
+    return int(wrong)

@@ -1,0 +1,1 @@
+"""Benchmarks of memory plans and what a step becomes by them: arenas, orders, placement, slices, time."""

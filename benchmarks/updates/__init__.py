@@ -1,0 +1,1 @@
+"""Benchmarks of the choice what to train: `--update auto`, schemes, channels."""
