@@ -32,7 +32,7 @@ SURVIVORS = 3
 FIRST_SHARE, SECOND_SHARE, SECOND_SEEDS = 8, 3, 2
 """Of the epochs, a run of the first and of the second round trains one in so many; on one seed and on so many."""
 CHANCE = 2.0
-"""Standard errors by which accuracies may differ by chance (chosen on the development tasks of `make bench NAME=rates`)."""
+"""Standard errors by which accuracies may differ by chance (chosen on the tasks of `make bench NAME=rates`)."""
 LAST_SEEDS = 1
 """Seeds on which the last round looks for the best rate, before it and its neighbours are trained on all."""
 Place = tuple[int, float]
