@@ -42,6 +42,8 @@ STEPS: dict[str, dict[str, Any]] = {
     "inplace": {"batch": 4, "accumulate": "inplace"},
     "clipped sums": {"batch": 4, "clip_norm": 0.05},
     "clipped later": {"clip_norm": 0.05, "optimizer": "adam"},
+    "clipped sums, by layer": {"batch": 4, "clip_norm": 0.05, "clip_per": "layer"},
+    "clipped later, by layer": {"clip_norm": 0.05, "clip_per": "layer", "optimizer": "momentum"},
     "slices": {"update": str(DIGITS / "scheme.toml")},
     "dropout": {"dropout": "on"},
 }
@@ -115,6 +117,25 @@ def test_a_wrong_update_is_refused(optimizer: str, op: str, out: int, monkeypatc
     assert any(node.op == op for node in train.graph.nodes)
     _with(monkeypatch, op, lambda r: [1.01 * array + 1e-4 if index == out else array for index, array in enumerate(r)])
     with pytest.raises(CompileError, match=r"E0607.*tensor "):
+        check(train)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("per", ["model", "layer"])
+@pytest.mark.parametrize("wrong", [1.02, 20.0])
+def test_a_wrong_clipping_factor_is_refused(batch: int, per: str, wrong: float, monkeypatch: pytest.MonkeyPatch):
+    """2 % too large, and 1: nothing is clipped."""
+    train, check = step_of(batch=batch, clip_norm=0.05, clip_per=per)
+    _with(monkeypatch, "ClipFactor", lambda r: [np.minimum(r[0] * np.float32(wrong), np.float32(1))])
+    with pytest.raises(CompileError, match=r"E0607.*tensor .*clip"):
+        check(train)
+
+
+def test_a_norm_of_the_wrong_tensors_is_refused():
+    """One norm of all in place of one for each layer."""
+    train, _ = step_of(batch=4, clip_norm=0.05)
+    _, check = step_of(batch=4, clip_norm=0.05, clip_per="layer")
+    with pytest.raises(CompileError, match=r"E0607.*tensor .*clip"):
         check(train)
 
 

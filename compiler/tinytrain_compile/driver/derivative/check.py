@@ -8,18 +8,19 @@ numbers in a MaxPool) is met once, a fault always.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tinytrain_compile.driver.derivative.clipping import Clipped, unclipped
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
 from tinytrain_compile.driver.derivative.integers import check_integers
-from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, norm
 from tinytrain_compile.driver.derivative.optimizers import Step
 from tinytrain_compile.driver.derivative.samples import sample_of
 from tinytrain_compile.driver.derivative.slopes import LEAST_SIZE, SMALL, TOLERANCE, Slopes
-from tinytrain_compile.driver.derivative.update_rule import check_initial, check_rule, gradients_of
+from tinytrain_compile.driver.derivative.update_rule import State, check_initial, check_rule, gradients_of
 from tinytrain_compile.driver.imported_values import ImportedValues
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
@@ -78,7 +79,7 @@ class _Check:
     ) -> None:
         self._file, self._model, self._train = file, model, train
         self._loss = FileLoss(file, model, options.loss)
-        self._judged = JudgedStep(train, model)
+        self._judged = JudgedStep(unclipped(train), model)
         self._how = training_options(options, model, train.batch)
         self._values = ImportedValues(model, train, model.graph)
         self._batch = self._chosen(samples)
@@ -150,9 +151,34 @@ class _Check:
         update = Step(rate / train.batch if train.in_place and self._divides else rate, self._how.steps_before)
         gradients = gradients_of(self._judged, self._how, update, begin, after)
         if first:
-            again = self._judged.step({**after, **self._judged.numbers(begin)}, batch.x, batch.y, rate)[0]
-            check_rule(self._judged, self._how, update, (begin, after, again), gradients)
-        return Slopes(self._judged, self._loss, point, batch.samples, gradients, self._how)
+            self._check_updates((begin, after), rate, update, gradients)
+        return Slopes(self._judged, self._loss, point, batch.samples, gradients)
+
+    def _check_updates(
+        self, states: tuple[State, State], rate: float, update: Step, gradients: Mapping[str, Array]
+    ) -> None:
+        """Check two updates on the same samples against the optimizer's formula, and again as they are clipped.
+
+        states: before and after the first one, unclipped.
+        """
+        judged, how, begin = self._judged, self._how, states[0]
+        exact = {part.name: gradients[part.name] for part in judged.exact}  # the subspaces of copies move
+        three = (*states, self._again(judged, states, rate))
+        found = check_rule(judged, how, update, three, (gradients, exact), "the first")
+        if how.clip_norm is None:
+            return
+        norms = [{name: norm((array,)) for name, array in each.items()} for each in found]
+        factors = Clipped(how, self._model, judged.parts).factors(norms[0], norms[1])
+        first, second = ({n: f[n] * g for n, g in each.items()} for f, each in zip(factors, found, strict=True))
+        clipped = JudgedStep(self._train, self._model)
+        after, _ = clipped.step(begin, self._batch.x, self._batch.y, rate)
+        three = (begin, after, self._again(clipped, (begin, after), rate))
+        check_rule(clipped, how, update, three, (first, second), "its norm clips it to")
+
+    def _again(self, judged: JudgedStep, states: tuple[State, State], rate: float) -> State:
+        """The state after a second update on the same samples, from the numbers of the first."""
+        begin, after = states
+        return judged.step({**after, **judged.numbers(begin)}, self._batch.x, self._batch.y, rate)[0]
 
     @property
     def _divides(self) -> bool:

@@ -11,7 +11,6 @@ from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sampl
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, norm
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.training import TrainingOptions
 
 DIRECTIONS = 2
 """Random directions for all tensors of a group together."""
@@ -39,48 +38,31 @@ class Slopes:
         point: Point,
         samples: Sequence[Sample],
         gradients: Mapping[str, Array],
-        how: TrainingOptions,
     ) -> None:
-        """gradients: by the judged step, of each part; how: what clips them."""
+        """gradients: by the judged step, of each part."""
         self.point = point
         self._judged, self._loss, self._samples = judged, loss, samples
-        self._gradients, self._how = gradients, how
+        self._gradients = gradients
         self._norms = {name: norm((gradient,)) for name, gradient in gradients.items()}
         self._least = WEAKEST * max(self._norms.values(), default=0.0)
-        self._clipped = self._is_clipped()
         self._rng = np.random.default_rng(len(gradients))
         self._seen: dict[str, tuple[float, float]] = {}
 
     def together(self) -> float:
         """Return the worst error of joint directions, in tolerances."""
-        if self._clipped and self._how.clip_per == "layer":
-            return float("inf")  # every layer has a factor of its own: tensors are judged one by one
         worst = 0.0
         for group in self._groups():
-            scale = 1.0
-            for number in range(DIRECTIONS + self._clipped):
-                steps = {part.name: self._step(part) for part in group}
-                ours, theirs, expected = self._both(steps)
-                if self._clipped and number == 0:  # one factor clips all of them: found here, judged by the others
-                    scale = ours / theirs if theirs else 1.0
-                    worst = max(worst, (scale - 1) / TOLERANCE)
-                    continue
-                worst = max(worst, abs(ours - scale * theirs) / (TOLERANCE * expected or 1e-300))
+            for _ in range(DIRECTIONS):
+                ours, theirs, expected = self._both({part.name: self._step(part) for part in group})
+                worst = max(worst, abs(ours - theirs) / (TOLERANCE * expected or 1e-300))
         return worst
 
     def agrees(self, part: Part) -> bool:
         """Judge one tensor alone."""
-        scale = 1.0
-        for number in range(DIRECTIONS + self._clipped):
-            step = self._step(part)
-            ours, theirs, expected = self._both({part.name: step})
+        for _ in range(DIRECTIONS):
+            ours, theirs, expected = self._both({part.name: self._step(part)})
             self._seen[part.name] = (ours, theirs)
-            if self._clipped and number == 0:
-                scale = ours / theirs if theirs else 1.0
-                if scale > 1 + TOLERANCE:
-                    return False
-                continue
-            if not abs(ours - scale * theirs) <= TOLERANCE * expected:
+            if not abs(ours - theirs) <= TOLERANCE * expected:
                 return False
         return True
 
@@ -146,10 +128,3 @@ class Slopes:
             else:
                 groups[-1].append(part)
         return groups
-
-    def _is_clipped(self) -> bool:
-        """Whether a norm was clipped: then one factor is in all gradients."""
-        most = self._how.clip_norm
-        if most is None or not self._how.sums:
-            return False
-        return norm(self._gradients.values()) >= most * (1 - TOLERANCE) or self._how.clip_per == "layer"
