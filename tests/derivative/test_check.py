@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from testing.places import ROOT
+from testing.training_info import info_model
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples
+from tinytrain_compile.files.samples import load_samples, random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ir.types import Array, Attrs
@@ -62,9 +63,13 @@ def step_of(**more: Any) -> tuple[TrainGraph, Callable[[TrainGraph], DerivativeA
         }
     )
     model = pipeline.imported(options)
+    options, _ = pipeline.with_file_training(options, model)
     planner = Planner(model, options, load_target("cortex-m7"), pipeline.load_externals(options))
     train = planner.training(options.update)
-    samples = load_samples(DIGITS / "data.npz", model, train)
+    if options.data is None:
+        samples = random_samples(train, 2 * train.batch, 0, model.whole)
+    else:
+        samples = load_samples(options.data, model, train)
     return train, lambda judged: check_derivative(model, judged, samples, options)
 
 
@@ -151,6 +156,20 @@ def test_velocity_that_begins_with_something_is_refused():
     name = next(value.name for value in train.graph.state if value.name.endswith(".velocity"))
     constants = {**train.graph.constants, name: np.full_like(train.graph.constants[name], 0.01)}
     with pytest.raises(CompileError, match=r"E0607.*its velocity begins with numbers other than 0"):
+        check(replace(train, graph=replace(train.graph, constants=constants)))
+
+
+def test_state_that_is_not_the_file_s_is_refused(tmp_path: Path):
+    """Training information gives first moments; those of a slice are those of its channels."""
+    path, scheme = tmp_path / "net.onnx", tmp_path / "scheme.toml"
+    path.write_bytes(info_model("Adam", 5, alpha=0.9, beta=0.999, epsilon=1e-6).SerializeToString())
+    scheme.write_text('[[update]]\nlayer = "fc1"\nweight = [1, 3]\n')
+    train, check = step_of(model=path, data=None, update=str(scheme))
+    agreed = check(train)
+    assert agreed is not None and agreed.tensors == 1
+    name = "w1.updated.moment1"
+    constants = {**train.graph.constants, name: np.zeros_like(train.graph.constants[name])}
+    with pytest.raises(CompileError, match=r"E0607.*w1: its moment1 begins with other numbers than the file gives it"):
         check(replace(train, graph=replace(train.graph, constants=constants)))
 
 

@@ -87,7 +87,7 @@ class _Check:
 
     def run(self, start: float) -> DerivativeAgreement:
         """Judge at one point, and what disagrees at further ones. start: CPU time at the beginning."""
-        check_initial(self._judged, self._how, self._model)
+        check_initial(self._judged, self._how)
         suspects: tuple[Part, ...] | None = None
         here: Slopes | None = None
         seeds = iter(range(2 * POINTS))

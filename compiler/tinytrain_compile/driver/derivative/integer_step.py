@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, with_other_channels
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
 from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSearch, Shown
 from tinytrain_compile.driver.reference import Trainer
@@ -74,6 +74,7 @@ class IntegerStep:
         self.judged = JudgedStep(train, model)
         self.parts = self.judged.parts
         self._trainer = _Trainer(self.train)
+        self.train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
         self._together = train.batch > 1 and not train.in_place

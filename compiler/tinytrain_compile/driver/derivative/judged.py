@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tinytrain_compile.driver.derivative.optimizers import KINDS, Tensors
 from tinytrain_compile.driver.reference import Trainer
 from tinytrain_compile.ir.imported import ImportedModel, ParameterSource
-from tinytrain_compile.ir.stages import TrainGraph, channel_axis
+from tinytrain_compile.ir.stages import ChannelSlice, TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.base import alias_of
 
@@ -27,11 +27,15 @@ _LEAST_SIZE = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A trained tensor of the state. parameter: of the imported graph; source: its numbers in the file."""
+    """A trained tensor of the state. parameter: of the imported graph; source: its numbers in the file.
+
+    piece: the channels of the parameter that it has.
+    """
 
     name: str
     parameter: str
     source: ParameterSource
+    piece: ChannelSlice | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,6 +46,13 @@ class Part:
     def origin(self) -> str:
         """Return the name by which the user knows it: the tensor of the file."""
         return self.source.tensor.name
+
+    def of(self, whole: Array) -> Array:
+        """Return its own numbers among those of the whole parameter."""
+        if self.piece is None:
+            return whole.reshape(self.shape)
+        axis = channel_axis(self.piece.axis, self.source.places.ndim)
+        return np.take(whole, self.piece.channels, axis).reshape(self.shape)
 
     def factor(self) -> NDArray[np.float64]:
         """Return what the file's numbers were multiplied by, so that it broadcasts; 0: they have no part in it."""
@@ -55,6 +66,7 @@ class JudgedStep:
     def __init__(self, train: TrainGraph, model: ImportedModel) -> None:
         self.train = _without_dropout(train)
         self._trainer = Trainer(self.train)
+        self.train = train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self.parts = tuple(_part(train, model, name) for name in train.trained)
         self._kept = dict(_optimizer_state(train))
@@ -64,12 +76,19 @@ class JudgedStep:
         """Weights whose gradient is of a low-rank copy of their layer's input."""
         self.exact = tuple(part for part in self.parts if part not in self.approximate)
 
+    @property
+    def initial(self) -> Mapping[str, Array]:
+        """Return the state that training begins with."""
+        return self._first
+
     def shaken(self, amount: float, seed: int) -> dict[str, Array]:
         """Return the state with trained numbers moved at random: no ties, exact zeros and dead branches are left.
 
-        amount: of a tensor's root mean square.
+        The optimizer's state is 0: beside a large one, float32 rounds off what a gradient adds. amount: of a tensor's
+        root mean square.
         """
         rng, state = np.random.default_rng(seed), dict(self._first)
+        state |= {name: np.zeros_like(state[name]) for kept in self._kept.values() for name in kept}
         for part in self.parts:
             numbers = np.asarray(state[part.name], np.float64).reshape(part.shape)
             size = max(float(np.sqrt(np.mean(numbers**2))), _LEAST_SIZE)
@@ -122,6 +141,23 @@ class JudgedStep:
         return {name: flat.reshape(base[name].shape) for name, flat in made.items()}
 
 
+def with_other_channels(train: TrainGraph, trainer: Trainer) -> TrainGraph:
+    """Return the step after a device has chosen channels: others than the first, which a build begins with."""
+    if train.choice is None:
+        return train
+    for layer in train.choice.layers:
+        count = layer.scores.shape[0]
+        trainer.state[layer.scores.name] = np.random.default_rng(count).random(count).astype(np.float32)
+    trainer.rescore()
+    trained = dict(train.trained)
+    for layer in train.choice.layers:
+        part, places = trained[layer.part.name], trainer.state[layer.place.name]
+        if part.piece is not None:
+            channels = tuple(int(channel) for channel in np.flatnonzero(places >= 0))
+            trained[layer.part.name] = replace(part, piece=replace(part.piece, channels=channels))
+    return replace(train, trained=trained)
+
+
 def _optimizer_state(train: TrainGraph) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each trained tensor with the names of the state that its update overwrites beside it."""
     state = {value.name for value in train.graph.state}
@@ -137,7 +173,7 @@ def _part(train: TrainGraph, model: ImportedModel, name: str) -> Part:
     if trained.piece is not None:
         axis = channel_axis(trained.piece.axis, source.places.ndim)
         source = source.cut(axis, trained.piece.channels)
-    return Part(name, trained.parameter, source)
+    return Part(name, trained.parameter, source, trained.piece)
 
 
 def _without_dropout(train: TrainGraph) -> TrainGraph:

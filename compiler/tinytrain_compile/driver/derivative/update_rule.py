@@ -10,7 +10,6 @@ import numpy as np
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, norm
 from tinytrain_compile.driver.derivative.optimizers import KINDS, Step, expected, implied
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.training import TrainingOptions
 
@@ -33,15 +32,16 @@ def gradients_of(
     return found
 
 
-def check_initial(judged: JudgedStep, how: TrainingOptions, model: ImportedModel) -> None:
+def check_initial(judged: JudgedStep, how: TrainingOptions) -> None:
     """Check that optimizer state begins with zeros, or with what the file says. E0607."""
-    begin = judged.shaken(0.0, 0)
     for part in judged.parts:
-        tensors = judged.tensors(part, begin, how.optimizer)
+        tensors = judged.tensors(part, judged.initial, how.optimizer)
         for kind in KINDS[how.optimizer]:
             given = how.initial.get((part.parameter, kind))
-            if kind in tensors and given is None and np.any(tensors[kind]):
-                what = f"its {kind} begins with numbers other than 0"
+            wanted = 0.0 if given is None else part.of(np.asarray(given, np.float64))
+            if kind in tensors and np.any(tensors[kind] != wanted):
+                begins = "numbers other than 0" if given is None else "other numbers than the file gives it"
+                what = f"its {kind} begins with {begins}"
                 raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
 
 
