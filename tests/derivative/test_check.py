@@ -81,6 +81,22 @@ def test_a_right_step_agrees(name: str):
     assert found.worst is not None and found.worst < 0.1 and found.evaluations <= MOST
 
 
+@pytest.mark.parametrize("activations", ["asi", "subspace"])
+@pytest.mark.parametrize("fault", [None, -1, 3])
+def test_low_rank_copies_are_judged_loosely(activations: str, fault: int | None, monkeypatch: pytest.MonkeyPatch):
+    train, check = step_of(batch=8, micro_batch=8, activations=activations)
+    assert train.low_rank
+    if fault is None:
+        found = check(train)
+        assert found is not None and found.unjudged == 0 and found.evaluations <= MOST
+        assert sum(reason.startswith("judged loosely") for reason in found.skipped) == len(train.low_rank)
+        return
+    assert any(node.op == "SubspaceGradWeightAccumulate" for node in train.graph.nodes)
+    _with(monkeypatch, "SubspaceGradWeightAccumulate", lambda r: [fault * r[0]])
+    with pytest.raises(CompileError, match=r"E0607.*tensor conv._w"):
+        check(train)
+
+
 def _with(monkeypatch: pytest.MonkeyPatch, op: str, change: Callable[[Sequence[Array]], Sequence[Array]]) -> None:
     """Plant a fault in what an operator computes."""
     right = OPS[op].reference

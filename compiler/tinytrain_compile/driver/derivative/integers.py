@@ -16,6 +16,7 @@ import numpy as np
 from tinytrain_compile.driver.derivative.integer_rule import check_later
 from tinytrain_compile.driver.derivative.integer_slopes import Compared, IntegerSlopes
 from tinytrain_compile.driver.derivative.judged import Part
+from tinytrain_compile.driver.derivative.slopes import LOOSE
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
@@ -28,8 +29,6 @@ SHORTEST, LONGEST = 0.75, 1.3
 """Of the file's derivative along the gradient of an update, of the latter's length."""
 APART = 0.25
 """Largest squared distance of the two, of the update's gradient squared."""
-LOOSE = 0.4, 2.5
-"""The same lengths for a low-rank copy, whose gradient is an approximation."""
 ALLOWED = 4.0
 """Times what rounding adds to a gradient, squared: further off than these bounds."""
 NOISY = 0.08

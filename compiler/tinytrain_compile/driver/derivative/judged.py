@@ -21,6 +21,8 @@ _RMSPROP: Mapping[int, tuple[str, ...]] = {
     3: ("squares", "mean", "velocity"),
 }
 """State of rmsprop by how much there is of it: with a momentum, and centred, it has more."""
+SETTLING = 5
+"""Steps without a rate after which subspaces suit the samples."""
 _LEAST_SIZE = 1e-2
 """Root mean square that a tensor of zeros is taken to have when its numbers are shaken."""
 
@@ -74,6 +76,7 @@ class JudgedStep:
         origins = {value.name: value.origin for value in train.graph.state}
         self.approximate = tuple(p for p in self.parts if origins[p.name] in copied and len(p.shape) > 1)
         """Weights whose gradient is of a low-rank copy of their layer's input."""
+        self._subspaces = _subspaces(train, self._trainer)
         self.exact = tuple(part for part in self.parts if part not in self.approximate)
 
     @property
@@ -104,6 +107,14 @@ class JudgedStep:
         trainer.set_rate(rate)
         losses = trainer.step(x, y)
         return dict(trainer.state), losses
+
+    def settled(self, state: Mapping[str, Array], x: Array, y: Array) -> dict[str, Array]:
+        """Return a state whose subspaces of low-rank copies have met these samples: their first ones are random."""
+        begin = dict(state)
+        for _ in range(SETTLING if self._subspaces else 0):
+            after, _ = self.step(begin, x, y, 0.0)
+            begin |= {name: after[name] for name in self._subspaces}
+        return begin
 
     def tensors(self, part: Part, state: Mapping[str, Array], optimizer: str) -> Tensors:
         """Return a parameter and its optimizer state in float64."""
@@ -139,6 +150,12 @@ class JudgedStep:
             flat = made.setdefault(name, np.zeros(base[name].size))
             flat[part.source.places.reshape(-1)] = step.reshape(-1)
         return {name: flat.reshape(base[name].shape) for name, flat in made.items()}
+
+
+def _subspaces(train: TrainGraph, trainer: Trainer) -> tuple[str, ...]:
+    """State that low-rank copies carry from step to step."""
+    kept = [node.outputs[0].name for node in train.graph.nodes if node.op == "KeepSubspace"]
+    return tuple(owner for name in kept if (owner := trainer.owner(name)) is not None)
 
 
 def with_other_channels(train: TrainGraph, trainer: Trainer) -> TrainGraph:

@@ -24,6 +24,8 @@ WEAKEST = 1e-3
 """A gradient below this share of the largest one is judged by that share: 1e-6 of the largest is its tolerance."""
 GROUP = 30.0
 """Ratio of the signals of tensors that share a direction: weaker ones would drown in the others."""
+LOOSE = 0.4, 2.5
+"""Of the file's derivative along the gradient of a low-rank copy, of the latter's length: it is an approximation."""
 GROUPS = 3
 """Groups at the most; the last one has all that are weaker."""
 
@@ -65,6 +67,15 @@ class Slopes:
             if not abs(ours - theirs) <= TOLERANCE * expected:
                 return False
         return True
+
+    def length(self, part: Part) -> float:
+        """Return how long the file's derivative is along the gradient of a tensor, of the latter."""
+        gradient, most = self._gradients[part.name], float(np.abs(self._gradients[part.name]).max(initial=0.0))
+        if not most:
+            return 1.0
+        ours, theirs, _ = self._both({part.name: gradient * (SMALL * self._size(part) / most)})
+        self._seen[part.name] = ours, theirs
+        return theirs / ours
 
     def differs(self, parts: Sequence[Part]) -> CompileError:
         """Return E0607 for tensors that agree at no point; the one that is furthest off has the word."""
