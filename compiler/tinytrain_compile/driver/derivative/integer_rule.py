@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.driver.derivative.clipping import Clipped, Norms
 from tinytrain_compile.driver.derivative.integer_step import MEAN_ROUNDING, IntegerStep, Pass
 from tinytrain_compile.driver.derivative.rates import Shown
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.training import TrainingOptions
 
 TOLERANCE = 0.1
 """Largest relative error of the ratio of two updates of integers: a velocity has 8 bits."""
@@ -20,30 +20,39 @@ ROUNDED = 0.05
 """Share of rounding, squared, beyond which an update is not compared."""
 
 
-def check_later(step: IntegerStep, found: Pass, first: Mapping[str, Shown], how: TrainingOptions) -> None:
-    """Check that updates by one gradient follow one another as the optimizer says; E0607.
+def check_later(step: IntegerStep, found: Pass, factors: Norms) -> None:
+    """Check that two updates by one gradient follow one another as the optimizer says; E0607.
 
-    With g the gradient, f the factor that the norm of g asks for (without sums it scales the updates after), and m the
-    momentum: the second update is (m + f) g.
+    With g the gradient, f the factor that clips the second update, of that which clips the first, and m the momentum:
+    the second update is (m + f) g. factors: f by part.
     """
-    late = how.clip_norm is not None and not how.sums
     momentum = step.train.momentum
-    if momentum is None and not late:
-        return
-    factor = 1.0
-    if late and how.clip_norm is not None:
-        factor = min(1.0, how.clip_norm / (np.sqrt(sum(one.square for one in first.values())) or 1e-300))
     one, two = step.later(found)
-    layers = late and how.clip_per == "layer"
     for part in step.parts:
         ratio = _ratio(one[part.name], two[part.name])
         if ratio is None:
             continue
         history = 0.0 if momentum is None or step.unit(part) is None else momentum
-        own = factor if not layers else min(1.0, max(ratio - history, 0.0))
-        if not abs(ratio - own - history) <= TOLERANCE * max(own + history, LEAST):
-            what = f"a second update by the same gradient is {ratio:.3g} times the first, expected {own + history:.3g}"
+        wanted = factors.get(part.name, 1.0) + history
+        if not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST):
+            what = f"a second update by the same gradient is {ratio:.3g} times the first, expected {wanted:.3g}"
             raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
+
+
+def check_clipped(step: IntegerStep, found: Pass, unclipped: Mapping[str, Shown], clipped: Clipped) -> None:
+    """Check two updates with --clip-norm: the gradients without it, times what their norms scale them by. E0607.
+
+    step, found: as it clips. unclipped: the gradients that the same step shows if it does not.
+    """
+    shown = step.gradients(found, step.parts)
+    norms = {name: float(np.sqrt(one.square)) for name, one in unclipped.items()}
+    first, second = clipped.factors(norms, norms)
+    for part in step.parts:
+        ratio, wanted = _ratio(unclipped[part.name], shown[part.name]), first[part.name]
+        if ratio is not None and not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST):
+            what = f"a norm scales its update by {ratio:.3g}, expected {wanted:.3g}"
+            raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
+    check_later(step, found, {name: second[name] / (first[name] or 1.0) for name in first})
 
 
 def _ratio(old: Shown, new: Shown) -> float | None:

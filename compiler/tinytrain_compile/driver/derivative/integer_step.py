@@ -33,8 +33,10 @@ FINER = 8
 """Bits that an error gains, to show what it rounds to nothing."""
 LIFT = 3
 """Bits by which the rate of compared updates is above one at which few weights reach the end of their range."""
-VELOCITY, LOWER, LOWEST = 15, 3, -70
+VELOCITY, LOWER = 15, 3
 """A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+LOWEST, HIGHEST = -70, 60
+"""Exponents of velocities that are tried."""
 MEAN_ROUNDING = 0.4
 """Root mean square of what noise adds to a rounded weight, in its steps, about."""
 LAST = 127
@@ -271,12 +273,16 @@ class IntegerStep:
             for own in (operands(node) for node in self._moving if node.op.startswith(("QMomentum", "QConvMomentum")))
         ]
         made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
-        while pairs:
-            after = self.updated(found, LEAST, (), {**self._first, **made})
-            pairs = [p for p in pairs if np.abs(after[p[0]]).max() < VELOCITY and made[p[1]][0] > LOWEST]
-            for _, exponent in pairs:
-                lower = int(made[exponent][0]) - LOWER
-                made[exponent] = np.asarray([lower, 0, lower], np.int32)
+        for bits in (LOWER, -LOWER):  # up from velocities that are cut off, then down to those that are fine enough
+            left = pairs
+            while left:
+                after = self.updated(found, LEAST, (), {**self._first, **made})
+                largest = {exponent: np.abs(after[name].astype(np.int64)).max() for name, exponent in left}
+                left = [p for p in left if (largest[p[1]] >= LAST if bits > 0 else largest[p[1]] < VELOCITY)]
+                left = [p for p in left if LOWEST < made[p[1]][0] < HIGHEST]
+                for _, exponent in left:
+                    moved = int(made[exponent][0]) + bits
+                    made[exponent] = np.asarray([moved, 0, moved], np.int32)
         return made
 
     def _gathered(self, found: Pass) -> dict[str, Array]:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytrain_compile.driver.derivative.integer_rule import check_later
+from tinytrain_compile.driver.derivative.clipping import Clipped, unclipped
+from tinytrain_compile.driver.derivative.integer_rule import check_clipped, check_later
 from tinytrain_compile.driver.derivative.integer_slopes import Compared, IntegerSlopes
+from tinytrain_compile.driver.derivative.integer_step import IntegerStep
 from tinytrain_compile.driver.derivative.judged import Part
 from tinytrain_compile.driver.derivative.slopes import LOOSE
 from tinytrain_compile.driver.options import CompileOptions
@@ -56,9 +58,9 @@ class IntegerCheck:
         self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
     ) -> None:
         self._start = time.process_time()
-        self._file, self._train = file, train
+        self._file, self._train, self._model = file, train, model
         self._how = training_options(options, model, train.batch)
-        self.slopes = IntegerSlopes(file, model, train, samples, self._how)
+        self.slopes = IntegerSlopes(file, model, unclipped(train), samples, self._how)
         self._step = self.slopes.step
 
     def run(self) -> DerivativeAgreement:
@@ -96,23 +98,27 @@ class IntegerCheck:
             return None
         self._compare_losses(found.losses, point.losses, point.loss)
         shown = self._step.gradients(found, self._step.parts)
-        check_later(self._step, found, shown, self._how)
+        if self._train.momentum is not None:
+            check_later(self._step, found, {})
+        if self._how.clip_norm is not None:
+            clipping = IntegerStep(self._train, self._model, self._how)
+            clipped = Clipped(self._how, self._model, self._step.parts)
+            check_clipped(clipping, clipping.run(batch.x, batch.y), shown, clipped)
         self.slopes.compare(batch, point, shown, self.slopes.groups)
         return [row for row in self.slopes.found.values() if not self._agrees(row)]
 
     def _again(self, suspects: Sequence[Compared], number: int) -> None:
         """Compare them on a further batch, each by itself, and measure the rounding."""
         parts = [row.part for row in suspects]
-        whole = self._how.clip_norm is not None and self._how.sums
         batch, found, point = self.slopes.run(number)
-        shown = self._step.gradients(found, self._step.parts if whole else parts)
+        shown = self._step.gradients(found, parts)
         if number == 0:
             for row in suspects:  # what was found along directions of the whole layer
                 for kept in (row.ours, row.along, row.apart, row.file):
                     kept.clear()
         for row in suspects:
             row.earlier = len(row.apart)
-        self.slopes.compare(batch, point, shown, self.slopes.groups if whole else [[part] for part in parts])
+        self.slopes.compare(batch, point, shown, [[part] for part in parts])
         self.slopes.rounding(batch, shown, parts)
 
     def _agrees(self, row: Compared) -> bool:
@@ -178,8 +184,6 @@ class IntegerCheck:
             yield f"judged loosely: {part.origin}, whose gradient is of a low-rank copy"
         if self._train.dropout is not None:
             yield "dropout: judged with nothing dropped"
-        if self._how.clip_norm is not None and self._how.clip_per == "layer":
-            yield "--clip-per layer: the direction of each gradient is judged, not what its layer's norm scales it by"
 
 
 __all__ = ["IntegerCheck", "IntegerSlopes", "check_integers"]
