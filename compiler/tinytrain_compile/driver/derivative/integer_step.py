@@ -33,6 +33,8 @@ FINER = 8
 """Bits that an error gains, to show what it rounds to nothing."""
 LIFT = 3
 """Bits by which the rate of compared updates is above one at which few weights reach the end of their range."""
+MOST = 0.7
+"""Share of a gradient, squared, that compared updates show."""
 VELOCITY, LOWER = 15, 3
 """A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
 LOWEST, HIGHEST = -70, 60
@@ -197,9 +199,8 @@ class IntegerStep:
     def _rate_nodes(self) -> dict[Node, frozenset[str]]:
         """The nodes that depend on the rate or on the history of updates, in order, with the parts that need each."""
         names = {value.name for value in (self.train.learning_rate, self.train.rate) if value is not None}
-        chosen = self._readers(names)
-        overwritten = {self._trainer.owner(value.name) for node in chosen for value in node.outputs}
         graph = self.train.graph
+        overwritten = {self._trainer.owner(value.name) for node in graph.nodes for value in node.outputs}
         passes = graph.ancestors((self.train.loss,)) | {n.name for n in graph.nodes if error_operands(n) is not None}
         read = {value.name for node in graph.nodes if node.name in passes for value in node.inputs}
         history = {name for name in overwritten if name is not None and name in self._first} - read
@@ -256,15 +257,22 @@ class IntegerStep:
         """
         begin = {**self._first, **self._exponents_of_velocities(found)}
         after = {**self.updated(found, LEAST, (), begin), **self._numbers, **self._gathered(found)}
-        return self._shown_at(found, begin, 0), self._shown_at(found, after, 1)
-
-    def _shown_at(self, found: Pass, state: State, number: int) -> dict[str, Shown]:
-        made: dict[str, Shown] = {}
+        one, two = dict[str, Shown](), dict[str, Shown]()
         for part in self.parts:
-            exponent = self._bases[part.name] + LIFT * (np.asarray(self._first[part.name]).dtype == np.int8)
-            after = self.updated(found, exponent, (part,), state)
-            made[part.name] = self._shown(part, after, exponent, state, number)
-        return made
+            exponent, one[part.name] = self._whole(found, part, begin)
+            again = self.updated(found, exponent, (part,), after)
+            two[part.name] = self._shown(part, again, exponent, after, 1)
+        return one, two
+
+    def _whole(self, found: Pass, part: Part, state: State) -> tuple[int, Shown]:
+        """Return a rate, and what it shows: as large as most of the gradient allows (few numbers may be most of it)."""
+        exponent = self._bases[part.name] + LIFT * (np.asarray(self._first[part.name]).dtype == np.int8)
+        while True:
+            shown = self._shown(part, self.updated(found, exponent, (part,), state), exponent, state)
+            whole = float((shown.gradient**2).sum())
+            if shown.square >= MOST * whole or exponent <= LEAST:
+                return exponent, shown
+            exponent -= LIFT
 
     def _exponents_of_velocities(self, found: Pass) -> dict[str, Array]:
         """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
