@@ -1,6 +1,7 @@
 """`make bench-derivative`: what the derivative check refuses, and that it refuses nothing else. Exit code 1 otherwise.
 
     python -m benchmarks.derivative zoo      every network of ../shared/zoo and zoo3: no alarm; evaluations; unjudged
+    python -m benchmarks.derivative nodes    the operator tests of ONNX as training steps: no alarm
     python -m benchmarks.derivative cost     CPU seconds of the check beside those of a compilation, three real models
     python -m benchmarks.derivative faults [WORDS ...]   benchmarks/derivative_faults.toml, in three networks each
 
@@ -29,12 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.derivative_networks import every, named
+from benchmarks.derivative_networks import every, named, options_of, step_of
+from benchmarks.derivative_nodes import nodes
 from testing.places import ROOT, SHARED
-from testing.zoo import Network
-from testing.zoo_verdicts import OTHERWISE
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.candidates import Planner
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.derivative.judged import JudgedStep
 from tinytrain_compile.driver.derivative.optimizers import Step
@@ -42,10 +41,6 @@ from tinytrain_compile.driver.derivative.update_rule import gradients_of
 from tinytrain_compile.driver.options import CompileOptions
 from tinytrain_compile.driver.training_options import training_options
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.samples import load_samples, random_samples
-from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.target import load_target
 
 FAULTS = ROOT / "benchmarks" / "derivative_faults.toml"
 WITH_OPTIONS = ("torch-ts/kws_dscnn", "torch-ts/ecg_cnn1d", "keras/se_block", "torch-ts/flatten")
@@ -55,29 +50,8 @@ EXERCISED = 3
 """Networks that each fault is judged in."""
 SEEN = 1e-3
 """A fault is exercised if it changes a gradient by so much of its norm."""
-
-
-def step_of(options: CompileOptions) -> tuple[ImportedModel, TrainGraph, Samples, CompileOptions]:
-    """Return the training step of a command, without a plan, and samples for it."""
-    model = pipeline.imported(options)
-    options, _ = pipeline.with_file_training(options, model)
-    options, _ = pipeline.with_number_format(options, model)
-    model = pipeline.stored(model, options)
-    planner = Planner(model, options, load_target(options.target), pipeline.load_externals(options))
-    train = planner.training(options.update)
-    if options.data is None:
-        return model, train, random_samples(train, 2 * train.batch, 0, model.whole), options
-    return model, train, load_samples(options.data, model, train), options
-
-
-def options_of(network: Network, more: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of a command that trains it as its framework did; more: further ones."""
-    further, _ = OTHERWISE.get(network.name, ({}, ""))
-    given = {*(("update",) if network.known else ()), *network.training(), *further, *more}
-    data = network.data if network.data.exists() else None
-    known = {"verify": "host", "target": "cortex-m7", "data": data, **further, **more}
-    update = known.pop("update", "all")
-    return replace(network.options(out=Path("out"), given=frozenset(given), **known), update=update)
+NOTHING = 1e-3
+"""Gradients below that share of the largest are rounding: a bias in front of a normalisation has none."""
 
 
 def gradients(options: CompileOptions) -> dict[str, np.ndarray]:
@@ -115,7 +89,12 @@ def worker(name: str, more: Mapping[str, Any], healthy: Path) -> dict[str, Any]:
     except Exception as problem:
         said = f"{type(problem).__name__}: {problem}"[:200]
         return {"network": name, "changed": ["the step is not built"], "code": "validator", "where": said}
-    changed = {key for key in before if key not in now or _differs(before[key], now[key])}
+    largest: dict[str, float] = {}
+    for key, array in before.items():
+        kind = key.partition("|")[2]
+        largest[kind] = max(largest.get(kind, 0.0), float(np.linalg.norm(array)))
+    least = {key: NOTHING * largest[key.partition("|")[2]] for key in before}
+    changed = {key for key in before if key not in now or _differs(before[key], now[key], least[key])}
     if not changed:
         return {"network": name, "changed": []}
     found = {"network": name, "changed": sorted({key.partition("|")[0] for key in changed}), "code": ""}
@@ -144,10 +123,10 @@ def compiled(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
     return {"network": name, "judge": "none", "said": ""}
 
 
-def _differs(before: np.ndarray, now: np.ndarray) -> bool:
+def _differs(before: np.ndarray, now: np.ndarray, least: float) -> bool:
     if before.shape != now.shape:
         return True
-    return bool(np.linalg.norm(before - now) > SEEN * max(float(np.linalg.norm(before)), 1e-12))
+    return bool(np.linalg.norm(before - now) > SEEN * max(float(np.linalg.norm(before)), least, 1e-12))
 
 
 # ---- the parent -----------------------------------------------------------------------------------------------------
@@ -341,7 +320,7 @@ def cost() -> bool:
 def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("zoo", "cost", "faults"))
+    parser.add_argument("what", nargs="?", choices=("zoo", "nodes", "cost", "faults"))
     parser.add_argument("words", nargs="*")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -356,7 +335,7 @@ def main() -> int:
         least = min((one["network"] for one in found), key=_bytes, default="")
         print(json.dumps({"tried": found, "compiled": compiled(least, more) if least else {}}))
         return 0
-    run = {"zoo": zoo, "cost": cost, "faults": lambda: faults(asked.words, asked.keep)}
+    run = {"zoo": zoo, "nodes": nodes, "cost": cost, "faults": lambda: faults(asked.words, asked.keep)}
     chosen = [asked.what] if asked.what else list(run)
     return 0 if all(run[what]() for what in chosen) else 1
 

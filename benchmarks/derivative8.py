@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.derivative import options_of, step_of
+from benchmarks.derivative_networks import options_of, step_of
 from testing.places import SHARED
 from testing.zoo import Network, networks, networks3
 from tinytrain_compile.driver import pipeline

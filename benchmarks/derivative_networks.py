@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ from onnx import numpy_helper, parser
 from testing.places import SHARED
 from testing.training_info import info_model
 from testing.zoo import Network, networks, networks3
+from testing.zoo_verdicts import OTHERWISE
+from tinytrain_compile.driver import pipeline
+from tinytrain_compile.driver.candidates import Planner
+from tinytrain_compile.driver.options import CompileOptions
+from tinytrain_compile.files.samples import load_samples, random_samples
+from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.target import load_target
 
 DENSE = {"w1": (8, 6), "b1": (8,), "w2": (4, 8), "b2": (4,)}
 _FIRST, _LAST = "h = Gemm<transB = 1>(x, w1, b1)", "y = Gemm<transB = 1>(a, w2, b2)"
@@ -112,3 +121,26 @@ def _text_model(name: str) -> onnx.ModelProto:
             numpy_helper.from_array(random.normal(size=shape).astype(np.float32) / 2, tensor)
         )
     return model
+
+
+def step_of(options: CompileOptions) -> tuple[ImportedModel, TrainGraph, Samples, CompileOptions]:
+    """Return the training step of a command, without a plan, and samples for it."""
+    model = pipeline.imported(options)
+    options, _ = pipeline.with_file_training(options, model)
+    options, _ = pipeline.with_number_format(options, model)
+    model = pipeline.stored(model, options)
+    planner = Planner(model, options, load_target(options.target), pipeline.load_externals(options))
+    train = planner.training(options.update)
+    if options.data is None:
+        return model, train, random_samples(train, 2 * train.batch, 0, model.whole), options
+    return model, train, load_samples(options.data, model, train), options
+
+
+def options_of(network: Network, more: Mapping[str, Any]) -> CompileOptions:
+    """Return the options of a command that trains it as its framework did; more: further ones."""
+    further, _ = OTHERWISE.get(network.name, ({}, ""))
+    given = {*(("update",) if network.known else ()), *network.training(), *further, *more}
+    data = network.data if network.data.exists() else None
+    known = {"verify": "host", "target": "cortex-m7", "data": data, **further, **more}
+    update = known.pop("update", "all")
+    return replace(network.options(out=Path("out"), given=frozenset(given), **known), update=update)

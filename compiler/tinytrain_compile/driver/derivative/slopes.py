@@ -24,6 +24,9 @@ WEAKEST = 1e-3
 """A gradient below this share of the largest one is judged by that share: 1e-6 of the largest is its tolerance."""
 GROUP = 30.0
 """Ratio of the signals of tensors that share a direction: weaker ones would drown in the others."""
+ROUNDED = 2.0**-23
+"""Change of the loss, of max(1, |loss|), that a tensor must make by its own size to be judged sharply: what float32
+rounds off a saturated result is more than its gradient (two tests of RNN and LSTM in onnx)."""
 LOOSE = 0.4, 2.5
 """Of the file's derivative along the gradient of a low-rank copy, of the latter's length: it is an approximation."""
 GROUPS = 3
@@ -97,9 +100,10 @@ class Slopes:
         """Changes of the loss along a step: by our gradients, by the file; and what of it is to be expected."""
         ours = sum(float((self._gradients[name] * step).sum()) for name, step in steps.items())
         known = self.point.known[0]
+        floor = SMALL * ROUNDED * max(1.0, abs(self.point.loss)) / TOLERANCE
         theirs = self._loss.slope(self.point, self._samples, self._judged.in_file(steps, known))
         lengths = [float(np.abs(step).max(initial=0.0)) * self._strength(name) for name, step in steps.items()]
-        return ours, theirs, max(lengths, default=0.0)
+        return ours, theirs, max(*lengths, floor)
 
     def _strength(self, name: str) -> float:
         """The norm of a gradient; of one that is nearly nothing, a share of the largest."""
