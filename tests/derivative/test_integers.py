@@ -87,6 +87,12 @@ FAULTS: dict[str, tuple[tuple[Any, ...], str, Change, dict[str, Any]]] = {
         lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
         {},
     ),
+    "error of the next channel, chosen by the device": (
+        (conv, update_fine, momentum),
+        "weight_gradient",
+        lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
+        {"update": str(CHOSEN)},
+    ),
     "bias sums doubled": ((update,), "channel_sums", lambda old: lambda g: 2 * old(g), {}),
     "error of the loss doubled": ((loss,), "finish_error", lambda old: lambda v, *a: old(2 * v, *a), {"head": "int8"}),
     "most rows stay": (

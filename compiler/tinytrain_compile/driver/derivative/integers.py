@@ -52,7 +52,7 @@ def check_integers(
 
 
 class IntegerCheck:
-    """One check; `slopes`: what it has found."""
+    """One check; `slopes`: what it has found; `disagreed`: tensors that were judged again."""
 
     def __init__(
         self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
@@ -62,6 +62,7 @@ class IntegerCheck:
         self._how = training_options(options, model, train.batch)
         self.slopes = IntegerSlopes(file, model, unclipped(train), samples, self._how)
         self._step = self.slopes.step
+        self.disagreed = 0
 
     def run(self) -> DerivativeAgreement:
         """Judge all tensors on one batch; what disagrees there again by itself, and on further ones."""
@@ -70,6 +71,7 @@ class IntegerCheck:
         suspects = self._first()
         if suspects is None:
             return self._agreed((), ("the loss is not finite on these samples",))
+        self.disagreed = len(suspects)
         left = suspects
         for number in range(MORE + 1):
             if not left:
@@ -81,11 +83,6 @@ class IntegerCheck:
             raise self._differs(wrong)
         noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours)]
         return self._agreed([f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy])
-
-    @property
-    def layers(self) -> dict[str, list[Part]]:
-        """Return the trained tensors of each layer, by one of them."""
-        return {group[0].name: group for group in self.slopes.groups}
 
     def is_real(self, part: Part) -> bool:
         """Tell whether a tensor is float32."""
