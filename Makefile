@@ -58,7 +58,7 @@ bench-planner: $(STAMP) ## Orders and arenas of the training graphs of the three
 bench-remat: $(STAMP) ## Full update with and without rematerialisation: bytes, extra MACs, the 55 % bar
 	$(BIN)/python -m benchmarks.remat
 
-bench-derivative: $(STAMP) ## The derivative check: planted faults, no false alarm in the zoos, its cost (ARGS='faults', 'zoo', 'cost')
+bench-derivative: $(STAMP) ## The derivative check: planted faults, no false alarm in the zoos, its cost (ARGS='faults', 'zoo', 'nodes', 'cost')
 	$(BIN)/python -m benchmarks.derivative $(ARGS)
 
 bench-activations: $(STAMP) ## Low-rank activations by plan alone: bytes kept, multiply-accumulates, arenas (ARGS='--sizes 128')
