@@ -246,7 +246,7 @@ def _say(fault: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
         said.append(f"{found['network']}: {verdict}")
         good = good and (right or not alone)
     first = row["compiled"].get("judge", "none")  # without a network that exercises it nobody refuses it
-    good = good and first == fault["judge"]
+    good = good and first == fault.get("first", fault["judge"])
     print(
         f"{'ok  ' if good else 'BAD '} {fault['judge']:<10} {first:<10} {fault['family']:<14} {fault['name']}: "
         f"by the derivative alone: {'; '.join(said)}",
