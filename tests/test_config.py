@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import run
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.errors import CompileError
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.learning.choice import NETS, make_task
 from benchmarks.learning.convergence import make_model
 from testing.places import ROOT
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.ir.learning import Curve, Finding
 from tinytrain_compile.learn import rate_search
 from tinytrain_compile.learn.finetune import Effort, finetune

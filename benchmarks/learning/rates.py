@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.rate_tasks import DEVELOPMENT, FRESH, RateTask
-from tinytrain_compile.api import options_from
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.ir.learning import Curve, Finding, curve_of
 from tinytrain_compile.learn import finetune as search

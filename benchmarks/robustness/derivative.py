@@ -1,11 +1,13 @@
 """Try what the derivative check refuses, and that it refuses nothing else. Exit code 1 otherwise.
 
     python -m benchmarks derivative zoo      every network of ../shared/zoo and zoo3: no alarm; evaluations; unjudged
+    python -m benchmarks derivative nodes    the operator tests of ONNX as training steps: no alarm
     python -m benchmarks derivative cost     CPU seconds of the check beside those of a compilation, three real models
-    python -m benchmarks derivative faults [WORDS ...]   benchmarks/derivative_faults.toml, in three networks each
+    python -m benchmarks derivative faults [WORDS ...]   derivative_faults.toml, in three networks each
 
 A fault is planted in a copy of the compiler, and each network is tried in a process of its own. A network counts if
-the fault changes what a step makes of one of its tensors; only such tensors may be named.
+the fault changes what two steps make of one of its tensors; only such tensors may be named. The smallest of the three
+is compiled as well, with all judges in their order. A row: expected judge, who refused the compilation, the rest.
 --keep FILE: results are appended there, and what it has is not run again.
 """
 
@@ -21,30 +23,25 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.robustness.derivative_networks import every, named, options_of, step_of
+from benchmarks.robustness.derivative_nodes import nodes
 from testing.places import ROOT, SHARED
-from testing.zoo import Network, networks, networks3
-from testing.zoo_verdicts import OTHERWISE
 from tinytrain_compile import compilation
-from tinytrain_compile.data.samples import load_samples, random_samples
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.derivative.judged import JudgedStep
 from tinytrain_compile.driver.derivative.optimizers import Step
 from tinytrain_compile.driver.derivative.update_rule import gradients_of
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
 
 FAULTS = ROOT / "benchmarks" / "robustness" / "derivative_faults.toml"
 WITH_OPTIONS = ("torch-ts/kws_dscnn", "torch-ts/ecg_cnn1d", "keras/se_block", "torch-ts/flatten")
@@ -54,42 +51,12 @@ EXERCISED = 3
 """Networks that each fault is judged in."""
 SEEN = 1e-3
 """A fault is exercised if it changes a gradient by so much of its norm."""
-
-
-def step_of(options: CompileOptions) -> tuple[ImportedModel, TrainGraph, Samples, CompileOptions]:
-    """Return the training step of a command, without a plan, and samples for it."""
-    model = pipeline.imported(options)
-    options, _ = pipeline.with_file_training(options, model)
-    options, _ = pipeline.with_number_format(options, model)
-    model = pipeline.stored(model, options)
-    planner = Planner(model, options, load_target(options.target), pipeline.load_externals(options))
-    train = planner.training(options.update)
-    if options.data is None:
-        return model, train, random_samples(train, 2 * train.batch, 0, model.whole), options
-    return model, train, load_samples(options.data, model, train), options
-
-
-def named(name: str) -> Network:
-    """Return a network by folder/name."""
-    return next(network for network in _all() if network.name == name)
-
-
-def _all() -> Iterator[Network]:
-    yield from networks()
-    yield from networks3()
-
-
-def options_of(network: Network, more: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of a command that trains it as its framework did; more: further ones."""
-    further, _ = OTHERWISE.get(network.name, ({}, ""))
-    given = {"update", "loss", "learning_rate", *further, *more}
-    known = {"verify": "host", "target": "cortex-m7", "data": network.data, **further, **more}
-    update = known.pop("update", "all")
-    return replace(network.options(out=Path("out"), given=frozenset(given), **known), update=update)
+NOTHING = 1e-3
+"""Gradients below that share of the largest are rounding: a bias in front of a normalisation has none."""
 
 
 def gradients(options: CompileOptions) -> dict[str, np.ndarray]:
-    """Return the gradient that one step implies, by tensor: no judge has a say."""
+    """Return what two steps make of each tensor and its optimizer state: no judge has a say."""
     model, train, samples, options = step_of(options)
     judged, how = JudgedStep(train, model), training_options(options, model, train.batch)
     size = train.micro_batch if train.in_place else train.batch
@@ -100,8 +67,14 @@ def gradients(options: CompileOptions) -> dict[str, np.ndarray]:
     update = Step(rate / train.batch if train.in_place else rate, how.steps_before)
     again, _ = judged.step({**after, **judged.numbers(begin)}, samples.x[chosen], samples.y[chosen], rate)
     found = gradients_of(judged, how, update, begin, after)
-    later = {part.name: np.asarray(again[part.name], np.float64).reshape(part.shape) for part in judged.parts}
-    return {part.origin: np.stack([found[part.name], later[part.name]]) for part in judged.parts}
+    made: dict[str, np.ndarray] = {}
+    for part in judged.parts:
+        first, state, later = (judged.tensors(part, one, how.optimizer) for one in (judged.initial, after, again))
+        made[part.origin] = found[part.name]
+        made |= {f"{part.origin}|{kind} at first": array for kind, array in first.items() if kind != "w"}
+        made |= {f"{part.origin}|{kind}": array for kind, array in state.items()}
+        made |= {f"{part.origin}|{kind} later": array for kind, array in later.items()}
+    return made
 
 
 # ---- a fault, in a process that imports the copy of the compiler ----------------------------------------------------
@@ -115,23 +88,46 @@ def worker(name: str, more: Mapping[str, Any], healthy: Path) -> dict[str, Any]:
     try:
         now = gradients(options)
     except Exception as problem:
-        return {"network": name, "changed": [], "error": f"{type(problem).__name__}: {problem}"[:200]}
-    changed = [key for key in before if key in now and _differs(before[key], now[key])]
-    changed += [key for key in before if key not in now]
+        said = f"{type(problem).__name__}: {problem}"[:200]
+        return {"network": name, "changed": ["the step is not built"], "code": "validator", "where": said}
+    largest: dict[str, float] = {}
+    for key, array in before.items():
+        kind = key.partition("|")[2]
+        largest[kind] = max(largest.get(kind, 0.0), float(np.linalg.norm(array)))
+    least = {key: NOTHING * largest[key.partition("|")[2]] for key in before}
+    changed = {key for key in before if key not in now or _differs(before[key], now[key], least[key])}
     if not changed:
         return {"network": name, "changed": []}
+    found = {"network": name, "changed": sorted({key.partition("|")[0] for key in changed}), "code": ""}
     model, train, samples, options = step_of(options)
     try:
         check_derivative(model, train, samples, options)
     except CompileError as refused:
-        return {"network": name, "changed": changed, "code": refused.code, "where": refused.where, "what": refused.what}
-    return {"network": name, "changed": changed, "code": ""}
+        return {**found, "code": refused.code, "where": refused.where, "what": refused.what}
+    return found
 
 
-def _differs(before: np.ndarray, now: np.ndarray) -> bool:
+JUDGES = {"E0605": "file", "E0607": "derivative", "E0601": "reference", "validator": "validator", "": "none"}
+"""Who refuses a compilation, by the id of its error."""
+
+
+def compiled(name: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile a network with all judges in their order: the file, the derivative, the C against the reference."""
+    options = options_of(named(name), _given(more, name))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            compilation.compile_model(replace(options, out=Path(folder) / "out"))
+        except CompileError as refused:
+            return {"network": name, "judge": JUDGES.get(refused.code, refused.code), "said": str(refused)[:200]}
+        except Exception as problem:
+            return {"network": name, "judge": "validator", "said": f"{type(problem).__name__}: {problem}"[:200]}
+    return {"network": name, "judge": "none", "said": ""}
+
+
+def _differs(before: np.ndarray, now: np.ndarray, least: float) -> bool:
     if before.shape != now.shape:
         return True
-    return bool(np.linalg.norm(before - now) > SEEN * max(float(np.linalg.norm(before)), 1e-12))
+    return bool(np.linalg.norm(before - now) > SEEN * max(float(np.linalg.norm(before)), least, 1e-12))
 
 
 # ---- the parent -----------------------------------------------------------------------------------------------------
@@ -151,11 +147,14 @@ def planted(fault: Mapping[str, Any], folder: Path) -> None:
     path.write_text(text)
 
 
-def tried(fault: Mapping[str, Any], folder: Path, healthy: Path) -> list[dict[str, Any]]:
-    """Return what became of the fault in the first networks that exercise it. healthy: a folder of right gradients."""
+def tried(fault: Mapping[str, Any], folder: Path, healthy: Path) -> dict[str, Any]:
+    """Return what became of the fault in the first networks that exercise it, and of a compilation of the smallest.
+
+    healthy: a folder of right gradients.
+    """
     more = dict(fault.get("options", {}))
     first = list(fault.get("on", WITH_OPTIONS))
-    names = [*first, *(network.name for network in _all() if network.name not in first)] if not more else first
+    names = [*first, *(network.name for network in every() if network.name not in first)] if not more else first
     planted(fault, folder)
     own = folder / "healthy" if more else healthy
     for name in names if more or not any(healthy.iterdir()) else ():
@@ -178,13 +177,21 @@ def _keep_gradients(name: str, more: Mapping[str, Any], folder: Path) -> None:
     np.savez(_kept(folder, name), **found)
 
 
+def _bytes(name: str) -> int:
+    path = named(name).path
+    return path.stat().st_size if path.is_file() else 0
+
+
 def _kept(folder: Path, name: str) -> Path:
     return folder / f"{name.replace('/', '+')}.npz"
 
 
 def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Options of a fault; update "half": every other output channel of each layer with weights."""
-    if more.get("update") != "half":
+    """Options of a fault; update "half": every other output channel of each layer with weights.
+
+    "device": half of the channels of the first such layer, which the device chooses, and all that is behind it.
+    """
+    if more.get("update") not in ("half", "device"):
         return dict(more)
     from tinytrain_compile.sparse.layers import layers_of
 
@@ -194,8 +201,12 @@ def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
         for weight in layer.weights[:1]:
             if len(weight.shape) > 1 and weight.shape[0] > 2:
                 half = list(range(0, weight.shape[0] - 1, 2))
-                lines.append(f'[[update]]\nlayer = {json.dumps(layer.name)}\naxis = "out"\nweight = {half}\n')
-    path = Path(tempfile.gettempdir()) / f"half-{name.replace('/', '-')}.toml"
+                chosen = more["update"] == "device" and not lines
+                count = f'{len(half)}\nchosen = "device"' if chosen else f'{half}\naxis = "out"'
+                if more["update"] == "device" and not chosen:
+                    count = '"all"'
+                lines.append(f"[[update]]\nlayer = {json.dumps(layer.name)}\nweight = {count}\n")
+    path = Path(tempfile.gettempdir()) / f"{more['update']}-{name.replace('/', '-')}.toml"
     path.write_text("\n".join(lines))
     return {**more, "update": str(path)}
 
@@ -216,7 +227,7 @@ def faults(words: Sequence[str], keep: Path | None) -> bool:
         row = done.get(fault["name"])
         if row is None:
             with tempfile.TemporaryDirectory() as folder:
-                row = {"name": fault["name"], "judge": fault["judge"], "tried": tried(fault, Path(folder), healthy)}
+                row = {"name": fault["name"], "judge": fault["judge"], **tried(fault, Path(folder), healthy)}
             if keep is not None:
                 with keep.open("a") as stream:
                     stream.write(json.dumps(row) + "\n")
@@ -227,16 +238,19 @@ def faults(words: Sequence[str], keep: Path | None) -> bool:
 def _say(fault: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     """Print a row of the table, and whether it is as expected."""
     said: list[str] = []
-    good = len(row["tried"]) >= EXERCISED or fault["judge"] != "derivative"
+    alone = fault["judge"] == "derivative"
+    good = len(row["tried"]) >= EXERCISED or not alone
     for found in row["tried"]:
-        code = found.get("code", "")
-        right = code == "E0607" and any(name in found["where"] for name in found["changed"])
-        right = right or (code == "E0607" and found["where"].startswith("loss"))
-        verdict = "refused" if right else f"refused, {found['where']}" if code else found.get("error") or "PASSED"
+        code, where = found.get("code", ""), found.get("where", "")
+        right = code == "E0607" and (where.removeprefix("tensor ") in found["changed"] or where.startswith("loss"))
+        verdict = "refused" if right else f"refused ({code}): {where}" if code else "passed"
         said.append(f"{found['network']}: {verdict}")
-        good = good and (right or fault["judge"] != "derivative")
+        good = good and (right or not alone)
+    first = row["compiled"].get("judge", "none")  # without a network that exercises it nobody refuses it
+    good = good and first == fault.get("first", fault["judge"])
     print(
-        f"{'ok  ' if good else 'BAD '} {fault['judge']:<10} {fault['family']:<14} {fault['name']}: {'; '.join(said)}",
+        f"{'ok  ' if good else 'BAD '} {fault['judge']:<10} {first:<10} {fault['family']:<14} {fault['name']}: "
+        f"by the derivative alone: {'; '.join(said)}",
         flush=True,
     )
     return good
@@ -247,7 +261,7 @@ def zoo() -> bool:
     counts: Counter[str] = Counter()
     tensors = unjudged = 0
     evaluations: list[float] = []
-    for network in _all():
+    for network in every():
         try:
             model, train, samples, options = step_of(options_of(network, {}))
         except CompileError:
@@ -307,7 +321,7 @@ def cost() -> bool:
 def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("zoo", "cost", "faults"))
+    parser.add_argument("what", nargs="?", choices=("zoo", "nodes", "cost", "faults"))
     parser.add_argument("words", nargs="*")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -319,9 +333,10 @@ def main() -> int:
             if len(found) < EXERCISED and _kept(Path(folder), name).exists():
                 one = worker(name, _given(more, name), _kept(Path(folder), name))
                 found += [one] if one["changed"] else []
-        print(json.dumps(found))
+        least = min((one["network"] for one in found), key=_bytes, default="")
+        print(json.dumps({"tried": found, "compiled": compiled(least, more) if least else {}}))
         return 0
-    run = {"zoo": zoo, "cost": cost, "faults": lambda: faults(asked.words, asked.keep)}
+    run = {"zoo": zoo, "nodes": nodes, "cost": cost, "faults": lambda: faults(asked.words, asked.keep)}
     chosen = [asked.what] if asked.what else list(run)
     return 0 if all(run[what]() for what in chosen) else 1
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from testing.places import ROOT
+from testing.training_info import info_model
 from tinytrain_compile import compilation
-from tinytrain_compile.data.samples import load_samples
+from tinytrain_compile.data.samples import load_samples, random_samples
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
@@ -43,7 +44,10 @@ STEPS: dict[str, dict[str, Any]] = {
     "inplace": {"batch": 4, "accumulate": "inplace"},
     "clipped sums": {"batch": 4, "clip_norm": 0.05},
     "clipped later": {"clip_norm": 0.05, "optimizer": "adam"},
+    "clipped sums, by layer": {"batch": 4, "clip_norm": 0.05, "clip_per": "layer"},
+    "clipped later, by layer": {"clip_norm": 0.05, "clip_per": "layer", "optimizer": "momentum"},
     "slices": {"update": str(DIGITS / "scheme.toml")},
+    "channels that the device chooses": {"update": str(Path(__file__).parent / "chosen.toml")},
     "dropout": {"dropout": "on"},
 }
 
@@ -61,9 +65,13 @@ def step_of(**more: Any) -> tuple[TrainGraph, Callable[[TrainGraph], DerivativeA
         }
     )
     model = pipeline.imported(options)
+    options, _ = pipeline.with_file_training(options, model)
     planner = Planner(model, options, load_target("cortex-m7"), pipeline.load_externals(options))
     train = planner.training(options.update)
-    samples = load_samples(DIGITS / "data.npz", model, train)
+    if options.data is None:
+        samples = random_samples(train, 2 * train.batch, 0, model.whole)
+    else:
+        samples = load_samples(options.data, model, train)
     return train, lambda judged: check_derivative(model, judged, samples, options)
 
 
@@ -73,6 +81,22 @@ def test_a_right_step_agrees(name: str):
     found = check(train)
     assert found is not None and found.tensors == len(train.trained) and found.unjudged == 0
     assert found.worst is not None and found.worst < 0.1 and found.evaluations <= MOST
+
+
+@pytest.mark.parametrize("activations", ["asi", "subspace"])
+@pytest.mark.parametrize("fault", [None, -1, 3])
+def test_low_rank_copies_are_judged_loosely(activations: str, fault: int | None, monkeypatch: pytest.MonkeyPatch):
+    train, check = step_of(batch=8, micro_batch=8, activations=activations)
+    assert train.low_rank
+    if fault is None:
+        found = check(train)
+        assert found is not None and found.unjudged == 0 and found.evaluations <= MOST
+        assert sum(reason.startswith("judged loosely") for reason in found.skipped) == len(train.low_rank)
+        return
+    assert any(node.op == "SubspaceGradWeightAccumulate" for node in train.graph.nodes)
+    _with(monkeypatch, "SubspaceGradWeightAccumulate", lambda r: [fault * r[0]])
+    with pytest.raises(CompileError, match=r"E0607.*tensor conv._w"):
+        check(train)
 
 
 def _with(monkeypatch: pytest.MonkeyPatch, op: str, change: Callable[[Sequence[Array]], Sequence[Array]]) -> None:
@@ -119,6 +143,25 @@ def test_a_wrong_update_is_refused(optimizer: str, op: str, out: int, monkeypatc
         check(train)
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("per", ["model", "layer"])
+@pytest.mark.parametrize("wrong", [1.02, 20.0])
+def test_a_wrong_clipping_factor_is_refused(batch: int, per: str, wrong: float, monkeypatch: pytest.MonkeyPatch):
+    """2 % too large, and 1: nothing is clipped."""
+    train, check = step_of(batch=batch, clip_norm=0.05, clip_per=per)
+    _with(monkeypatch, "ClipFactor", lambda r: [np.minimum(r[0] * np.float32(wrong), np.float32(1))])
+    with pytest.raises(CompileError, match=r"E0607.*tensor .*clip"):
+        check(train)
+
+
+def test_a_norm_of_the_wrong_tensors_is_refused():
+    """One norm of all in place of one for each layer."""
+    train, _ = step_of(batch=4, clip_norm=0.05)
+    _, check = step_of(batch=4, clip_norm=0.05, clip_per="layer")
+    with pytest.raises(CompileError, match=r"E0607.*tensor .*clip"):
+        check(train)
+
+
 def test_a_loss_that_is_not_the_file_s_is_refused_first(monkeypatch: pytest.MonkeyPatch):
     train, check = step_of()
     _with(monkeypatch, "NegativeLogLikelihood", lambda r: [r[0] + np.float32(0.01)])
@@ -131,6 +174,20 @@ def test_velocity_that_begins_with_something_is_refused():
     name = next(value.name for value in train.graph.state if value.name.endswith(".velocity"))
     constants = {**train.graph.constants, name: np.full_like(train.graph.constants[name], 0.01)}
     with pytest.raises(CompileError, match=r"E0607.*its velocity begins with numbers other than 0"):
+        check(replace(train, graph=replace(train.graph, constants=constants)))
+
+
+def test_state_that_is_not_the_file_s_is_refused(tmp_path: Path):
+    """Training information gives first moments; those of a slice are those of its channels."""
+    path, scheme = tmp_path / "net.onnx", tmp_path / "scheme.toml"
+    path.write_bytes(info_model("Adam", 5, alpha=0.9, beta=0.999, epsilon=1e-6).SerializeToString())
+    scheme.write_text('[[update]]\nlayer = "fc1"\nweight = [1, 3]\n')
+    train, check = step_of(model=path, data=None, update=str(scheme))
+    agreed = check(train)
+    assert agreed is not None and agreed.tensors == 1
+    name = "w1.updated.moment1"
+    constants = {**train.graph.constants, name: np.zeros_like(train.graph.constants[name])}
+    with pytest.raises(CompileError, match=r"E0607.*w1: its moment1 begins with other numbers than the file gives it"):
         check(replace(train, graph=replace(train.graph, constants=constants)))
 
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.frontend.backend_cases import listed_cases, numpy_inputs
+from testing.backend_cases import listed_cases, numpy_inputs
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
 from tinytrain_compile.ir.types import Array
 

@@ -15,11 +15,14 @@ from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import DerivativeAgreement
+from tinytrain_compile.ir.types import Array, Attrs
+from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import conv, error, loss, momentum, steps, update, update_fine
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 
 DIGITS = ROOT / "examples" / "digits"
+CHOSEN = Path(__file__).parent / "chosen.toml"
 MOST = 8
 """Evaluations for a trained layer if nothing disagrees."""
 STEPS: dict[str, dict[str, Any]] = {
@@ -30,6 +33,9 @@ STEPS: dict[str, dict[str, Any]] = {
     "momentum of sums": {"optimizer": "momentum", "batch": 4},
     "clipped sums": {"batch": 4, "clip_norm": 0.05},
     "clipped later": {"clip_norm": 0.05},
+    "clipped sums, by layer": {"batch": 4, "clip_norm": 0.05, "clip_per": "layer"},
+    "clipped later, by layer": {"clip_norm": 0.05, "clip_per": "layer", "optimizer": "momentum"},
+    "channels that the device chooses": {"update": str(CHOSEN)},
     "fractions": {"weight_store": "q8.8"},
     "noise": {"weight_store": "sr8"},
     "scales that double": {"rescale": "on"},
@@ -70,10 +76,6 @@ def test_right_steps_agree(name: str) -> None:
     assert found.evaluations <= MOST * found.tensors / 2
 
 
-def test_a_norm_by_layer_is_named_as_not_judged() -> None:
-    assert any("--clip-per layer" in reason for reason in judged(clip_norm=0.05, clip_per="layer").skipped)
-
-
 Change = Callable[[Any], Any]
 FAULTS: dict[str, tuple[tuple[Any, ...], str, Change, dict[str, Any]]] = {
     "error twice too large": ((conv,), "finish_error", lambda old: lambda v, *a: old(2 * v, *a), {}),
@@ -84,6 +86,12 @@ FAULTS: dict[str, tuple[tuple[Any, ...], str, Change, dict[str, Any]]] = {
         "weight_gradient",
         lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
         {},
+    ),
+    "error of the next channel, chosen by the device": (
+        (conv, update_fine, momentum),
+        "weight_gradient",
+        lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
+        {"update": str(CHOSEN)},
     ),
     "bias sums doubled": ((update,), "channel_sums", lambda old: lambda g: 2 * old(g), {}),
     "error of the loss doubled": ((loss,), "finish_error", lambda old: lambda v, *a: old(2 * v, *a), {"head": "int8"}),
@@ -112,3 +120,16 @@ def test_a_planted_fault_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) 
         judged(**more)
     assert refused.value.code == "E0607"
     assert refused.value.where.startswith("tensor ")
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("per", ["model", "layer"])
+def test_a_norm_that_scales_by_half_is_refused(batch: int, per: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = OPS["ClipFactor"].reference
+
+    def wrong(arrays: tuple[Array, ...], attrs: Attrs) -> tuple[Array, ...]:
+        return (np.float32(0.5) * right(arrays, attrs)[0],)
+
+    monkeypatch.setitem(OPS, "ClipFactor", replace(OPS["ClipFactor"], reference=wrong))
+    with pytest.raises(CompileError, match=r"E0607.*tensor "):
+        judged(batch=batch, clip_norm=0.05, clip_per=per)

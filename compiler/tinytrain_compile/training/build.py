@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import LowRank
@@ -10,8 +11,8 @@ from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.choice import ChosenLayer
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan
-from tinytrain_compile.ir.types import Graph, Node, Value
+from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan, channel_axis
+from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.chosen import Changes, choice_of, with_scores
 from tinytrain_compile.training.clipping import clip_notes, layers_of
@@ -50,7 +51,7 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, _integers(options))
     forward, backward = keep_masks(builder, copies.forward, copies.backward)
     builder.nodes = []
-    optimizer = Optimizer(builder, options, loss.terms)
+    optimizer = Optimizer(builder, replace(options, initial=_initial(options, trained)), loss.terms)
     optimizer.update(found, layers_of(forward))
     optimizer.follow([*keep_subspaces(builder, copies.updates), *scores])
     choice = choice_of(builder, chosen, optimizer.state)
@@ -95,6 +96,18 @@ def _forward(
     }
     kept = {value.name for value in (*trained, *graph.outputs)}
     return fold_frozen(builder, forward, {**graph.constants, **builder.constants}, kept), trained, chosen
+
+
+def _initial(options: TrainingOptions, trained: Mapping[Value, TrainedPart]) -> Mapping[tuple[str, str], Array]:
+    """First values of the optimizer's state by the names of what is updated: of a slice, those of its channels."""
+    found: dict[tuple[str, str], Array] = {}
+    for target, part in trained.items():
+        for (parameter, kind), data in options.initial.items():
+            if parameter == part.parameter:
+                piece = part.piece
+                own = data if piece is None else data.take(piece.channels, channel_axis(piece.axis, data.ndim))
+                found[target.name, kind] = own
+    return found
 
 
 def _gradients(

@@ -7,60 +7,63 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.driver.derivative.clipping import Clipped, Norms
 from tinytrain_compile.driver.derivative.integer_step import MEAN_ROUNDING, IntegerStep, Pass
 from tinytrain_compile.driver.derivative.rates import Shown
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.training import TrainingOptions
 
 TOLERANCE = 0.1
 """Largest relative error of the ratio of two updates of integers: a velocity has 8 bits."""
-LIFTS = (3, 0, -3)
-"""Bits by which the rate of compared updates is above one at which few weights reach the end of their range."""
+HIDDEN = 3.0
+"""Error of a norm for each share of the numbers that show no gradient: large weights at the end of their range."""
 LEAST = 0.3
 """Ratios below this one are compared as closely as this one."""
 ROUNDED = 0.05
 """Share of rounding, squared, beyond which an update is not compared."""
 
 
-def check_later(step: IntegerStep, found: Pass, first: Mapping[str, Shown], how: TrainingOptions) -> tuple[str, ...]:
-    """Check that updates by one gradient follow one another as the optimizer says; E0607. Returns what rounding hides.
+def check_later(step: IntegerStep, found: Pass, factors: Norms, unsure: float = 0.0) -> tuple[str, ...]:
+    """Check that two updates by one gradient follow one another as the optimizer says; E0607.
 
-    With g the gradient, f the factor that the norm of g asks for (without sums it scales the updates after), and m the
-    momentum: the second update is (m + f) g.
+    Returns the tensors of which rounding hides that.
+
+    With g the gradient, f the factor that clips the second update, of that which clips the first, and m the momentum:
+    the second update is (m + f) g. factors: f by part; unsure: by what share of itself that may be another.
     """
-    late = how.clip_norm is not None and not how.sums
     momentum = step.train.momentum
-    if momentum is None and not late:
-        return ()
-    factor = 1.0
-    if late and how.clip_norm is not None:
-        factor = min(1.0, how.clip_norm / (np.sqrt(sum(one.square for one in first.values())) or 1e-300))
-    ratios = _ratios(step, found)
-    layers = late and how.clip_per == "layer"
+    one, two = step.later(found)
+    hidden: list[str] = []
     for part in step.parts:
-        ratio = ratios.get(part.name)
+        ratio = _ratio(one[part.name], two[part.name])
         if ratio is None:
+            hidden += [part.origin] if one[part.name].gradient.any() else []
             continue
         history = 0.0 if momentum is None or step.unit(part) is None else momentum
-        own = factor if not layers else min(1.0, max(ratio - history, 0.0))
-        if not abs(ratio - own - history) <= TOLERANCE * max(own + history, LEAST):
-            what = f"a second update by the same gradient is {ratio:.3g} times the first, expected {own + history:.3g}"
+        factor = factors.get(part.name, 1.0)
+        wanted = factor + history
+        if not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST) + unsure * factor:
+            what = f"a second update by the same gradient is {ratio:.3g} times the first, expected {wanted:.3g}"
             raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
-    return tuple(part.origin for part in step.parts if part.name not in ratios and first[part.name].square)
+    return tuple(hidden)
 
 
-def _ratios(step: IntegerStep, found: Pass) -> dict[str, float]:
-    """How much of a first update is in the second, by part: at the highest rate at which rounding does not hide it."""
-    ratios: dict[str, float] = {}
-    for lift in LIFTS:
-        one, two = step.later(found, lift)
-        for part in step.parts:
-            ratio = _ratio(one[part.name], two[part.name])
-            if ratio is not None:
-                ratios.setdefault(part.name, ratio)
-        if len(ratios) == len(step.parts):
-            break
-    return ratios
+def check_clipped(step: IntegerStep, found: Pass, unclipped: Mapping[str, Shown], clipped: Clipped) -> tuple[str, ...]:
+    """Check two updates with --clip-norm: the gradients without it, times what their norms scale them by; E0607.
+
+    Returns what rounding hides.
+
+    step, found: as it clips. unclipped: the gradients that the same step shows if it does not.
+    """
+    shown = step.gradients(found, step.parts)
+    norms = {name: float(np.sqrt(one.square)) for name, one in unclipped.items()}
+    first, second = clipped.factors(norms, norms)
+    unsure = HIDDEN * max((float(1 - one.known.mean()) for one in unclipped.values()), default=0.0)
+    for part in step.parts:
+        ratio, wanted = _ratio(unclipped[part.name], shown[part.name]), first[part.name]
+        if ratio is not None and not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST) + unsure * wanted:
+            what = f"a norm scales its update by {ratio:.3g}, expected {wanted:.3g}"
+            raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
+    return check_later(step, found, {name: second[name] / (first[name] or 1.0) for name in first}, unsure)
 
 
 def _ratio(old: Shown, new: Shown) -> float | None:

@@ -96,7 +96,7 @@ class IntegerSlopes:
     def __init__(
         self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, how: TrainingOptions
     ) -> None:
-        self._file, self._how = file, how
+        self._file = file
         self._loss = FileLoss(file, model, how.loss)
         self.step = IntegerStep(train, model, how)
         self._samples = JudgedSamples(model, train, samples, self._loss)
@@ -128,27 +128,21 @@ class IntegerSlopes:
         point: Point,
         shown: Mapping[str, Shown],
         groups: Sequence[Sequence[Part]],
-        beside: Sequence[Part] = (),
     ) -> None:
-        """Compare tensors at a point.
-
-        groups: those that share random directions. beside: others whose gradients count in the norm that is clipped to.
-        """
+        """Compare tensors at a point. groups: those that share random directions."""
 
         def rise(steps: Mapping[str, Array]) -> float:
             return self._loss.rise(point, batch.samples, self.step.judged.in_file(steps, point.known[0]))
 
-        compared = (part for group in groups for part in group)
-        along = {part.name: self._along(part, point, shown[part.name], rise) for part in (*compared, *beside)}
-        factors = self._clipping(along, shown)
+        along = {p.name: self._along(p, point, shown[p.name], rise) for group in groups for p in group}
         for group in groups:
             for part in group:
-                row, factor = self.found[part.name], factors.get(part.name, 1.0)
+                row = self.found[part.name]
                 row.ours.append(shown[part.name].square)
-                row.along.append(along[part.name] * factor)
+                row.along.append(along[part.name])
             each = max(EVALUATIONS // len(batch.samples) - len(group), 1)
             for _ in range(each):
-                self._apart(group, shown, factors, rise)
+                self._apart(group, shown, rise)
 
     def rounding(self, batch: Batch, shown: Mapping[str, Shown], parts: Sequence[Part]) -> None:
         """Find out what the rounding of errors does to gradients: by errors of fewer and more bits, and by chance."""
@@ -213,7 +207,6 @@ class IntegerSlopes:
         self,
         group: Sequence[Part],
         shown: Mapping[str, Shown],
-        factors: Mapping[str, float],
         rise: Callable[[Mapping[str, Array]], float],
     ) -> None:
         """The difference along one random direction, in which all tensors of a layer count alike."""
@@ -224,9 +217,8 @@ class IntegerSlopes:
         sizes = [lengths[p.name] * self.found[p.name].size / np.sqrt(p.source.places.size) for p in counted]
         reach, ours, steps = SMALL * min(sizes), 0.0, dict[str, Array]()
         for part in counted:
-            factor = factors.get(part.name, 1.0)
-            steps[part.name] = self._signs(part, shown[part.name]) * (reach * factor / lengths[part.name])
-            ours += float((shown[part.name].gradient * steps[part.name]).sum()) / factor
+            steps[part.name] = self._signs(part, shown[part.name]) * (reach / lengths[part.name])
+            ours += float((shown[part.name].gradient * steps[part.name]).sum())
         difference = ((rise(steps) - ours) / reach) ** 2
         for part in counted:
             square = shown[part.name].square
@@ -234,20 +226,6 @@ class IntegerSlopes:
 
     def _signs(self, part: Part, shown: Shown) -> Array:
         return np.where(shown.known, self._rng.integers(0, 2, part.shape) * 2.0 - 1.0, 0)
-
-    def _clipping(self, along: Mapping[str, float], shown: Mapping[str, Shown]) -> dict[str, float]:
-        """By part, what --clip-norm scales it by: the norm over that of the file's gradient, all tensors together.
-
-        Of one layer's norm it is what the tensor itself shows, if that is no more than 1.
-        """
-        most = self._how.clip_norm
-        if most is None or not self._how.sums:
-            return {}
-        squares = {name: shown[name].square or 1e-300 for name in along}
-        if self._how.clip_per == "layer":
-            return {name: min(1.0, squares[name] / max(product, 1e-300)) for name, product in along.items()}
-        whole = float(np.sqrt(sum(product**2 / squares[name] for name, product in along.items())))
-        return dict.fromkeys(along, min(1.0, most / (whole or 1e-300)))
 
     def _size(self, part: Part, point: Point) -> float:
         """The norm of a parameter, as the file's numbers have it."""

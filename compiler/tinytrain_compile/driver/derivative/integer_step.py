@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.driver.derivative.judged import JudgedStep, Part
+from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, with_other_channels
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
 from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSearch, Shown
 from tinytrain_compile.ir.imported import ImportedModel
@@ -31,9 +31,14 @@ CERTAIN = 8
 """Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
 FINER = 8, 3
 """Bits that an error gains, to show what it rounds off: the first for small errors, the second for larger ones."""
-VELOCITY, LOWER, LOWEST = 15, 3, -70
-"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits, and
-raised as much if numbers are cut off."""
+LIFT = 3
+"""Bits by which the rate of compared updates is above one at which few weights reach the end of their range."""
+MOST = 0.7
+"""Share of a gradient, squared, that compared updates show."""
+VELOCITY, LOWER = 15, 3
+"""A velocity whose largest number is below that is stored too coarsely: its exponent is lowered by so many bits."""
+LOWEST, HIGHEST = -70, 60
+"""Exponents of velocities that are tried."""
 CLEAR_VELOCITY = 8
 """Least integer of a velocity that is known to a sixteenth."""
 MEAN_ROUNDING = 0.4
@@ -93,6 +98,7 @@ class IntegerStep:
         self.judged = JudgedStep(train, model)
         self.parts = self.judged.parts
         self._trainer = _Trainer(self.train)
+        self.train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
         errors = ((error_operands(node), node) for node in train.graph.nodes)
@@ -237,9 +243,8 @@ class IntegerStep:
     def _rate_nodes(self) -> dict[Node, frozenset[str]]:
         """The nodes that depend on the rate or on the history of updates, in order, with the parts that need each."""
         names = {value.name for value in (self.train.learning_rate, self.train.rate) if value is not None}
-        chosen = self._readers(names)
-        overwritten = {self._trainer.owner(value.name) for node in chosen for value in node.outputs}
         graph = self.train.graph
+        overwritten = {self._trainer.owner(value.name) for node in graph.nodes for value in node.outputs}
         passes = graph.ancestors((self.train.loss,)) | {n.name for n in graph.nodes if error_operands(n) is not None}
         read = {value.name for node in graph.nodes if node.name in passes for value in node.inputs}
         history = {name for name in overwritten if name is not None and name in self._first} - read
@@ -288,33 +293,42 @@ class IntegerStep:
         self._bases |= {part.name: searches[part.name].base for part in parts}
         return {part.name: searches[part.name].joined() for part in parts}
 
-    def later(self, found: Pass, lift: int) -> tuple[dict[str, Shown], dict[str, Shown]]:
+    def later(self, found: Pass) -> tuple[dict[str, Shown], dict[str, Shown]]:
         """Return what two updates by the same gradient show, both from the first numbers: history alone goes on.
 
         Velocities have exponents that suit them from the beginning: while these are found (docs/int8.md), a velocity
-        may be cut off, or be rounding alone. lift: bits by which the rate is above one at which few weights reach the
-        end of their range.
+        may be cut off, or be rounding alone.
         """
         begin = {**self._first, **self._exponents_of_velocities(found)}
         after = {**self.updated(found, LEAST, (), begin), **self._numbers, **self._gathered(found)}
-        return self._shown_at(found, begin, (0, lift), after), self._shown_at(found, after, (1, lift), after)
-
-    def _shown_at(self, found: Pass, state: State, at: tuple[int, int], kept: State) -> dict[str, Shown]:
-        """What an update shows. at: its number and `lift`; kept: a state whose velocities are in the update behind."""
-        made, (number, lift) = dict[str, Shown](), at
-        velocities = {name.rpartition(".")[0]: name for own in self._velocities() for name in (own["velocity"].name,)}
+        one, two = dict[str, Shown](), dict[str, Shown]()
         for part in self.parts:
-            exponent = self._bases[part.name] + lift * (np.asarray(self._first[part.name]).dtype == np.int8)
-            after = self.updated(found, exponent, (part,), state)
-            shown = self._shown(part, after, exponent, state, number)
-            if part.name in velocities:
-                clear = np.abs(np.asarray(kept[velocities[part.name]], np.int64)).reshape(part.shape) >= CLEAR_VELOCITY
-                shown = replace(shown, known=shown.known & clear)
-            made[part.name] = shown
-        return made
+            exponent, one[part.name] = self._whole(found, part, begin)
+            again = self.updated(found, exponent, (part,), after)
+            two[part.name] = self._shown(part, again, exponent, after, 1)
+            clear = self._clear_velocity(part, after)
+            two[part.name] = replace(two[part.name], known=two[part.name].known & clear)
+        return one, two
+
+    def _clear_velocity(self, part: Part, state: State) -> NDArray[np.bool_]:
+        """Tell where a velocity in integers is not mostly rounding. Its name: the parameter's and `.velocity`."""
+        for own in self._velocities():
+            if own["velocity"].name == f"{part.name}.velocity":
+                return np.abs(np.asarray(state[own["velocity"].name], np.int64)).reshape(part.shape) >= CLEAR_VELOCITY
+        return np.ones(part.shape, bool)
+
+    def _whole(self, found: Pass, part: Part, state: State) -> tuple[int, Shown]:
+        """Return a rate, and what it shows: as large as most of the gradient allows (few numbers may be most of it)."""
+        exponent = self._bases[part.name] + LIFT * (np.asarray(self._first[part.name]).dtype == np.int8)
+        while True:
+            shown = self._shown(part, self.updated(found, exponent, (part,), state), exponent, state)
+            whole = float((shown.gradient**2).sum())
+            if shown.square >= MOST * whole or exponent <= LEAST:
+                return exponent, shown
+            exponent -= LIFT
 
     def _velocities(self) -> Iterator[Mapping[str, Value]]:
-        """Operands of the nodes with a velocity in integers; its name is that of the parameter and `.velocity`."""
+        """Operands of the nodes with a velocity in integers."""
         for node in self._moving:
             if node.op.startswith(("QMomentum", "QConvMomentum")):
                 yield operands(node)
@@ -323,15 +337,16 @@ class IntegerStep:
         """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
         pairs = [(own["velocity"].name, own["exponent"].name) for own in self._velocities()]
         made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
-        for _ in range(-LOWEST // LOWER):
-            after = self.updated(found, LEAST, (), {**self._first, **made})
-            largest = {exponent: int(np.abs(np.asarray(after[name], np.int64)).max()) for name, exponent in pairs}
-            steps = {name: LOWER * ((most == LAST) - (most < VELOCITY)) for name, most in largest.items()}
-            for name, step in steps.items():
-                changed = max(int(made[name][0]) + step, LOWEST)
-                made[name] = np.asarray([changed, 0, changed], np.int32)
-            if not any(steps.values()):
-                break
+        for bits in (LOWER, -LOWER):  # up from velocities that are cut off, then down to those that are fine enough
+            left = pairs
+            while left:
+                after = self.updated(found, LEAST, (), {**self._first, **made})
+                largest = {exponent: np.abs(after[name].astype(np.int64)).max() for name, exponent in left}
+                left = [p for p in left if (largest[p[1]] >= LAST if bits > 0 else largest[p[1]] < VELOCITY)]
+                left = [p for p in left if LOWEST < made[p[1]][0] < HIGHEST]
+                for _, exponent in left:
+                    moved = int(made[exponent][0]) + bits
+                    made[exponent] = np.asarray([moved, 0, moved], np.int32)
         return made
 
     def _gathered(self, found: Pass) -> dict[str, Array]:

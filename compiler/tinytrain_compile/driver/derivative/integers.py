@@ -14,9 +14,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinytrain_compile.driver.candidates.training_options import training_options
-from tinytrain_compile.driver.derivative.integer_rule import check_later
+from tinytrain_compile.driver.derivative.clipping import Clipped, unclipped
+from tinytrain_compile.driver.derivative.integer_rule import check_clipped, check_later
 from tinytrain_compile.driver.derivative.integer_slopes import Compared, IntegerSlopes
+from tinytrain_compile.driver.derivative.integer_step import IntegerStep
 from tinytrain_compile.driver.derivative.judged import Part
+from tinytrain_compile.driver.derivative.slopes import LOOSE
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FileFunction
 from tinytrain_compile.ir.imported import ImportedModel
@@ -28,8 +31,6 @@ SHORTEST, LONGEST = 0.75, 1.3
 """Of the file's derivative along the gradient of an update, of the latter's length."""
 APART = 0.25
 """Largest squared distance of the two, of the update's gradient squared."""
-LOOSE = 0.4, 2.5
-"""The same lengths for a low-rank copy, whose gradient is an approximation."""
 ALLOWED = 4.0
 """Times what rounding adds to a gradient, squared: further off than these bounds."""
 NOISY = 0.08
@@ -51,17 +52,18 @@ def check_integers(
 
 
 class IntegerCheck:
-    """One check; `slopes`: what it has found."""
+    """One check; `slopes`: what it has found; `disagreed`: tensors that were judged again."""
 
     def __init__(
         self, file: FileFunction, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions
     ) -> None:
         self._start = time.process_time()
-        self._file, self._train = file, train
+        self._file, self._train, self._model = file, train, model
         self._how = training_options(options, model, train.batch)
-        self.slopes = IntegerSlopes(file, model, train, samples, self._how)
+        self.slopes = IntegerSlopes(file, model, unclipped(train), samples, self._how)
         self._step = self.slopes.step
         self._hidden: tuple[str, ...] = ()
+        self.disagreed = 0
 
     def run(self) -> DerivativeAgreement:
         """Judge all tensors on one batch; what disagrees there again by itself, and on further ones."""
@@ -70,6 +72,7 @@ class IntegerCheck:
         suspects = self._first()
         if suspects is None:
             return self._agreed((), ("the loss is not finite on these samples",))
+        self.disagreed = len(suspects)
         left = suspects
         for number in range(MORE + 1):
             if not left:
@@ -82,11 +85,6 @@ class IntegerCheck:
         noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours) or row in left]
         return self._agreed([f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy])
 
-    @property
-    def layers(self) -> dict[str, list[Part]]:
-        """Return the trained tensors of each layer, by one of them."""
-        return {group[0].name: group for group in self.slopes.groups}
-
     def is_real(self, part: Part) -> bool:
         """Tell whether a tensor is float32."""
         return self._step.unit(part) is None
@@ -98,24 +96,28 @@ class IntegerCheck:
             return None
         self._compare_losses(found.losses, point.losses, point.loss)
         shown = self._step.gradients(found, self._step.parts)
-        self._hidden = check_later(self._step, found, shown, self._how)
+        if self._train.momentum is not None:
+            self._hidden = check_later(self._step, found, {})
+        if self._how.clip_norm is not None:
+            clipping = IntegerStep(self._train, self._model, self._how)
+            clipped = Clipped(self._how, self._model, self._step.parts)
+            hidden = check_clipped(clipping, clipping.run(batch.x, batch.y), shown, clipped)
+            self._hidden = tuple(dict.fromkeys((*self._hidden, *hidden)))
         self.slopes.compare(batch, point, shown, self.slopes.groups)
         return [row for row in self.slopes.found.values() if not self._agrees(row)]
 
     def _again(self, suspects: Sequence[Compared], number: int) -> None:
         """Compare them on a further batch, each by itself, and measure the rounding."""
         parts = [row.part for row in suspects]
-        whole = self._how.clip_norm is not None and self._how.sums
         batch, found, point = self.slopes.run(number)
-        shown = self._step.gradients(found, self._step.parts if whole else parts)
+        shown = self._step.gradients(found, parts)
         if number == 0:
             for row in suspects:  # what was found along directions of the whole layer
                 for kept in (row.ours, row.along, row.apart, row.file):
                     kept.clear()
         for row in suspects:
             row.earlier = len(row.apart)
-        beside = [part for part in self._step.parts if part not in parts] if whole else ()
-        self.slopes.compare(batch, point, shown, [[part] for part in parts], beside)
+        self.slopes.compare(batch, point, shown, [[part] for part in parts])
         self.slopes.rounding(batch, shown, parts)
         self.slopes.note_cut(found, suspects)
 
@@ -187,8 +189,6 @@ class IntegerCheck:
             yield "dropout: judged with nothing dropped"
         for name in self._hidden:
             yield f"one update judged, not what a second one keeps of it: {name}, by rounding"
-        if self._how.clip_norm is not None and self._how.clip_per == "layer":
-            yield "--clip-per layer: the direction of each gradient is judged, not what its layer's norm scales it by"
 
 
 __all__ = ["IntegerCheck", "IntegerSlopes", "check_integers"]

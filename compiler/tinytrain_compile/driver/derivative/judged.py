@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.driver.derivative.optimizers import KINDS, Tensors
 from tinytrain_compile.ir.imported import ImportedModel, ParameterSource
-from tinytrain_compile.ir.stages import TrainGraph, channel_axis
+from tinytrain_compile.ir.stages import ChannelSlice, TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.reference.trainer import Trainer
@@ -21,17 +21,23 @@ _RMSPROP: Mapping[int, tuple[str, ...]] = {
     3: ("squares", "mean", "velocity"),
 }
 """State of rmsprop by how much there is of it: with a momentum, and centred, it has more."""
+SETTLING = 5
+"""Steps without a rate after which subspaces suit the samples."""
 _LEAST_SIZE = 1e-2
 """Root mean square that a tensor of zeros is taken to have when its numbers are shaken."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A trained tensor of the state. parameter: of the imported graph; source: its numbers in the file."""
+    """A trained tensor of the state. parameter: of the imported graph; source: its numbers in the file.
+
+    piece: the channels of the parameter that it has.
+    """
 
     name: str
     parameter: str
     source: ParameterSource
+    piece: ChannelSlice | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,6 +48,13 @@ class Part:
     def origin(self) -> str:
         """Return the name by which the user knows it: the tensor of the file."""
         return self.source.tensor.name
+
+    def of(self, whole: Array) -> Array:
+        """Return its own numbers among those of the whole parameter."""
+        if self.piece is None:
+            return whole.reshape(self.shape)
+        axis = channel_axis(self.piece.axis, self.source.places.ndim)
+        return np.take(whole, self.piece.channels, axis).reshape(self.shape)
 
     def factor(self) -> NDArray[np.float64]:
         """Return what the file's numbers were multiplied by, so that it broadcasts; 0: they have no part in it."""
@@ -55,6 +68,7 @@ class JudgedStep:
     def __init__(self, train: TrainGraph, model: ImportedModel) -> None:
         self.train = _without_dropout(train)
         self._trainer = Trainer(self.train)
+        self.train = train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self.parts = tuple(_part(train, model, name) for name in train.trained)
         self._kept = dict(_optimizer_state(train))
@@ -62,14 +76,22 @@ class JudgedStep:
         origins = {value.name: value.origin for value in train.graph.state}
         self.approximate = tuple(p for p in self.parts if origins[p.name] in copied and len(p.shape) > 1)
         """Weights whose gradient is of a low-rank copy of their layer's input."""
+        self._subspaces = _subspaces(train, self._trainer)
         self.exact = tuple(part for part in self.parts if part not in self.approximate)
+
+    @property
+    def initial(self) -> Mapping[str, Array]:
+        """Return the state that training begins with."""
+        return self._first
 
     def shaken(self, amount: float, seed: int) -> dict[str, Array]:
         """Return the state with trained numbers moved at random: no ties, exact zeros and dead branches are left.
 
-        amount: of a tensor's root mean square.
+        The optimizer's state is 0: beside a large one, float32 rounds off what a gradient adds. amount: of a tensor's
+        root mean square.
         """
         rng, state = np.random.default_rng(seed), dict(self._first)
+        state |= {name: np.zeros_like(state[name]) for kept in self._kept.values() for name in kept}
         for part in self.parts:
             numbers = np.asarray(state[part.name], np.float64).reshape(part.shape)
             size = max(float(np.sqrt(np.mean(numbers**2))), _LEAST_SIZE)
@@ -85,6 +107,14 @@ class JudgedStep:
         trainer.set_rate(rate)
         losses = trainer.step(x, y)
         return dict(trainer.state), losses
+
+    def settled(self, state: Mapping[str, Array], x: Array, y: Array) -> dict[str, Array]:
+        """Return a state whose subspaces of low-rank copies have met these samples: their first ones are random."""
+        begin = dict(state)
+        for _ in range(SETTLING if self._subspaces else 0):
+            after, _ = self.step(begin, x, y, 0.0)
+            begin |= {name: after[name] for name in self._subspaces}
+        return begin
 
     def tensors(self, part: Part, state: Mapping[str, Array], optimizer: str) -> Tensors:
         """Return a parameter and its optimizer state in float64."""
@@ -122,6 +152,29 @@ class JudgedStep:
         return {name: flat.reshape(base[name].shape) for name, flat in made.items()}
 
 
+def _subspaces(train: TrainGraph, trainer: Trainer) -> tuple[str, ...]:
+    """State that low-rank copies carry from step to step."""
+    kept = [node.outputs[0].name for node in train.graph.nodes if node.op == "KeepSubspace"]
+    return tuple(owner for name in kept if (owner := trainer.owner(name)) is not None)
+
+
+def with_other_channels(train: TrainGraph, trainer: Trainer) -> TrainGraph:
+    """Return the step after a device has chosen channels: others than the first, which a build begins with."""
+    if train.choice is None:
+        return train
+    for layer in train.choice.layers:
+        count = layer.scores.shape[0]
+        trainer.state[layer.scores.name] = np.random.default_rng(count).random(count).astype(np.float32)
+    trainer.rescore()
+    trained = dict(train.trained)
+    for layer in train.choice.layers:
+        part, places = trained[layer.part.name], trainer.state[layer.place.name]
+        if part.piece is not None:
+            channels = tuple(int(channel) for channel in np.flatnonzero(places >= 0))
+            trained[layer.part.name] = replace(part, piece=replace(part.piece, channels=channels))
+    return replace(train, trained=trained)
+
+
 def _optimizer_state(train: TrainGraph) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each trained tensor with the names of the state that its update overwrites beside it."""
     state = {value.name for value in train.graph.state}
@@ -137,7 +190,7 @@ def _part(train: TrainGraph, model: ImportedModel, name: str) -> Part:
     if trained.piece is not None:
         axis = channel_axis(trained.piece.axis, source.places.ndim)
         source = source.cut(axis, trained.piece.channels)
-    return Part(name, trained.parameter, source)
+    return Part(name, trained.parameter, source, trained.piece)
 
 
 def _without_dropout(train: TrainGraph) -> TrainGraph:

@@ -10,7 +10,6 @@ import numpy as np
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, norm
 from tinytrain_compile.driver.derivative.optimizers import KINDS, Step, expected, implied
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.training import TrainingOptions
 
@@ -33,47 +32,48 @@ def gradients_of(
     return found
 
 
-def check_initial(judged: JudgedStep, how: TrainingOptions, model: ImportedModel) -> None:
+def check_initial(judged: JudgedStep, how: TrainingOptions) -> None:
     """Check that optimizer state begins with zeros, or with what the file says. E0607."""
-    begin = judged.shaken(0.0, 0)
     for part in judged.parts:
-        tensors = judged.tensors(part, begin, how.optimizer)
+        tensors = judged.tensors(part, judged.initial, how.optimizer)
         for kind in KINDS[how.optimizer]:
             given = how.initial.get((part.parameter, kind))
-            if kind in tensors and given is None and np.any(tensors[kind]):
-                what = f"its {kind} begins with numbers other than 0"
+            wanted = 0.0 if given is None else part.of(np.asarray(given, np.float64))
+            if kind in tensors and np.any(tensors[kind] != wanted):
+                begins = "numbers other than 0" if given is None else "other numbers than the file gives it"
+                what = f"its {kind} begins with {begins}"
                 raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
 
 
 def check_rule(
-    judged: JudgedStep, how: TrainingOptions, update: Step, states: tuple[State, State, State], first: State
-) -> None:
-    """Check two updates on the same samples, the second from the numbers of the first. E0607.
+    judged: JudgedStep,
+    how: TrainingOptions,
+    update: Step,
+    states: tuple[State, State, State],
+    wanted: tuple[State, State],
+    whose: str,
+) -> tuple[State, State]:
+    """Check two updates on the same samples, the second from the numbers of the first, and return their gradients.
 
-    states: before them, after the first, after the second (which began with its optimizer state). first: gradients.
+    states: before them, after the first, after the second (which began with its optimizer state). wanted: the gradient
+    that each update must imply, by part; whose: where that is from. E0607.
     """
     before, between, after = states
     second = replace(update, before=update.before + 1)
     restored = {**between, **judged.numbers(before)}
-    largest = norm(first.values())
-    for part in judged.parts:
-        gradient = first[part.name]
-        _compare(
-            judged,
-            part,
-            how,
-            (before, between),
-            expected(how, update, judged.tensors(part, before, how.optimizer), gradient),
-        )
-        old = judged.tensors(part, restored, how.optimizer)
-        again = implied(how, second, old, judged.tensors(part, after, how.optimizer)) * (part.factor() != 0)
-        if part in judged.approximate:  # its subspaces have moved, so its gradient is another one
-            continue
-        factor = _clipped_later(how, first, gradient, again)
-        if not norm((again - factor * gradient,)) <= TOLERANCE * max(norm((gradient,)), TOLERANCE * largest):
-            what = f"the second {how.optimizer} update on the same samples implies another gradient than the first"
-            raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
-        _compare(judged, part, how, (restored, after), expected(how, second, old, again))
+    pairs = ((update, before, between), (second, restored, after))
+    found = tuple(gradients_of(judged, how, *pair) for pair in pairs)
+    for number, ((step, old, new), own, right) in enumerate(zip(pairs, found, wanted, strict=True)):
+        largest = norm(right.values())
+        for part in judged.parts:
+            theirs = right.get(part.name, own[part.name])
+            if not norm((own[part.name] - theirs,)) <= TOLERANCE * max(norm((theirs,)), TOLERANCE * largest):
+                word = ("first", "second")[number]
+                what = f"the {word} {how.optimizer} update on the same samples implies another gradient than {whose}"
+                raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
+            numbers = expected(how, step, judged.tensors(part, old, how.optimizer), own[part.name])
+            _compare(judged, part, how, (old, new), numbers)
+    return found[0], found[1]
 
 
 def _compare(
@@ -88,15 +88,3 @@ def _compare(
             share = f"{error / (change or 1):.2g} of the change"
             what = f"its {name} is not what {how.optimizer} makes of the gradient (off by {share})"
             raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
-
-
-def _clipped_later(how: TrainingOptions, gradients: Mapping[str, Array], gradient: Array, again: Array) -> float:
-    """The factor of the second update where the norm of the one before clips (docs/clipping.md); else 1.
-
-    Of one layer's norm it is what this tensor shows, if that is no more than 1.
-    """
-    if how.clip_norm is None or how.sums:
-        return 1.0
-    if how.clip_per == "layer":
-        return min(1.0, float((again * gradient).sum()) / (float((gradient**2).sum()) or 1.0))
-    return min(1.0, how.clip_norm / (norm(gradients.values()) or 1.0))
