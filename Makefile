@@ -132,7 +132,7 @@ slow: $(STAMP) ## The long forms of tests, which `make test` leaves out (remat-r
 ledger: setup ## Record the instructions of layers and steps in benchmarks/ledger.json
 	$(BIN)/python benchmarks/instructions.py --write
 
-hash-c: $(STAMP) ## SHA-256 of generated C of the examples and three real networks (WRITE=before.json, COMPARE=before.json)
+hash-c: $(STAMP) ## Compare all files of some 80 builds with another tree (WRITE=before.json, COMPARE=before.json, ONLY=words)
 	$(BIN)/python scripts/hash_c.py $(if $(WRITE),--write $(WRITE)) $(if $(COMPARE),--compare $(COMPARE)) \
 		$(if $(ONLY),--only "$(ONLY)")
 
