@@ -1,12 +1,12 @@
-"""Compare every generated file of about 60 builds with those of another tree (`make hash-c`).
+"""Compare every generated file of about 80 builds with those of another tree (`make hash-c`).
 
     python scripts/hash_c.py --write before.json        # on the tree before
     python scripts/hash_c.py --compare before.json      # on the tree after: exit code 1 if a file differs
     python scripts/hash_c.py --only adam,mcunet --compare before.json
 
 scripts/hash_builds.toml lists the builds: one per optimizer, part of the runtime, mode of the planner, number format
-and package, and networks in both formats on three cores. All files of the output folder count, except manifest.json, which
-repeats their hashes; the version of the compiler is left out. The builds verify nothing, so no C compiler runs.
+and package, and networks in both formats on three cores. All files of the output folder count, except manifest.json,
+which repeats their hashes; the version of the compiler is left out. Nothing is verified, so no C compiler runs.
 A difference is reported with the file and the first line that differs.
 """
 
