@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast bench bench-kernels bench-ratios bench-masked bench-derivative bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet bench-proven bench-rates clean
+.PHONY: help setup tools demo test check fast test-more durations bench bench-kernels bench-ratios bench-masked bench-derivative bench-activations bench-placement bench-planner bench-remat bench-streams bench-boards bench-auto bench-chosen bench-choice bench-finetune bench-features bench-clipping bench-averages learning int8-keywords bench-paging int8-accuracy remat-real slow ledger hash-c fuzz zoo zoo3 export-zoo campaign convergence docs power-cuts bench-slices bench-plans fleet bench-proven bench-rates clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,18 +22,25 @@ $(STAMP): pyproject.toml requirements.lock scripts/install_tools.sh
 demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before and after
 	$(BIN)/python examples/digits/run.py
 
-test: setup check fast ## Set up, then every check, and every test but the long forms of some (make slow)
+test: setup check fast ## Set up, then every check and the tests that find most faults (about 8 minutes)
 
 check: $(STAMP) ## Format, lint, types, import rules
 	$(BIN)/ruff format --check compiler tests testing examples scripts benchmarks
 	$(BIN)/ruff check compiler tests testing examples scripts benchmarks
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/sizes.py
 
 # Many tests start a process of their own: none of them shall compile our modules again, whatever PYTHONDONTWRITEBYTECODE.
 fast: $(STAMP)
 	$(BIN)/python -m compileall -q compiler testing examples benchmarks
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -x -n 2 --tier fast
+
+test-more: $(STAMP) ## All other tests (tests/tiers.toml says which), but the long forms of some (make slow)
+	$(BIN)/python -m pytest -n 2 --tier more
+
+durations: $(STAMP) ## Run all tests, one at a time, and record their CPU seconds in tests/durations.json
+	$(BIN)/python -m pytest -n 1 --record-durations
 
 bench-kernels: $(STAMP) ## Instructions of whole networks with bars: MCUNet, MLPerf Tiny shapes (ARGS="--only 'autoencoder.*M7'")
 	$(BIN)/python -m benchmarks.kernel_bars $(ARGS)

@@ -25,14 +25,17 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from testing.places import ROOT, SHARED
+
 FAULTS = ROOT / "scripts" / "faults.toml"
 SOURCES = ("compiler", "runtime_c")
-MOST_MISSED = 2 / 32  # the share of faults that `make test` may miss: issue 47
+MOST_MISSED = 2 / 32  # the share of faults that `make test` may miss
 PATIENCE = 3600  # wall seconds: a fault that makes a test hang is found too
 
 
@@ -88,15 +91,23 @@ def copy_tree(folder: Path) -> Path:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
     (tree / ".venv").symlink_to((ROOT / ".venv").resolve())
+    if SHARED.is_dir():
+        (folder / "shared").symlink_to(SHARED.resolve())
     return tree
 
 
-def run_tests(tree: Path, tier: str, jobs: int) -> tuple[str, float]:
+def near(place: Path, tree: Path) -> list[str]:
+    """Name the tests that mirror the folder of a source: those that are most likely to find its faults."""
+    parts = place.relative_to(tree).parts
+    names = (*parts[2:-1][:1],) if parts[0] == "compiler" else ("runtime_c", "lower")
+    return [f"tests/{name}" for name in names if (tree / "tests" / name).is_dir()]
+
+
+def run_tests(tree: Path, tier: str, jobs: int, only: Sequence[str] = ()) -> tuple[str, float]:
     """Run a tier of tests until one fails: ("" or the name of that test, CPU seconds)."""
-    command = [str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tier", tier, "-n", str(jobs)]
-    shared = os.environ.get("TINYTRAIN_SHARED") or str(ROOT.parent / "shared")
+    command = [str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tier", tier, "-n", str(jobs), *only]
     path = os.pathsep.join([str(tree / "compiler"), str(tree)])
-    environment = {**os.environ, "PYTHONPATH": path, "TINYTRAIN_SHARED": shared, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     before = _child_seconds()
     process = subprocess.Popen(
         command,
@@ -125,13 +136,17 @@ def _child_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def try_fault(fault: Fault, tree: Path, jobs: int, whole: bool) -> Found:
+def try_fault(fault: Fault, tree: Path, jobs: int, whole: bool, near_first: bool) -> Found:
     """Plant a fault, run the tests, take the fault out again."""
     path = place_of(fault, tree)
     right = _text(path)
     path.write_text(right.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        test, seconds = run_tests(tree, "fast", jobs)
+        folders = near(path, tree) if near_first else []
+        test, seconds = run_tests(tree, "fast", jobs, folders) if folders else ("", 0.0)
+        if not test:
+            test, more = run_tests(tree, "fast", jobs)
+            seconds += more
         found = Found(fault.name, "fast" if test else "", test, round(seconds, 1))
         if whole and not test:
             test, seconds = run_tests(tree, "more", jobs)
@@ -157,6 +172,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="file of results, continued by the next run")
     parser.add_argument("--whole", action="store_true", help="try the other tests too if `make test` misses a fault")
     parser.add_argument("--jobs", type=int, default=2, help="processes of pytest (default: 2)")
+    parser.add_argument("--near", action="store_true", help="first the tests of the folder that a fault is in")
     parser.add_argument("--skip-clean", action="store_true", help="do not run the tests without a fault first")
     parser.add_argument("--check", action="store_true", help="only say where each fault would be planted")
     flags = parser.parse_args()
@@ -180,7 +196,7 @@ def main() -> None:
             begun = time.monotonic()
             found = known.get(fault.name)
             if found is None:
-                found = known[fault.name] = try_fault(fault, tree, flags.jobs, flags.whole)
+                found = known[fault.name] = try_fault(fault, tree, flags.jobs, flags.whole, flags.near)
                 if flags.keep:
                     with flags.keep.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(asdict(found)) + "\n")
