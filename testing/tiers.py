@@ -1,6 +1,7 @@
 """Tiers of tests: which run in `make test` and which in `make test-more`, and what each test costs.
 
 tests/tiers.toml says which cases of a test stay in `make test`; a test that it does not name is there wholly.
+scripts/choose_tier.py writes it from what tests cost.
 tests/durations.json holds CPU seconds and the number of cases by file and test, as `make durations` measures them.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -32,7 +32,8 @@ def cpu_seconds() -> float:
 
 def read_tiers(path: Path = TIERS) -> dict[str, Kept]:
     """Read `file` or `file::test` -> what stays in `make test`."""
-    return dict(tomllib.loads(path.read_text(encoding="utf-8"))["stays"])
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {**tables["chosen"], **tables["hand"]}
 
 
 def read_costs(path: Path = DURATIONS) -> Costs:
@@ -59,17 +60,25 @@ def split_name(node_id: str) -> tuple[str, str, str]:
 
 def later_ones(node_ids: Sequence[str], tiers: Mapping[str, Kept]) -> set[str]:
     """Find the tests that only `make test-more` runs."""
-    seen: Counter[str] = Counter()
-    found: set[str] = set()
+    several: dict[str, list[str]] = {}
     for node_id in node_ids:
-        file, test, case = split_name(node_id)
-        name = f"{file}::{test}"
-        kept = tiers.get(name, tiers.get(file))
-        seen[name] += 1
-        stays = seen[name] <= kept if isinstance(kept, int) else kept is None or any(word in case for word in kept)
-        if not stays:
-            found.add(node_id)
+        file, test, _ = split_name(node_id)
+        several.setdefault(f"{file}::{test}", []).append(node_id)
+    found: set[str] = set()
+    for name, cases in several.items():
+        kept = tiers.get(name, tiers.get(name.partition("::")[0]))
+        if isinstance(kept, int):
+            found.update(set(cases) - set(_spread(cases, kept)))
+        elif kept is not None:
+            found.update(case for case in cases if not any(word in split_name(case)[2] for word in kept))
     return found
+
+
+def _spread(cases: Sequence[str], count: int) -> list[str]:
+    """Take so many cases, the first and the last among them: neighbours are often of one kind."""
+    if count >= len(cases):
+        return list(cases)
+    return [cases[round(i * (len(cases) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def in_order(node_ids: Iterable[str], costs: Costs) -> list[int]:

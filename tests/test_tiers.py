@@ -20,6 +20,7 @@ def test_what_stays_is_told_by_number_and_by_name() -> None:
     names = [f"tests/a/test_b.py::test_c[{case}]" for case in ("x", "y", "x-y")]
     assert tiers.later_ones(names, {}) == set()
     assert tiers.later_ones(names, {"a/test_b.py": 1}) == set(names[1:])
+    assert tiers.later_ones(names, {"a/test_b.py": 2}) == {names[1]}
     assert tiers.later_ones(names, {"a/test_b.py": 0, "a/test_b.py::test_c": ["x"]}) == {names[1]}
     assert tiers.later_ones(names, {"a/test_b.py::test_d": 0}) == set()
 
