@@ -45,12 +45,12 @@ def chosen(costs: Costs, hand: dict[str, Kept], allowance: float) -> tuple[dict[
 
 def text_of(hand: dict[str, Kept], stays: dict[str, Kept]) -> str:
     """Write both tables, with the comment at the beginning of the file."""
-    head = TIERS.read_text(encoding="utf-8").partition("[hand]")[0]
+    head = TIERS.read_text(encoding="utf-8").partition("\n[hand]\n")[0]
 
     def rows(table: dict[str, Kept]) -> str:
         return "".join(f'"{name}" = {str(kept).replace(chr(39), chr(34))}\n' for name, kept in sorted(table.items()))
 
-    return f"{head}[hand]\n{rows(hand)}\n[chosen]\n{rows(stays)}"
+    return f"{head}\n[hand]\n{rows(hand)}\n[chosen]\n{rows(stays)}"
 
 
 def main() -> None:
