@@ -4,8 +4,8 @@
     python scripts/choose_tier.py --seconds 700
 
 Of each test as many cases stay as cost little, one if a case is cheap enough; the largest such allowance that keeps to
-the seconds is taken. A test whose case is dear goes to `make test-more`. What [hand] in tests/tiers.toml says overrides that: there is
-what must stay because of the faults that it finds, or can go because other tests find the same ones.
+the seconds is taken. A test whose case is dear goes to `make test-more`. [hand] in tests/tiers.toml overrides that: it
+lists what must stay because of the faults that it finds, or can go because other tests find the same ones.
 """
 
 from __future__ import annotations
