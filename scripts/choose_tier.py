@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from testing.tiers import TIERS, Costs, Kept, read_costs
 
 SECONDS = 800.0  # of 950 for `make test`: checks take 50, collecting and starting processes the rest
-ONE = 2.5  # CPU seconds that one case of every test may cost: each test looks at something of its own
+ONE = 1.6  # CPU seconds that one case of every test may cost: each test looks at something of its own
 MOST = 8.0  # CPU seconds for one test, however much there is room for
 
 
