@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast slow bench campaign fleet hash-c docs clean
+.PHONY: help setup tools demo test check fast test-more durations slow bench campaign fleet hash-c docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,18 +22,25 @@ $(STAMP): pyproject.toml requirements.lock scripts/install_tools.sh
 demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before and after
 	$(BIN)/python examples/digits/run.py
 
-test: setup check fast ## Set up, then every check, and every test but the long forms of some (make slow)
+test: setup check fast ## Set up, then every check and the tests that find most faults (about 8 minutes)
 
 check: $(STAMP) ## Format, lint, types, import rules
 	$(BIN)/ruff format --check compiler tests testing examples scripts benchmarks
 	$(BIN)/ruff check compiler tests testing examples scripts benchmarks
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/sizes.py
 
 # Many tests start a process of their own: none of them shall compile our modules again, whatever PYTHONDONTWRITEBYTECODE.
 fast: $(STAMP)
 	$(BIN)/python -m compileall -q compiler testing examples benchmarks
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -x -n 2 --tier fast
+
+test-more: $(STAMP) ## All other tests (tests/tiers.toml says which), but the long forms of some (make slow)
+	$(BIN)/python -m pytest -n 2 --tier more
+
+durations: $(STAMP) ## Run all tests, one at a time, and record their CPU seconds in tests/durations.json
+	$(BIN)/python -m pytest -n 1 --record-durations
 
 bench: $(STAMP) ## Run a benchmark (NAME=.. ARGS=..), or list them all
 	$(BIN)/python -m benchmarks $(NAME) $(ARGS)
@@ -52,7 +59,7 @@ fleet: tools $(FLEET)/.stamp ## Eight devices learn together by Flower, against 
 slow: $(STAMP) ## The long forms of tests, which `make test` leaves out
 	$(BIN)/python -m pytest -m slow
 
-hash-c: $(STAMP) ## SHA-256 of generated C of the examples and three real networks (WRITE=before.json, COMPARE=before.json)
+hash-c: $(STAMP) ## Compare all files of some 80 builds with another tree (WRITE=before.json, COMPARE=before.json, ONLY=words)
 	$(BIN)/python scripts/hash_c.py $(if $(WRITE),--write $(WRITE)) $(if $(COMPARE),--compare $(COMPARE)) \
 		$(if $(ONLY),--only "$(ONLY)")
 

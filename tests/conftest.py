@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from testing import tiers
 from tinytrain_compile.driver.code import generate as code
 from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.verify.objects import VARIABLE
@@ -20,6 +21,62 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew from what the code makes")
+    parser.addoption("--tier", choices=("fast", "more"), help="tests of make test, cheap ones first, or all others")
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json from what was run")
+
+
+# ---- tiers and durations (testing/tiers.py) -------------------------------------------------------------------------
+
+_SECONDS: dict[str, float] = {}
+"""CPU seconds by test, in the process that reports."""
+_BEGUN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier = config.getoption("--tier")
+    if tier is None:
+        return
+    later = tiers.later_ones([item.nodeid for item in items], tiers.read_tiers())
+    chosen = [item for item in items if (item.nodeid in later) == (tier == "more")]
+    config.hook.pytest_deselected(items=[item for item in items if (item.nodeid in later) != (tier == "more")])
+    items[:] = [chosen[i] for i in tiers.in_order([item.nodeid for item in chosen], tiers.read_costs())]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_BEGUN] = tiers.cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("cpu", tiers.cpu_seconds() - item.stash[_BEGUN]))
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    for name, value in report.user_properties:
+        if name == "cpu" and report.when == "teardown" and isinstance(value, float):
+            _SECONDS[report.nodeid] = value
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--tier") is None and not config.getoption("--record-durations"):
+        return
+    costs = tiers.read_costs()
+    terminalreporter.write_line(f"{sum(_SECONDS.values()):.0f} CPU seconds in tests")
+    if config.getoption("--tier") == "fast":
+        for line in tiers.remarks(_SECONDS, costs):
+            terminalreporter.write_line(line)
+    if config.getoption("--record-durations"):
+        new = tiers.measured(_SECONDS)
+        known = {file: tests for file, tests in costs.items() if (tiers.ROOT / "tests" / file).is_file()}
+        tiers.write_costs(known | new)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.options.option import COMMON_OPTIONS, GROUPS
-from tinytrain_compile.options.values import parse_shapes, parse_size
+from tinytrain_compile.options.values import parse_plans, parse_shapes, parse_size
 from tinytrain_compile.target import list_boards, list_targets
 from tinytrain_compile.training import fuse_updates
 
@@ -369,6 +369,14 @@ def test_senseless_sizes(text: str) -> None:
     with pytest.raises(CompileError) as caught:
         parse_size(text, "--arena")
     assert caught.value.code == "E0101"
+
+
+def test_sizes_of_plans_rise() -> None:
+    assert parse_plans("64KB, 2KB,64KB,4096", "--plans") == (2048, 4096, 65536)
+    for text in ("1KB", "1KB,1024", ",".join(map(str, range(1, 10))), "1KB,", "1KB;2KB"):
+        with pytest.raises(CompileError) as caught:
+            parse_plans(text, "--plans")
+        assert caught.value.code == "E0101"
 
 
 def test_shapes() -> None:

@@ -15,16 +15,16 @@ from tinytrain_compile.ops.names import named, operand, position, result
 from tinytrain_compile.ops.owned import ErrorState
 
 CASED = sorted(name for name, op in OPS.items() if not (op.page or name in ("ConcatView", "SliceView")))
+CASES = [(op, case) for op in CASED for case in cases_of(op)]
 
 
-@pytest.mark.parametrize("op", CASED)
-def test_inference_takes_exactly_the_named_operands(op: str) -> None:
-    for case in cases_of(op):
+def test_inference_takes_exactly_the_named_operands() -> None:
+    for op, case in CASES:
         node = case.node()
         names = input_names(op, case.attrs, len(case.inputs))
-        assert len(set(names)) == len(names) == len(case.inputs)
-        assert [operand(node, name) for name in names] == list(node.inputs)
-        assert [result(node, name) for name in output_names(op, len(node.outputs))] == list(node.outputs)
+        assert len(set(names)) == len(names) == len(case.inputs), op
+        assert [operand(node, name) for name in names] == list(node.inputs), op
+        assert [result(node, name) for name in output_names(op, len(node.outputs))] == list(node.outputs), op
         if names[0] == "x0" or op.startswith("NegativeLogLikelihood"):
             continue  # any number of them; class weights, which no attribute tells
         for operands_of in (case.inputs[:-1], (*case.inputs, case.inputs[-1])):
@@ -40,15 +40,15 @@ def test_one_operand_more_or_less_than_optional_ones_is_refused() -> None:
     assert input_names("NegativeLogLikelihood", NllAttrs(1), 3) == ("logp", "labels", "weights")
 
 
-@pytest.mark.parametrize("op", CASED)
-def test_declared_pairs_are_operands_that_fit_the_result(op: str) -> None:
+def test_declared_pairs_are_operands_that_fit_the_result() -> None:
     """What is overwritten has the type of the result that overwrites it."""
-    for case in cases_of(op):
+    for op, case in CASES:
         node = case.node()
         for output, source in OPS[op].alias:
-            assert node.outputs[output].type == node.inputs[source].type
-            assert position(node, OPS[op].outputs[output]) == source
-        assert {source for _, source in OPS[op].inplace} == {position(node, name) for name in OPS[op].reuses}
+            assert node.outputs[output].type == node.inputs[source].type, op
+            assert position(node, OPS[op].outputs[output]) == source, op
+        reused = {position(node, name) for name in OPS[op].reuses}
+        assert {source for _, source in OPS[op].inplace} == reused, op
 
 
 def test_wrong_names_fail_with_op_and_names() -> None:

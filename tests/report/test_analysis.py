@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import tinytrain_compile as tt
+from testing.models import segmenter
 from tests.report.hand import deep_summary, two_layers, two_layers_plan
 from tinytrain_compile.plan import PlanOptions, load_per_step, validate_plan
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
@@ -60,6 +64,19 @@ def test_a_deep_net_agrees_with_the_planner_at_every_step() -> None:
     assert list(found.load) == load_per_step(summary.plan)
     assert found.load[summary.plan.peak_step] == summary.plan.lower_bound_bytes
     for step in range(len(found.load)):
+        assert sum(found.breakdown(step).values()) == found.load[step]
+
+
+def test_bytes_that_two_buffers_share_count_once(tmp_path: Path) -> None:
+    """Where a result covers an operand that dies: at that step alone."""
+    (tmp_path / "m.onnx").write_bytes(segmenter().SerializeToString())
+    options = {"loss": "cross-entropy", "update": "all", "stream": "off", "verify": "none"}
+    summary = tt.compile(tmp_path / "m.onnx", **options).project.summary
+    found = analyse(summary.train, summary.plan)
+    assert any(buffer.over is not None for buffer in found.plan.buffers)
+    loads = found.category_loads()
+    for step in range(len(found.load)):
+        assert found.breakdown(step) == {category: sizes[step] for category, sizes in loads.items()}
         assert sum(found.breakdown(step).values()) == found.load[step]
 
 
