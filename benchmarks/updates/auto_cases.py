@@ -15,7 +15,7 @@ from testing.places import SHARED
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import AUTO, Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.search.micro_batch import choose
+from tinytrain_compile.driver.search.choose_update import choose
 from tinytrain_compile.driver.search.model import build_update_model
 from tinytrain_compile.driver.search.pareto import point_with
 from tinytrain_compile.errors import CompileError

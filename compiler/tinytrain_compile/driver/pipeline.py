@@ -30,8 +30,9 @@ from tinytrain_compile.driver.file_check.check import check_file
 from tinytrain_compile.driver.search.activation_notes import activation_notes
 from tinytrain_compile.driver.search.board_ram import check_ram, leaving_room, lowered_note
 from tinytrain_compile.driver.search.boards import check_constants, check_flash, with_board
+from tinytrain_compile.driver.search.choose_update import choose
 from tinytrain_compile.driver.search.fit import check_fit
-from tinytrain_compile.driver.search.micro_batch import choose, with_micro_batch
+from tinytrain_compile.driver.search.micro_batch import with_micro_batch
 from tinytrain_compile.driver.search.pareto import pareto
 from tinytrain_compile.driver.search.plans import plans_note, smaller_plans, with_largest
 from tinytrain_compile.driver.search.rounds import SCHEME

@@ -10,22 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.driver.search.copies import choose_with_copies
-from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.ir.cost import Attempt
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import SamplesMixError
-
-
-def choose(planner: Planner) -> Candidate:
-    """What a command makes of a model: the update that was asked for or fits, and the largest micro-batch for it."""
-    update = planner.options.update
-    if planner.options.activations == "auto":
-        return choose_with_copies(planner)
-    if update == "auto":
-        return with_micro_batch(planner, search_update(planner, planner.layer_count))
-    return with_micro_batch(planner, planner.exact(update))
 
 
 def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:

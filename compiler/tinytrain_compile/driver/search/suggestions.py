@@ -14,7 +14,7 @@ from tinytrain_compile.driver.candidates.fallbacks import FEW_NODES
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.driver.candidates.ram_use import ram_of
 from tinytrain_compile.driver.checks.combinations import takes_no_memory
-from tinytrain_compile.driver.search.micro_batch import choose
+from tinytrain_compile.driver.search.choose_update import choose
 from tinytrain_compile.driver.search.update import deepest, surely_fitting
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Suggestion
