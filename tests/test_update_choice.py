@@ -19,7 +19,8 @@ from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.planning import planner
-from tinytrain_compile.driver.candidates.planner import Planner, fallbacks
+from tinytrain_compile.driver.candidates import fallbacks
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search import best as update_best
 from tinytrain_compile.driver.search.best import DEPTHS, FREE, HALVINGS, SCOUT_ROUNDS, best_choice
 from tinytrain_compile.driver.search.model import build_update_model, largest_load

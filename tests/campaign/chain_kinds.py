@@ -28,8 +28,7 @@ from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
-from tinytrain_compile.plan import PlanOptions, plan_memory
-from tinytrain_compile.plan.check import streams as validate_streams
+from tinytrain_compile.plan import PlanOptions, plan_memory, validate_streams
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.verify import RunResult, run_steps
 from tinytrain_compile.verify.build import Mode

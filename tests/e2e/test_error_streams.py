@@ -19,9 +19,14 @@ from tests.e2e.test_watched_plans import bundle_of, outcome
 from tests.quantize import nets
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, without_streams
-from tinytrain_compile.plan.check import remat as validate_remat
-from tinytrain_compile.plan.check import streams as validate_streams
+from tinytrain_compile.plan import (
+    PlanError,
+    PlanOptions,
+    plan_memory,
+    validate_remat,
+    validate_streams,
+    without_streams,
+)
 from tinytrain_compile.plan.streams.again import streamed_again
 from tinytrain_compile.plan.streams.recompute import Waists
 from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams

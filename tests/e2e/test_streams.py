@@ -26,8 +26,7 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.plan import PlanOptions, plan_memory
-from tinytrain_compile.plan.check import streams as validate_streams
+from tinytrain_compile.plan import PlanOptions, plan_memory, validate_streams
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult
 

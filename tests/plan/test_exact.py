@@ -13,9 +13,10 @@ from testing.plan_graphs import training_graph
 from tests.plan.random_tasks import is_topological, load_while, optimum, peak_of, random_tasks
 from tinytrain_compile.plan import PlanOptions, plan_memory, planner
 from tinytrain_compile.plan.model import TaskGraph, build_model, program_order
-from tinytrain_compile.plan.order import bounds, exact, list_orders, loads, order, peak
+from tinytrain_compile.plan.order import bounds, exact, order
 from tinytrain_compile.plan.order.bounds import cut_bound, peak_bound
 from tinytrain_compile.plan.order.exact import Optimum, order_within, smallest_peak
+from tinytrain_compile.plan.order.order import list_orders, loads, peak
 from tinytrain_compile.plan.order.ranks import rank_order
 from tinytrain_compile.plan.order.windows import cut_window, improve_by_windows
 

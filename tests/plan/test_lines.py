@@ -21,8 +21,15 @@ from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan import PlanError, plan_memory, validate_plan, with_lines, without_lines, without_streams
-from tinytrain_compile.plan.check import streams as validate_streams
+from tinytrain_compile.plan import (
+    PlanError,
+    plan_memory,
+    validate_plan,
+    validate_streams,
+    with_lines,
+    without_lines,
+    without_streams,
+)
 from tinytrain_compile.plan.check.streams import validate_stream
 from tinytrain_compile.target import load_target
 

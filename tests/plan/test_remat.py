@@ -12,8 +12,7 @@ from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.interpreter import run_nodes
-from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_memory, plan_with_remat
-from tinytrain_compile.plan.check import remat as validate_remat
+from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_memory, plan_with_remat, validate_remat
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
 from tinytrain_compile.plan.order.bounds import peak_bound
 from tinytrain_compile.plan.order.order import list_orders, loads

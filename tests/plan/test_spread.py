@@ -20,8 +20,16 @@ from tests.quantize.nets import int8_train
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.fused_update import taken_apart
-from tinytrain_compile.plan import Memory, PlanError, Planned, PlanOptions, plan_memory, spread, validate_plan
-from tinytrain_compile.plan.check import paging as validate_paging
+from tinytrain_compile.plan import (
+    Memory,
+    PlanError,
+    Planned,
+    PlanOptions,
+    plan_memory,
+    spread,
+    validate_paging,
+    validate_plan,
+)
 from tinytrain_compile.plan.memories.assign import Cover, Item, Use, UseOption, assign, cost_of
 from tinytrain_compile.plan.memories.traffic import accessed, bytes_read
 from tinytrain_compile.training import fuse_updates
