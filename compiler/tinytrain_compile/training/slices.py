@@ -16,7 +16,9 @@ from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.names import operand
 
-_SLICED = ("Conv", "ConvGradInput", "Gemm")
+_SLICED = {"Conv": "out", "ConvGradInput": "in", "Gemm": "out"}
+"""Operators whose weight may be cut, and the axis of it that has a scale for each channel. The outputs of a transposed
+convolution (ConvGradInput) lie on the "in" axis."""
 
 
 def split_weights(
@@ -33,7 +35,7 @@ def split_weights(
             result.append(node)
             continue
         if weight.name not in parts:
-            first, rest, split = _cut(builder, weight, constants[weight.name], slices[weight.name])
+            first, rest, split = _cut(builder, weight, constants[weight.name], slices[weight.name], _SLICED[node.op])
             operands: tuple[Value, ...] = (first, rest)
             if split.on_device:
                 chosen.append(_chosen(builder, weight.name, first, rest, split))
@@ -53,21 +55,21 @@ def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: 
     return ChosenLayer(part, whole, builder.constant(f"{name}.place", places), scores)
 
 
-def _cut(builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice) -> tuple[Value, Value, Split]:
+def _cut(
+    builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice, scaled: str
+) -> tuple[Value, Value, Split]:
+    """The updated part, the frozen part, and where they lie. scaled: the axis that has a scale for each channel."""
     axis = channel_axis(piece.axis, data.ndim)
     split = Split(piece.axis, piece.channels, data.shape[axis], piece.on_device)
     first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)
     rest = builder.constant(f"{weight.name}.frozen", np.take(data, split.rest, axis), weight.origin)
-    if weight.quant is not None:
-        first = replace(first, quant=_cut_scale(weight.quant, piece.axis, piece.channels))
-        rest = replace(rest, quant=_cut_scale(weight.quant, piece.axis, split.rest))
+    if weight.quant is not None and piece.axis == scaled and len(weight.quant.scale) > 1:
+        first = replace(first, quant=_cut_scale(weight.quant, piece.channels))
+        rest = replace(rest, quant=_cut_scale(weight.quant, split.rest))
     return first, rest, split
 
 
-def _cut_scale(quant: Quant, axis: str, channels: tuple[int, ...]) -> Quant:
-    """Scales belong to output channels: only an "out" cut divides them."""
-    if axis == "in" or len(quant.scale) == 1:
-        return quant
+def _cut_scale(quant: Quant, channels: tuple[int, ...]) -> Quant:
     return replace(quant, scale=tuple(quant.scale[c] for c in channels))
 
 

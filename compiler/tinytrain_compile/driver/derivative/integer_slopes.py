@@ -9,7 +9,7 @@ the integer graph rounds to: what rounding adds to a tensor is a constant there,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ COARSER = 1
 """Bits that errors lose to show what their rounding adds."""
 CHANCES = 3
 """Passes whose errors are rounded by chance, to show what that adds."""
+TIE, MOST_TIES = 4e-4, 0.25
+"""Between neighbours of which the first counts as larger, and in all: shares of a format's step."""
 NOISE = 5.0
 """The difference of two gradients, one of which rounds twice as coarsely, has 1 + 4 times the energy of the finer one's
 rounding."""
@@ -104,6 +106,7 @@ class IntegerSlopes:
         stored = {name for node in file.nodes if node.op == "QuantizeLinear" for name in (node.inputs[0],)}
         self._free = stored | set(file.outputs if model.loss is not None else ())
         """Tensors that may lie beyond the range of their format, and the loss, which is compared."""
+        self._pooled = {node.inputs[0] for node in file.nodes if node.meaning in ("MaxPool", "GlobalMaxPool")}
         moved = self.step.judged.in_file(self.step.change(), file.constants)
         self._start = {name: file.constants[name] + step for name, step in moved.items()}
         self.found = {part.name: Compared(part) for part in self.step.parts}
@@ -190,7 +193,10 @@ class IntegerSlopes:
         return 0.0
 
     def _held(self, rounded: Mapping[str, Rounded]) -> dict[str, Rounded]:
-        return {name: one for name, one in rounded.items() if name not in self._free}
+        held = {name: one for name, one in rounded.items() if name not in self._free}
+        return held | {
+            name: replace(held[name], array=_untied(held[name].array)) for name in self._pooled & held.keys()
+        }
 
     def _along(self, part: Part, point: Point, shown: Shown, rise: Callable[[Mapping[str, Array]], float]) -> float:
         """The product of both gradients. If ours is nothing, the file's along a random direction is kept."""
@@ -253,3 +259,16 @@ def _apart(one: Shown, other: Shown, places: NDArray[np.bool_] | bool = True) ->
     """Return the squared distance of two gradients of a part, where both are known."""
     both = one.known & other.known & places
     return float((np.where(both, one.gradient - other.gradient, 0) ** 2).sum())
+
+
+def _untied(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Make numbers smaller the later they come, by much less than a step of their format: the first of equals wins.
+
+    That one gets the error of a window in which integers are equal.
+    """
+    levels = np.unique(array)
+    if len(levels) < 2:
+        return array
+    places = int(np.prod(array.shape[2:]))
+    ramp = np.arange(places).reshape(array.shape[2:]) * min(TIE, MOST_TIES / places)
+    return array - ramp * np.diff(levels).min()
