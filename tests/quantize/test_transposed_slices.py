@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from testing.models import Network
-from tinytrain_compile.driver.options import CompileOptions
-from tinytrain_compile.driver.pipeline import compile_model
+from tinytrain_compile.compilation import compile_model
+from tinytrain_compile.options.compile_options import CompileOptions
 
 
 @pytest.mark.parametrize("axis", ["out", "in"])
