@@ -29,6 +29,7 @@ check: $(STAMP) ## Format, lint, types, import rules
 	$(BIN)/ruff check compiler tests testing examples scripts benchmarks
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/import_circles.py
 	$(BIN)/python scripts/sizes.py
 
 # Many tests start a process of their own: none of them shall compile our modules again, whatever PYTHONDONTWRITEBYTECODE.

@@ -28,6 +28,8 @@ REGISTRIES = {
     "tinytrain_compile.ops.int8": "an operator a file",
     "tinytrain_compile.lower.kernels.float32": "a kernel a file",
     "tinytrain_compile.lower.kernels.int8": "a kernel a file",
+    "testing": "helpers of tests, a subject a file",
+    "testing.ops": "an operator a file",
 }
 Graph = Mapping[str, frozenset[str]]
 
