@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from testing import models
+from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.e2e.test_planted_faults import failure, once, planted
 from tests.quantize import nets
+from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.training import fuse_updates
+
+DIGITS = ROOT / "examples" / "digits"
 
 NORM = 0.5
 FLOAT: tuple[dict[str, Any], ...] = (
@@ -78,3 +83,23 @@ def test_a_wrong_factor_is_found() -> None:
 def test_squares_that_are_forgotten_are_found() -> None:
     made = chain.project(int8_net(**INT8[0]))
     failure(planted(made, "tt_clip_int8.h", once(r"sum \+= tt_limited", "sum = tt_limited")))
+
+
+@pytest.mark.parametrize("arena", [9000, 10200, 15000])
+def test_a_sum_of_squares_is_not_changed_in_a_copy(arena: int) -> None:
+    """With a further memory such a sum may wait there, but comes back before a node adds to it where it lies."""
+    options = CompileOptions(
+        DIGITS / "digits.onnx",
+        dry_run=True,
+        arena_bytes=arena,
+        memories={"sram2": 1 << 20},
+        quant="int8",
+        calib=DIGITS / "calib.npz",
+        weight_store="q8.8",
+        clip_norm=0.01,
+        optimise="energy",
+        update="all",
+        target="cortex-m23",
+    )
+    summary = compile_model(options).summary
+    assert summary is not None and summary.plan.arena_bytes <= arena

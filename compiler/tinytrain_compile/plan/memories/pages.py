@@ -95,6 +95,8 @@ class Options:
         self.plan, self.memories, self.traffic = plan, memories, traffic
         self.spend: Spend = options.spend
         self.held = {value.name for value in graph.outputs} | set(options.keep)
+        self.changed = {node.inputs[source].name for node in plan.order for _, source in alias_of(node)}
+        """Values that a node overwrites where they lie: never a copy of them."""
         load, room = load_per_step(plan), options.capacity_bytes or 0
         self.high = [step for step, size in enumerate(load) if size > room]
         self.home = {name: index for index, buffer in enumerate(plan.buffers) for name in buffer.values}
@@ -164,7 +166,7 @@ class Options:
         born = {name for step, names in self.writes[index].items() if step >= after for name in names}
         later = {name for step, names in self.reads[index].items() if step >= after for name in names}
         waiting = later - born
-        return Gap(waiting.pop(), last, after) if len(waiting) == 1 else None
+        return Gap(waiting.pop(), last, after) if len(waiting) == 1 and not waiting & self.changed else None
 
     def _copies(self, index: int, buffer: Buffer, memory: int) -> tuple[tuple[tuple[int, str], ...], int]:
         """Reads of a parameter that are dearer than a copy of it, and the bytes that they need no longer access."""
