@@ -77,9 +77,9 @@ def build_update_model(planner: Planner, layers: tuple[LayerWays, ...]) -> Updat
     probes = [_probe(planner, layers, kind) for kind in kinds]
     settings = planner.settings(least.train, True)
     plan = planner.sketch(least.spec)[0].plan
-    timeline = _Timeline(least, plan, settings)
+    timeline = _Timeline(least, plan)
     for probe in probes:
-        timeline.add(probe)
+        timeline.add(probe, planner.settings(probe.train, True))
     mixed = planner.options.quant == "int8" and planner.options.weight_store == "mixed"
     always, owned, beside = _lasting(least, probes, settings, mixed)
     rest = {event: amount + amount // MIXED_SHARE for event, amount in owned.items()} if mixed else owned
@@ -247,8 +247,7 @@ def _summed(least: _Probe, probes: Sequence[_Probe], cost_of: Callable[[Node], i
 class _Timeline:
     """Live bytes at every step of the plan of the smallest ways, and what other ways add to them."""
 
-    def __init__(self, least: _Probe, plan: MemoryPlan, settings: PlanOptions) -> None:
-        self._settings = settings
+    def __init__(self, least: _Probe, plan: MemoryPlan) -> None:
         self._steps: dict[str, int] = {}
         self.events: list[Event | None] = []
         for step, node in enumerate(plan.order):
@@ -274,9 +273,12 @@ class _Timeline:
                 if name in self._place:
                     self._touches[self._place[name]].append((step, self.events[step]))
 
-    def add(self, probe: _Probe) -> None:
-        """What the nodes that only this training graph has keep alive, and what they make and work in."""
-        model = build_model(probe.graph, self._settings)
+    def add(self, probe: _Probe, settings: PlanOptions) -> None:
+        """What the nodes that only this training graph has keep alive, and what they make and work in.
+
+        settings: of this graph, whose loss may be another operator.
+        """
+        model = build_model(probe.graph, settings)
         times = self._times(probe.graph)
         new = [task for task, node in enumerate(model.nodes) if node.name not in self._steps]
         own: dict[int, int] = {}
