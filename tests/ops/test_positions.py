@@ -14,7 +14,7 @@ ALLOWED = {
     "quantize/rewrite.py": 1,  # inputs of a graph: data, then labels
 }
 """Literal positions that are left, by file: a number here may only fall."""
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != ONNX or path.name == "annotate.py")
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if ONNX not in path.parents or path.name == "annotate.py")
 
 
 def _literal(index: ast.expr | None) -> int:

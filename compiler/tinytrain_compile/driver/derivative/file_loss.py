@@ -17,6 +17,8 @@ Direction = Mapping[str, Array]
 _VIEWS = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Cast")
 _BETWEEN = ("Clip", "AveragePool", "GlobalAveragePool", "MaxPool", "GlobalMaxPool", "Slice", "Gather", "ReduceMean")
 """Operators whose results lie between the numbers of their first input."""
+SURE = 1e-9
+"""Distance of a probability from 0 or 1 below which differences of its logarithm are not exact to 1e-6."""
 _LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
 
@@ -191,7 +193,10 @@ def _axis(end: FileNode) -> int:
 
 
 def _bce_of_probabilities(p: Array, y: Array) -> float:
+    """Infinite if a wrong probability is so close to 1 that float64 has lost what is left of it."""
     y = y.reshape(p.shape)
+    if np.any((p < SURE) & (y > 0) | (1 - p < SURE) & (y < 1)):
+        return float("inf")
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(y != 0, y * np.log(p), 0) + np.where(y != 1, (1 - y) * np.log1p(-p), 0)
     return float(-terms.mean())

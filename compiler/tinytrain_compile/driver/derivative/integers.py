@@ -15,16 +15,20 @@ import numpy as np
 
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative.clipping import Clipped, unclipped
+from tinytrain_compile.driver.derivative.file_loss import Point
 from tinytrain_compile.driver.derivative.integer_rule import check_clipped, check_later
 from tinytrain_compile.driver.derivative.integer_slopes import Compared, IntegerSlopes
 from tinytrain_compile.driver.derivative.integer_step import IntegerStep
 from tinytrain_compile.driver.derivative.judged import Part
+from tinytrain_compile.driver.derivative.samples import Batch
 from tinytrain_compile.driver.derivative.slopes import LOOSE
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FileFunction
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
+from tinytrain_compile.ops.int8.targets import TargetAttrs
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.options.compile_options import CompileOptions
 
 SHORTEST, LONGEST = 0.75, 1.3
@@ -39,6 +43,8 @@ MORE = 3
 """Further batches on which a tensor that disagrees is judged."""
 WEAKEST = 1e-3
 """A tensor without a gradient is right if the file's is below this share of the strongest."""
+REACH = 2.0**13
+"""Steps of an output's format that a difference of mse reaches in integers."""
 LOSS = 2e-3
 """Largest difference of the losses, times max(1, |loss|): at the same rounded outputs."""
 CLOSENESS = "by slope"
@@ -71,7 +77,7 @@ class IntegerCheck:
             return self._agreed((), ("no label of these samples counts",))
         suspects = self._first()
         if suspects is None:
-            return self._agreed((), ("the loss is not finite on these samples",))
+            return self._agreed((), ("the loss of these samples is not finite, or beyond what integers hold",))
         self.disagreed = len(suspects)
         left = suspects
         for number in range(MORE + 1):
@@ -92,7 +98,7 @@ class IntegerCheck:
     def _first(self) -> list[Compared] | None:
         """Judge all tensors on the first batch; those that disagree. None if the loss is not finite."""
         batch, found, point = self.slopes.run(0)
-        if not np.isfinite(point.losses).all():
+        if not np.isfinite(point.losses).all() or self._cut_short(batch, point):
             return None
         self._compare_losses(found.losses, point.losses, point.loss)
         shown = self._step.gradients(found, self._step.parts)
@@ -161,6 +167,20 @@ class IntegerCheck:
                 f"(expected at most {APART}){others}"
             )
         return CompileError("E0607", f"tensor {first.part.origin}", what, "please report this; see --explain E0607")
+
+    def _cut_short(self, batch: Batch, point: Point) -> bool:
+        """Tell whether targets are further from outputs than an integer loss reaches (docs/int8.md, mse)."""
+        node = next(node for node in self._train.graph.nodes if self._train.loss in node.outputs)
+        if not isinstance(node.attrs, TargetAttrs) or self._model.loss is not None:
+            return False
+        quant = self._train.formats.get(operand(node, "y").name)
+        if quant is None:
+            return False
+        apart = (
+            np.abs(known[self._file.outputs[0]].reshape(-1)[: sample.y.size] - sample.y.reshape(-1)).max()
+            for known, sample in zip(point.known, batch.samples, strict=True)
+        )
+        return max(apart) >= REACH * quant.scale[0]
 
     def _compare_losses(self, ours: Sequence[float], each: Sequence[float], theirs: float) -> None:
         """The loss of the first call against the file's at the same outputs."""
