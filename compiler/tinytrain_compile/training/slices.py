@@ -63,9 +63,10 @@ def _cut(
     split = Split(piece.axis, piece.channels, data.shape[axis], piece.on_device)
     first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)
     rest = builder.constant(f"{weight.name}.frozen", np.take(data, split.rest, axis), weight.origin)
-    if weight.quant is not None and piece.axis == scaled and len(weight.quant.scale) > 1:
-        first = replace(first, quant=_cut_scale(weight.quant, piece.channels))
-        rest = replace(rest, quant=_cut_scale(weight.quant, split.rest))
+    if weight.quant is not None:
+        divided = piece.axis == scaled and len(weight.quant.scale) > 1
+        first = replace(first, quant=_cut_scale(weight.quant, piece.channels) if divided else weight.quant)
+        rest = replace(rest, quant=_cut_scale(weight.quant, split.rest) if divided else weight.quant)
     return first, rest, split
 
 
