@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tinytrain_compile.frontend.file.model import OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.operands import axis_indices, constant_input, integers, scalar
-from tinytrain_compile.frontend.loss.own_loss import LOSS_OPS, LossSite, through
+from tinytrain_compile.frontend.loss.own_loss import LossSite, through
 from tinytrain_compile.ir.imported import LossJoin, LossKind
 
 _REDUCTIONS = {"ReduceMean": "mean", "ReduceSum": "sum"}

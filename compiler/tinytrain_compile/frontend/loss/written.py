@@ -10,11 +10,11 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import fold
-from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order
 from tinytrain_compile.frontend.loss.forms import joined, known_loss
-from tinytrain_compile.frontend.loss.own_loss import LOSS_OPS, LossSite, through
+from tinytrain_compile.frontend.loss.own_loss import LossSite, through
 from tinytrain_compile.ir.imported import ImportedLoss, LossKind, WrittenLoss
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.embedding import GatherAttrs
