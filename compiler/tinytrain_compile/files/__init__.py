@@ -1,1 +1,1 @@
-"""Files that are no model: samples, tables, and the output folder."""
+"""Files that are neither a model nor samples: tables, the output folder and what lies in it."""

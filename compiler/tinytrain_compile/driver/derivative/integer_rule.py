@@ -25,10 +25,9 @@ ROUNDED = 0.05
 def check_later(step: IntegerStep, found: Pass, factors: Norms, unsure: float = 0.0) -> tuple[str, ...]:
     """Check that two updates by one gradient follow one another as the optimizer says; E0607.
 
-    Returns the tensors of which rounding hides that.
-
-    With g the gradient, f the factor that clips the second update, of that which clips the first, and m the momentum:
-    the second update is (m + f) g. factors: f by part; unsure: by what share of itself that may be another.
+    With g the gradient, f the factor that clips the second update over that which clips the first, and m the momentum:
+    the second update is (m + f) g. factors: f by part; unsure: the relative error that f may have. Returns the tensors
+    that were not compared, since rounding hides the second update.
     """
     momentum = step.train.momentum
     one, two = step.later(found)
@@ -50,9 +49,8 @@ def check_later(step: IntegerStep, found: Pass, factors: Norms, unsure: float = 
 def check_clipped(step: IntegerStep, found: Pass, unclipped: Mapping[str, Shown], clipped: Clipped) -> tuple[str, ...]:
     """Check two updates with --clip-norm: the gradients without it, times what their norms scale them by; E0607.
 
-    Returns what rounding hides.
-
-    step, found: as it clips. unclipped: the gradients that the same step shows if it does not.
+    step, found: as it clips. unclipped: the gradients that the same step shows if it does not. Returns the tensors that
+    `check_later` did not compare.
     """
     shown = step.gradients(found, step.parts)
     norms = {name: float(np.sqrt(one.square)) for name, one in unclipped.items()}

@@ -125,13 +125,7 @@ class IntegerSlopes:
         rounded = [self._held(self._rounded.of(found.calls[call], place)) for call, place in batch.places()]
         return batch, found, self._loss.near(batch.samples, self._start, rounded)
 
-    def compare(
-        self,
-        batch: Batch,
-        point: Point,
-        shown: Mapping[str, Shown],
-        groups: Sequence[Sequence[Part]],
-    ) -> None:
+    def compare(self, batch: Batch, point: Point, shown: Mapping[str, Shown], groups: Sequence[Sequence[Part]]) -> None:
         """Compare tensors at a point. groups: those that share random directions."""
 
         def rise(steps: Mapping[str, Array]) -> float:
@@ -154,9 +148,9 @@ class IntegerSlopes:
         by_chance = [self.step.gradients(found, parts) for found in passes]
         for part in parts:
             mine, row = shown[part.name], self.found[part.name]
-            chance = sum(_apart(mine, others[part.name]) for others in by_chance) / CHANCES
+            chance = sum(_distance(mine, others[part.name]) for others in by_chance) / CHANCES
             off = self._rounded_off(batch, part, mine)
-            row.rounding.append(max(_apart(mine, coarse[part.name]) / NOISE, chance, off))
+            row.rounding.append(max(_distance(mine, coarse[part.name]) / NOISE, chance, off))
             if not mine.square and not sum(row.finer):
                 row.finer.append(self._hidden(batch, part))
 
@@ -180,7 +174,7 @@ class IntegerSlopes:
                 clear = self.step.uncut(found, exponent, channels) & left
                 if clear.any():
                     fine, left = self.step.gradients(found, (part,))[part.name], left & ~clear
-                    off += _apart(mine, fine, clear.reshape(part.shape[:1] + (1,) * (len(part.shape) - 1)))
+                    off += _distance(mine, fine, clear.reshape(part.shape[:1] + (1,) * (len(part.shape) - 1)))
         return off
 
     def _hidden(self, batch: Batch, part: Part) -> float:
@@ -255,7 +249,7 @@ class IntegerSlopes:
             name = readers[0].outputs[0]
 
 
-def _apart(one: Shown, other: Shown, places: NDArray[np.bool_] | bool = True) -> float:
+def _distance(one: Shown, other: Shown, places: NDArray[np.bool_] | bool = True) -> float:
     """Return the squared distance of two gradients of a part, where both are known."""
     both = one.known & other.known & places
     return float((np.where(both, one.gradient - other.gradient, 0) ** 2).sum())

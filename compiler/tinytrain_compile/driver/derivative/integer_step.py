@@ -44,7 +44,7 @@ CLEAR_VELOCITY = 8
 MEAN_ROUNDING = 0.4
 """Root mean square of what noise adds to a rounded weight, in its steps, about."""
 LAST = 127
-"""Magnitude at which an int8 weight is at the end of its range."""
+"""Magnitude at which an int8 weight, error or velocity is at the end of its range."""
 
 State = Mapping[str, Array]
 Finer = tuple[str, int]

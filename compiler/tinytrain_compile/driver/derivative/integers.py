@@ -1,9 +1,10 @@
 """The comparison in integers: slope and distance of the gradients of both sides, tensor by tensor.
 
 Every tensor is judged on one batch. What disagrees is judged on further ones, by itself, and then what the rounding of
-errors adds to its gradient is measured: by a backward pass whose errors have a bit less. A tensor that agrees on one of
-these batches is right: rounding is another one in each, a fault is in all. A tensor whose gradient is mostly rounding
-is not judged, and the report lists it.
+errors adds to its gradient is measured: by backward passes whose errors have fewer bits, more bits, or are rounded by
+chance. A tensor that agrees on one of these batches is right: rounding differs from batch to batch, a fault is in all.
+Not judged, but listed in the report: a tensor whose gradient is mostly rounding, and one whose error does not pass a
+range inside of an operator of the file.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class IntegerCheck:
         return self._step.unit(part) is None
 
     def _first(self) -> list[Compared] | None:
-        """Judge all tensors on the first batch; those that disagree. None if the loss is not finite."""
+        """Judge all tensors on the first batch; those that disagree. None if the loss is not finite, or cut short."""
         batch, found, point = self.slopes.run(0)
         if not np.isfinite(point.losses).all() or self._cut_short(batch, point):
             return None
@@ -138,7 +139,7 @@ class IntegerCheck:
         return SHORTEST - more <= row.length <= LONGEST + more and row.distance <= APART + more
 
     def _excused(self, row: Compared) -> bool:
-        """Tell whether a tensor agrees on several batches, or has too little but rounding to be judged."""
+        """Tell whether a tensor agrees on all batches together, or cannot be judged (see `_why`)."""
         rounding = row.noise > NOISY if sum(row.ours) else sum(row.finer) > 0
         return self._agrees(row) or rounding or row.cut == len(row.rounding)
 
