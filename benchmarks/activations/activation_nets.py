@@ -1,4 +1,4 @@
-"""What the benchmarks of low-rank activations share: networks as options, ways to keep activations, samples."""
+"""Shared by the benchmarks of low-rank activations: networks as options, ways to keep activations, samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator tests of ONNX as training steps: false alarms of the derivative check are looked for in each.
+"""Look for false alarms of the derivative check in ONNX's operator tests, as training steps.
 
 Each case of one node becomes a network: its first input is multiplied by a trained scale, its other float inputs are
 trained, and its outputs end in a mean squared error.

@@ -42,7 +42,7 @@ TARGET = "cortex-m7"
 REFUSALS = 200
 """Updates whose own bound is looked at to prove that nothing fits, at most."""
 DEEP = 0.75
-"""How deep, as a share of a hand-made scheme's depth."""
+"""Depth, as a share of a hand-made scheme's depth."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def timed(planner: Planner) -> Outcome:
-    """What is chosen."""
+    """The choice."""
     begin = time.process_time()
     try:
         candidate = choose(planner)

@@ -180,6 +180,24 @@ def test_quoted_make_targets_exist() -> None:
     assert named <= set(phony[1].split())
 
 
+FOREIGN = {"idf.py"}
+"""Files of other projects that pages name."""
+
+
+def test_python_files_that_pages_and_docstrings_name_exist() -> None:
+    """By the end of a path: `plan/check/paging.py`, `paging.py`."""
+    folders = ("benchmarks", "compiler", "examples", "scripts", "testing", "tests")
+    known = [path.relative_to(ROOT).parts for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    ends = {"/".join(parts[-count:]) for parts in known for count in range(1, len(parts) + 1)}
+    texts = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "compiler").rglob("*.py"))
+    gone: list[str] = []
+    for path in texts:
+        named = re.findall(r"(?<![\w./<>*-])(?:[\w-]+/)*[\w-]+\.py\b", path.read_text(encoding="utf-8"))
+        gone += [f"{path.relative_to(ROOT)}: {name}" for name in named if name not in ends | FOREIGN]
+    assert len(texts) > 600
+    assert gone == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_links_lead_to_files(page: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""What a user may ask for: every option with its place, type, limits and help."""
+"""Options of a compilation: place, type, limits and help of each."""

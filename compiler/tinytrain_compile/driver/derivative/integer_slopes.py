@@ -165,7 +165,7 @@ class IntegerSlopes:
             row.cut += row.part.name in read
 
     def _rounded_off(self, batch: Batch, part: Part, mine: Shown) -> float:
-        """The squared norm of what the errors at a layer's output round off: channels whose errors are all small."""
+        """Return the squared norm of what rounding takes off a gradient, in channels whose errors are all small."""
         channels = part.shape[0] if part.shape else 1
         off, left = 0.0, np.ones(channels, bool)
         for exponent in self.step.own_exponents(part):

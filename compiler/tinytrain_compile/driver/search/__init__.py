@@ -1,1 +1,1 @@
-"""What `--update auto` and its kin look for: updates, micro-batches, boards, smallest arenas, ways out."""
+"""Searches: for an update, a micro-batch, a board, the smallest arena, and ways out if nothing fits."""

@@ -1,1 +1,1 @@
-"""What exporters leave in a file: which initializers they computed, tied or folded, told by names and numbers."""
+"""Traces of exporters: names and numbers tell which initializers they computed, tied or folded."""

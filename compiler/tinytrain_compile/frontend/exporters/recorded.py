@@ -1,4 +1,4 @@
-"""What the record of PyTorch's newer exporter tells of the initializers in a file (`exporter_record.py`).
+"""What the record of PyTorch's newer exporter tells of the initializers in a file (`record.py`).
 
 The exporter computes with constants. A tensor of its making that follows from a parameter hides that parameter; one
 that follows from literals or buffers alone hides nothing.

@@ -1,1 +1,1 @@
-"""What each tensor of the file has become in the graph, and how handlers add to it."""
+"""The state of an import: each tensor of the file in the graph, and how handlers add nodes."""

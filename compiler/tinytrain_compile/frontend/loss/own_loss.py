@@ -22,7 +22,7 @@ class LossSite:
     label: the input with the labels. output: the model's output.
     written: whether the loss is nodes of the file that are differentiated as they stand.
     beside: whether the scores are an output of the file.
-    ends: further tensors of the model that a written loss reads (see loss_fork.py).
+    ends: further tensors of the model that a written loss reads (see fork.py).
     numbers: initializers that only the loss reads, and that would be parameters elsewhere.
     """
 

@@ -1,1 +1,1 @@
-"""How each ONNX operator is imported."""
+"""Import of ONNX operators, a family in each file."""

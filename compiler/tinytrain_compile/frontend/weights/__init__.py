@@ -1,1 +1,1 @@
-"""Which initializers are parameters, which are one parameter, which are fixed."""
+"""The choice of parameters: which initializers are trained, share one parameter, or stay fixed."""

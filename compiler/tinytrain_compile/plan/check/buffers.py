@@ -1,4 +1,4 @@
-"""The judge of plans (`validate.py`) on buffers, which reports draw, and on totals."""
+"""The judge of plans (`plan.py`) on buffers, which reports draw, and on totals."""
 
 from __future__ import annotations
 

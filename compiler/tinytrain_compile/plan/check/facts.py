@@ -1,4 +1,4 @@
-"""What the judge of plans (`validate.py`) works out for itself: which values need an address, and how long."""
+"""What the judge of plans (`plan.py`) works out for itself: which values need an address, and how long."""
 
 from __future__ import annotations
 
