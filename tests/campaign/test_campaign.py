@@ -107,6 +107,7 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
             255,  # targets beyond what an integer loss reaches
         )
     },
+    49: {"graphs: float": (464, 527)},  # a gradient that is lost in a sum of squares
 }
 """Cases by seed, each of which has once ended in E0607 or E0901."""
 
