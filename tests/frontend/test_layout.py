@@ -27,6 +27,7 @@ def test_flatten_permutes_the_weight_instead_of_the_image(tmp_path: Path) -> Non
     net.dense("y", "h", 120, 7)
     imported = check_against_onnxruntime(net.model(), tmp_path)
     assert ops_of(imported) == ["Conv", "Clip", "Reshape", "HardSwish", "Gemm"]
+    assert {"f", "h"} <= imported.tensors.keys()  # compared with the file's, in its order
     gemm = imported.graph.nodes[-1]
     ours = imported.graph.constants[gemm.inputs[1].name]
     onnx_order = net.weights["y_w"].reshape(7, 4, 5, 6)

@@ -63,12 +63,14 @@ class FileTensor:
     """Where a tensor of the model file is in the imported graph.
 
     value: name of the graph's value; shape: the ONNX shape; order: which ONNX axis each axis of the value holds (-1:
-    none, its size is 1), every one once. A value is a real number, also where the file stores integers.
+    none, its size is 1), every one once. columns: of a flattened channels-last image, the ONNX index of each element of
+    the last axis; () for those in order. A value is a real number, also where the file stores integers.
     """
 
     value: str
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    columns: tuple[int, ...] = ()
 
     def to_onnx(self, array: Array) -> Array:
         """The value's array with the axes that the file has."""
@@ -76,7 +78,8 @@ class FileTensor:
         kept = [index for index, axis in enumerate(self.order) if axis >= 0]
         real = array.reshape([dims[index] for index in kept])
         axes = [self.order[index] for index in kept]
-        return real.transpose([axes.index(axis) for axis in range(len(axes))])
+        laid = real.transpose([axes.index(axis) for axis in range(len(axes))])
+        return laid[..., np.argsort(self.columns)] if self.columns else laid
 
 
 @dataclass(frozen=True)

@@ -309,9 +309,9 @@ class Planner:
         graph = _with_graph(train, planned.graph)
         update = self.low_rank.applied(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
-        return candidate if quick else self._with_one(candidate)
+        return candidate if quick else self.with_inference(candidate)
 
-    def _with_one(self, candidate: Candidate) -> Candidate:
+    def with_inference(self, candidate: Candidate) -> Candidate:
         """With the training graph of one sample and its inference, where a step takes several; SamplesMixError."""
         train, plan = candidate.train, candidate.plan
         if train.micro_batch == 1:
@@ -341,7 +341,7 @@ class Planner:
         choice = PlanChoice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
         graph, update = _with_graph(train, planned.graph), self.low_rank.applied(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
-        return self._with_one(candidate)
+        return self.with_inference(candidate)
 
     def price(self, spec: str) -> Price:
         """What an update needs, by a quick plan; where that does not fit, no smallest arena is searched for it, unless

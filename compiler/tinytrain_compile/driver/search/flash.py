@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.plan import Row, Selection
+from tinytrain_compile.training import SamplesMixError
 
 NODE_BYTES = 400
 """Code of a node: MCUNet's project has 79 KB for 200 nodes."""
@@ -37,10 +38,14 @@ class FlashLimit:
 
     def unplanned(self, spec: str) -> Candidate | None:
         """What is measured of an update before a plan of it that is a search: it with nothing that helps, which has
-        hardly more code than what is found; None where plans are quick, so that one measurement is enough."""
+        hardly more code than what is found; None if plans are quick, so that one measurement is enough, or if an
+        inference of one sample does not fit into it."""
         if self.budget_bytes is None or not self.planner.searches:
             return None
-        return self.planner.plain(spec)
+        try:
+            return self.planner.with_inference(self.planner.plain(spec))
+        except SamplesMixError:
+            return None
 
     def over(self, candidate: Candidate | None) -> int:
         """By how many bytes a choice is too large; 0 where it fits, and of None."""

@@ -21,6 +21,6 @@ def surviving(ctx: ImportContext, graph: Graph, outputs: Mapping[str, tuple[Valu
             continue
         entry = ctx.entry(real)
         value, order = outputs.get(name, (entry.value, entry.order))
-        if value is not None and value.name in alive and entry.columns is None:
-            found[name] = FileTensor(value.name, entry.shape, order)
+        if value is not None and value.name in alive:
+            found[name] = FileTensor(value.name, entry.shape, order, entry.columns or ())
     return found
