@@ -55,7 +55,7 @@ $(FLEET)/.stamp: pyproject.toml requirements.lock
 
 fleet: tools $(FLEET)/.stamp ## Eight devices learn together by Flower, against alone and all data in one place; the terminal with its rich
 	$(FLEET)/bin/python examples/fleet/run.py $(ARGS)
-	$(FLEET)/bin/python -m pytest -p no:cacheprovider tests/examples/test_fleet.py tests/test_cli.py
+	$(FLEET)/bin/python -m pytest -p no:cacheprovider tests/examples/test_fleet.py tests/cli/test_cli.py
 
 slow: $(STAMP) ## The long forms of tests, which `make test` leaves out
 	$(BIN)/python -m pytest -m slow

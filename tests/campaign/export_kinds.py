@@ -19,7 +19,7 @@ from tests.campaign.judge import OUT
 from tests.campaign.model_kinds import NET
 from tests.campaign.option_draws import more_options
 from tests.e2e.command import Outcome, run
-from tests.exporting import outputs
+from tests.learn.exporting import outputs
 from tinytrain_compile.api import Compiled
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.flags import options_of

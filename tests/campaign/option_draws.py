@@ -13,7 +13,7 @@ SAMPLES = 4
 RARE = 5
 """One in so many networks is asked for an option."""
 
-_WHERE = "where files go and what is printed: tests/test_cli.py and others"
+_WHERE = "where files go and what is printed: tests/cli/test_cli.py and others"
 _FILES = "names a file, which has a kind of its own (tests/campaign/file_kinds.py) or tests"
 _LONG = "takes longer than the 60 seconds of a case"
 _MODEL = "is about names, layers or weights of a certain model"

@@ -17,7 +17,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, build, sources, write_files
-from tests.exporting import arrays, changed, outputs
+from tests.learn.exporting import arrays, changed, outputs
 from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds, points, shared
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank

@@ -40,7 +40,7 @@ def test_disk_that_fills_up(mlp: str, tmp_path: Path) -> None:
 
 
 def test_failure_at_every_write(mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let writing a file or renaming one fail (tests/test_output.py: at every N): the folder is as it was."""
+    """Let writing a file or renaming one fail (tests/files/test_output.py: at every N): the folder is as it was."""
     out = tmp_path / "out"
     run(mlp, "-o", out, "--verify", "none", "--update", "head").check_success()
     old = tree(tmp_path)

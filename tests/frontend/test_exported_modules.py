@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from testing.zoo import Outcome, networks3, trained
 from testing.zoo_verdicts import judge
-from tests.exporting import arrays
+from tests.learn.exporting import arrays
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.frontend.exporters.remarks import REMEDY
 from tinytrain_compile.frontend.exporters.weight_forms import form_of

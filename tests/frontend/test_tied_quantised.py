@@ -13,8 +13,8 @@ import pytest
 
 import tinytrain_compile as tt
 from tests.e2e.broken import write
-from tests.exporting import exported
 from tests.frontend.models import parse
+from tests.learn.exporting import exported
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 

@@ -10,7 +10,7 @@ from tests.e2e.command import run
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.errors import CompileError
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 
 
 @pytest.mark.parametrize(

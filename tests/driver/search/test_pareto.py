@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.driver.search.test_update_choice import dense_chain, planner
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.test_update_choice import dense_chain, planner
 from tinytrain_compile.driver.search import update as update_search
 from tinytrain_compile.driver.search.pareto import GRANULE, POINTS, arenas, point_of
 from tinytrain_compile.ir.cost import ParetoPoint

@@ -13,9 +13,9 @@ import pytest
 
 from testing import models
 from testing.places import ROOT
+from tests.driver.search.test_ways_out import NETS, follow_all
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.test_ways_out import NETS, follow_all
 
 DIGITS = ROOT / "examples" / "digits"
 PROMISES = 25

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.finetuning import found_by, write_own
+from tests.learn.finetuning import found_by, write_own
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Curve, Score, Tried
 from tinytrain_compile.learn import rate_search as search

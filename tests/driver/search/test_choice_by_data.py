@@ -35,7 +35,7 @@ from tinytrain_compile.sparse.rules import (
 )
 from tinytrain_compile.target import load_target
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+DIGITS = Path(__file__).parents[3] / "examples" / "digits"
 OPTIONS = options_from(DIGITS / "digits.onnx", {"verify": "none", "quant": "fp32"})
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.command import run
 from tinytrain_compile.driver.search import rounds as update_rounds
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
+DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
 COUNTS = {"conv2": {"in": 8, "out": 16}, "conv3": {"in": 16, "out": 16}, "classifier": {"in": 256, "out": 10}}
 
 

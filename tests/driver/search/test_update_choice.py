@@ -16,9 +16,9 @@ import pytest
 from testing import models
 from testing.all_schemes import Kept, case_of, compared
 from testing.places import ROOT
+from tests.driver.planning import planner
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tests.planning import planner
 from tinytrain_compile.driver.candidates import fallbacks
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search import best as update_best

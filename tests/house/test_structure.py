@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "compiler" / "tinytrain_compile"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tinytrain_compile as tt
 from tests.e2e.command import run
-from tests.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
+from tests.learn.finetuning import DIGITS, SHORT, found_by, silent, some, write_own
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.data.own_data import own_data, read_own_data
 from tinytrain_compile.data.samples import in_slots

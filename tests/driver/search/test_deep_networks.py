@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from testing import models
+from tests.driver.planning import planner
 from tests.e2e.broken import write
-from tests.planning import planner
 from tinytrain_compile.driver.candidates import fallbacks
 from tinytrain_compile.driver.search import best as update_best
 from tinytrain_compile.driver.search.update import search_update

@@ -12,10 +12,10 @@ import pytest
 from onnx import numpy_helper
 
 import tinytrain_compile as tt
-from tests.exporting import arrays, changed, exported, outputs
 from tests.frontend.models import parse, write
 from tests.frontend.qdq import Maker
 from tests.frontend.qoperator import qoperator_form
+from tests.learn.exporting import arrays, changed, exported, outputs
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.frontend.written.file import written_file
 from tinytrain_compile.ir.imported import ParameterSource

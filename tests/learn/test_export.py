@@ -12,7 +12,7 @@ import pytest
 import tinytrain_compile as tt
 from testing import models
 from tests.e2e.command import run
-from tests.exporting import changed, outputs
+from tests.learn.exporting import changed, outputs
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.command import run
-from tests.finetuning import DIGITS, found_by, some, write_own
+from tests.learn.finetuning import DIGITS, found_by, some, write_own
 from tinytrain_compile.data.own_data import read_own_data, split
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array

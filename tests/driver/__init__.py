@@ -1,0 +1,1 @@
+"""What runs the stages: checks, search, code, the derivative check."""

@@ -1,0 +1,1 @@
+"""How much code a build has."""

@@ -1,0 +1,1 @@
+"""Files of the user: formulas, output folders."""

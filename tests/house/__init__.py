@@ -1,0 +1,1 @@
+"""What holds the repository together: rules, packaging, tiers of tests."""

@@ -1,0 +1,1 @@
+"""Learning on the desk: finetune, contribution, export."""
