@@ -72,13 +72,13 @@ class Slopes:
         return True
 
     def length(self, part: Part) -> float:
-        """Return how long the file's derivative is along the gradient of a tensor, of the latter."""
+        """Return how long the file's derivative is along the gradient of a tensor, of the latter; 1 if both are alike."""
         gradient, most = self._gradients[part.name], float(np.abs(self._gradients[part.name]).max(initial=0.0))
         if not most:
             return 1.0
-        ours, theirs, _ = self._both({part.name: gradient * (SMALL * self._size(part) / most)})
+        ours, theirs, expected = self._both({part.name: gradient * (SMALL * self._size(part) / most)})
         self._seen[part.name] = ours, theirs
-        return theirs / ours
+        return 1.0 if abs(ours - theirs) <= TOLERANCE * expected else theirs / ours
 
     def differs(self, parts: Sequence[Part]) -> CompileError:
         """Return E0607 for tensors that agree at no point; the one that is furthest off has the word."""
