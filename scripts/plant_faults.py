@@ -36,6 +36,8 @@ from testing.places import ROOT, SHARED
 FAULTS = ROOT / "scripts" / "faults.toml"
 SOURCES = ("compiler", "runtime_c")
 MOST_MISSED = 2 / 32  # the share of faults that `make test` may miss
+CHAIN = ("e2e", "emit", "lower", "runtime_c")
+"""Folders of tests that run generated code."""
 PATIENCE = 3600  # wall seconds: a fault that makes a test hang is found too
 
 
@@ -96,11 +98,16 @@ def copy_tree(folder: Path) -> Path:
     return tree
 
 
-def near(place: Path, tree: Path) -> list[str]:
-    """Name the tests that mirror the folder of a source: those that are most likely to find its faults."""
+def nearest_first(place: Path, tree: Path) -> list[str]:
+    """Order the folders of tests: first those that mirror the folder of a source, then the whole chain, then the rest.
+
+    The order changes when a fault is found, not whether it is.
+    """
     parts = place.relative_to(tree).parts
-    names = (*parts[2:-1][:1],) if parts[0] == "compiler" else ("runtime_c", "lower")
-    return [f"tests/{name}" for name in names if (tree / "tests" / name).is_dir()]
+    names = parts[2:-1][:1] if parts[0] == "compiler" else ("runtime_c", "lower")
+    rest = sorted(path.name for path in (tree / "tests").iterdir() if path.name.startswith("test_") or path.is_dir())
+    ordered = dict.fromkeys((*names, *CHAIN, *rest))
+    return [f"tests/{name}" for name in ordered if (tree / "tests" / name).exists() and name != "__pycache__"]
 
 
 def run_tests(tree: Path, tier: str, jobs: int, only: Sequence[str] = ()) -> tuple[str, float]:
@@ -142,11 +149,7 @@ def try_fault(fault: Fault, tree: Path, jobs: int, whole: bool, near_first: bool
     right = _text(path)
     path.write_text(right.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        folders = near(path, tree) if near_first else []
-        test, seconds = run_tests(tree, "fast", jobs, folders) if folders else ("", 0.0)
-        if not test:
-            test, more = run_tests(tree, "fast", jobs)
-            seconds += more
+        test, seconds = run_tests(tree, "fast", jobs, nearest_first(path, tree) if near_first else ())
         found = Found(fault.name, "fast" if test else "", test, round(seconds, 1))
         if whole and not test:
             test, seconds = run_tests(tree, "more", jobs)
@@ -172,7 +175,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="file of results, continued by the next run")
     parser.add_argument("--whole", action="store_true", help="try the other tests too if `make test` misses a fault")
     parser.add_argument("--jobs", type=int, default=2, help="processes of pytest (default: 2)")
-    parser.add_argument("--near", action="store_true", help="first the tests of the folder that a fault is in")
+    parser.add_argument("--near", action="store_true", help="begin with the tests of the folder that a fault is in")
     parser.add_argument("--skip-clean", action="store_true", help="do not run the tests without a fault first")
     parser.add_argument("--check", action="store_true", help="only say where each fault would be planted")
     flags = parser.parse_args()
