@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 
+from testing.places import ROOT
 from tinytrain_compile.errors import ERRORS, CompileError
 
-PACKAGE = Path(__file__).resolve().parent.parent / "compiler" / "tinytrain_compile"
+PACKAGE = ROOT / "compiler" / "tinytrain_compile"
 SENTENCE = re.compile(r"[.!?](?= |$)")
 WORD = re.compile(r"[a-z][a-z0-9-]+")
 

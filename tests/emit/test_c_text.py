@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from testing import models
+from testing.places import ROOT
 from tests.e2e import chain
 from tinytrain_compile.emit.c_text import WIDTH, fitted, prototype, readable, wrapped
 from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import SourceBundle
 
-ROOT = Path(__file__).resolve().parents[2]
 CLANG_FORMAT = shutil.which("clang-format", path=str(Path(sys.executable).parent)) or shutil.which("clang-format")
 VERSION = "23.1.5"
 """Other versions lay some things out in another way."""

@@ -12,10 +12,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from testing.places import ROOT
 from tinytrain_compile import __version__
 from tinytrain_compile.files import resources
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXACT = {"apache-tvm", "apache-tvm-ffi", "onnx", "ortools"}
 RUNTIME_LICENCE = "SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing.places import ROOT
+
 PACKAGE = ROOT / "compiler" / "tinytrain_compile"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -8,11 +8,11 @@ import pstats
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from testing.places import ROOT
 from testing.plan_graphs import training_graph
 from tests.plan.arena_run import infer, train, truth_of
 from tests.plan.random_graphs import random_graph
@@ -251,7 +251,7 @@ for graph, keep, effort in cases:
 
 
 def test_plans_do_not_depend_on_the_hash_seed() -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = ROOT
     runs = [
         subprocess.run(
             [sys.executable, "-c", SCRIPT],

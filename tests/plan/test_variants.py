@@ -7,7 +7,7 @@ import pytest
 from testing.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan.model import MemoryModel, build_model
-from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.options import Effort, PlanOptions
 from tinytrain_compile.plan.order.order import RankedOrder, list_orders, peak
 from tinytrain_compile.plan.order.variants import variants
 from tinytrain_compile.plan.place.choose import choose
@@ -47,3 +47,17 @@ def test_of_several_orders_the_lowest_arena_is_chosen() -> None:
         chosen = choose(model, sorted(orders), None, options)
         alone = [choose(model, [RankedOrder(o.peak, 0, o.order)], None, options).top_bytes for o in orders]
         assert chosen.top_bytes <= min(alone)
+
+
+@pytest.mark.parametrize("effort", ["rough", "quick"])
+def test_plans_without_a_search_take_the_lowest_of_their_orders(effort: Effort) -> None:
+    """What a greedy placement makes of one of the orders bounds the plan of all of them."""
+    differ = 0
+    for model in models():
+        best = list_orders(model.tasks, 0, thorough=True)[0]
+        orders = sorted([best, *variants(model.tasks, best.order, int(best.peak * 1.2), 2, seed=1)])
+        options = PlanOptions(effort=effort)
+        alone = [choose(model, [order], None, PlanOptions(effort="rough")).top_bytes for order in orders]
+        assert choose(model, orders, None, options).top_bytes <= min(alone)
+        differ += len(set(alone)) > 1
+    assert differ >= 3

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.places import ROOT
 from tests.e2e.command import run
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.driver.candidates.external_kernels import Externals
@@ -35,7 +36,7 @@ from tinytrain_compile.sparse.rules import (
 )
 from tinytrain_compile.target import load_target
 
-DIGITS = Path(__file__).parents[3] / "examples" / "digits"
+DIGITS = ROOT / "examples" / "digits"
 OPTIONS = options_from(DIGITS / "digits.onnx", {"verify": "none", "quant": "fp32"})
 
 
