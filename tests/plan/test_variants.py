@@ -49,15 +49,14 @@ def test_of_several_orders_the_lowest_arena_is_chosen() -> None:
         assert chosen.top_bytes <= min(alone)
 
 
+@pytest.mark.parametrize("seed", [0, 15, 27, 29])
 @pytest.mark.parametrize("effort", ["rough", "quick"])
-def test_plans_without_a_search_take_the_lowest_of_their_orders(effort: Effort) -> None:
-    """What a greedy placement makes of one of the orders bounds the plan of all of them."""
-    differ = 0
-    for model in models():
-        best = list_orders(model.tasks, 0, thorough=True)[0]
-        orders = sorted([best, *variants(model.tasks, best.order, int(best.peak * 1.2), 2, seed=1)])
-        options = PlanOptions(effort=effort)
-        alone = [choose(model, [order], None, PlanOptions(effort="rough")).top_bytes for order in orders]
-        assert choose(model, orders, None, options).top_bytes <= min(alone)
-        differ += len(set(alone)) > 1
-    assert differ >= 3
+def test_plans_without_a_search_take_the_lowest_of_their_orders(effort: Effort, seed: int) -> None:
+    """Graphs of which the order with the lowest peak packs worse than another, or another worse than it."""
+    graph, kept = random_graph(seed, 300)
+    model = build_model(graph, PlanOptions(keep=(kept,)))
+    best = list_orders(model.tasks, 0, thorough=True)[0]
+    orders = sorted([best, *variants(model.tasks, best.order, int(best.peak * 1.2), 2, seed=1)])
+    alone = [choose(model, [order], None, PlanOptions(effort="rough")).top_bytes for order in orders]
+    assert len(set(alone)) > 1
+    assert choose(model, orders, None, PlanOptions(effort=effort)).top_bytes <= min(alone)
