@@ -186,9 +186,9 @@ def test_command_says_what_was_compared(tmp_path: Path) -> None:
     said = " ".join(outcome.out.split())
     assert "file == reference == host" in said
     assert "not compared with the file: node AveragePool_p (AveragePool): onnx.reference computes ceil_mode" in said
-    assert "file compared with the reference: 1 tensor on 2 samples" in said
+    assert "file compared with the reference: 2 tensors on 2 samples" in said
     report = json.loads((tmp_path / "out" / "report.json").read_text())["verify"]["file"]
-    assert report["tensors"] == 1 and report["whole"] and len(report["skipped"]) == 1
+    assert report["tensors"] == 2 and report["whole"] and len(report["skipped"]) == 1
     assert "seconds" not in report, "the same input gives the same bytes"
     outcome = run(path, "--verify", "none", "-o", tmp_path / "out").check_success()
     assert "file ==" not in outcome.out
