@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -98,21 +98,19 @@ def copy_tree(folder: Path) -> Path:
     return tree
 
 
-def nearest_first(place: Path, tree: Path) -> list[str]:
-    """Order the folders of tests: first those that mirror the folder of a source, then the whole chain, then the rest.
+def nearest(place: Path) -> str:
+    """Name the folders of tests to begin with: those that mirror a source's, then those that run generated code.
 
-    The order changes when a fault is found, not whether it is.
+    That changes when a fault is found, not whether it is.
     """
-    parts = place.relative_to(tree).parts
-    names = parts[2:-1][:1] if parts[0] == "compiler" else ("runtime_c", "lower")
-    rest = sorted(path.name for path in (tree / "tests").iterdir() if path.name.startswith("test_") or path.is_dir())
-    ordered = dict.fromkeys((*names, *CHAIN, *rest))
-    return [f"tests/{name}" for name in ordered if (tree / "tests" / name).exists() and name != "__pycache__"]
+    names = place.parts[2:-1][:1] if place.parts[0] == "compiler" else ("runtime_c", "lower")
+    return ",".join(dict.fromkeys((*names, *CHAIN)))
 
 
-def run_tests(tree: Path, tier: str, jobs: int, only: Sequence[str] = ()) -> tuple[str, float]:
-    """Run a tier of tests until one fails: ("" or the name of that test, CPU seconds)."""
-    command = [str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tier", tier, "-n", str(jobs), *only]
+def run_tests(tree: Path, tier: str, jobs: int, first: str = "") -> tuple[str, float]:
+    """Run a tier of tests until one fails: ("" or the name of that test, CPU seconds). first: folders to begin with."""
+    command = [str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tier", tier, "--first", first]
+    command += ["-n", str(jobs)]
     path = os.pathsep.join([str(tree / "compiler"), str(tree)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     before = _child_seconds()
@@ -149,7 +147,7 @@ def try_fault(fault: Fault, tree: Path, jobs: int, whole: bool, near_first: bool
     right = _text(path)
     path.write_text(right.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        test, seconds = run_tests(tree, "fast", jobs, nearest_first(path, tree) if near_first else ())
+        test, seconds = run_tests(tree, "fast", jobs, nearest(path.relative_to(tree)) if near_first else "")
         found = Found(fault.name, "fast" if test else "", test, round(seconds, 1))
         if whole and not test:
             test, seconds = run_tests(tree, "more", jobs)
