@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tinytrain_compile.errors import CompileError
     from tinytrain_compile.twin import Deltas, Twin
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = ["CompileError", "Compiled", "Deltas", "Twin", "__version__", "compile", "finetune"]
 
 _HOMES = {
