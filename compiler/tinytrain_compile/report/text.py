@@ -217,7 +217,7 @@ _CONTRACTS = {
     1: "from the options",
     2: "of the model itself",
     3: "of the training information in the model",
-    4: "of the training artifacts of ONNX Runtime",
+    4: "of the training graph in the file",
 }
 
 

@@ -1,7 +1,7 @@
 """Files that say more than a forward model: read as the forward model with its loss, and how that is trained.
 
-Two forms (docs/adr/0026-training-graphs.md): training information in the model (TrainingInfoProto), and the training
-artifacts of ONNX Runtime, a folder.
+Two forms (docs/adr/0026-training-graphs.md): training information in the model (TrainingInfoProto), and graphs that
+have gradient nodes, as the training artifacts of ONNX Runtime, a folder, and Deeploy's files.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.reader import read_proto
+from tinytrain_compile.frontend.training_file.gradient_graph import is_gradient_graph, read_gradient_graph
 from tinytrain_compile.frontend.training_file.info import read_training_info
-from tinytrain_compile.frontend.training_file.ort_artifacts import is_artifact, read_artifacts
 from tinytrain_compile.ir.imported import FileTraining
 
 TRAINING_MODEL = "training_model.onnx"
@@ -27,10 +27,10 @@ def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.Mo
     """
     path = model_file(path)
     proto = read_proto(path)
-    if is_artifact(proto):
-        return read_artifacts(proto, path, weights)
+    if is_gradient_graph(proto):
+        return read_gradient_graph(proto, path, weights)
     if weights is not None:
-        what = "is for the training artifacts of ONNX Runtime, whose weights are inputs"
+        what = "is for graphs with gradient nodes, whose weights are inputs"
         raise CompileError("E0101", "--weights", what, "leave it out")
     if proto.training_info:
         return read_training_info(proto, path.parent)

@@ -19,7 +19,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.forms import DEFAULT_DOMAINS, FREE_INITIALIZERS
 from tinytrain_compile.frontend.file.reader import read_proto
 from tinytrain_compile.frontend.file.tensors import external_array
-from tinytrain_compile.frontend.training_file.ort_artifacts import is_artifact
+from tinytrain_compile.frontend.training_file.gradient_graph import is_gradient_graph
 from tinytrain_compile.frontend.training_file.read import model_file
 from tinytrain_compile.frontend.written.wider_scales import doublings, widened
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource, StoredTensor
@@ -46,8 +46,8 @@ def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[s
     name: of the file to be. model: what the file was imported as. Raises E0112 for what the file has no place for.
     """
     proto = read_proto(model_file(path))
-    if is_artifact(proto):
-        what = "the weights of training artifacts are in ONNX Runtime's checkpoint"
+    if is_gradient_graph(proto):
+        what = "the weights of a training graph are in another file (a checkpoint, or --weights)"
         raise CompileError("E0112", path.name, what, "export the forward model, or take the twin's state_dict")
     file = _File(proto, model_file(path).parent)
     for tensor in model.fresh:
