@@ -136,16 +136,22 @@ class Forward:
     def _clip(self, node: Node) -> bool:
         form = self._r.forms.get(node.inputs[0].name)
         out = node.outputs[0]
-        if not isinstance(form, Deferred) or out.quant is None:
+        if not isinstance(form, Act | Deferred) or out.quant is None:
             return False
         attrs = node.attrs
         assert isinstance(attrs, ClipAttrs)
         quant = narrowed(out.quant, attrs)
         masks = any(reader.op in _MASKS for reader in self._r.readers.get(out.name, []))
-        value = self._requantised(form.node, Clamped(quant, masks and quant.low == quant.zero))
+        clamp = Clamped(quant, masks and quant.low == quant.zero)
+        value = self._clamped(node, form, clamp) if isinstance(form, Act) else self._requantised(form.node, clamp)
         self._r.forms[out.name] = Act(value, quant)
         self.clamped[out.name] = node.inputs[0].name
         return True
+
+    def _clamped(self, node: Node, act: Act, clamp: Clamped) -> Value:
+        """Integers that are stored already, in the format of a clamp that reads them."""
+        attrs = replace(rescale_attrs(act.quant, clamp.quant), above=clamp.above)
+        return self._r.emit("QRescale", (act.value,), attrs, node)[0]
 
     def _requantised(self, node: Node, clamp: Clamped) -> Value:
         if node.op == "Conv":

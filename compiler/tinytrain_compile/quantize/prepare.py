@@ -30,12 +30,41 @@ def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
     """
     check_scales(graph)
     free = _behind_head(graph) if float_head else frozenset[str]()
-    return _Saturation(graph, free.__contains__, stored).run()
+    return _Saturation(without_inner_clamps(graph), free.__contains__, stored).run()
 
 
 def saturated(graph: Graph) -> Graph:
     """The graph of a quantised model in real numbers: its activations without formats, but clamped to their ranges."""
-    return _Saturation(graph, lambda _: True, True).run()
+    return _Saturation(without_inner_clamps(graph), lambda _: True, True).run()
+
+
+def without_inner_clamps(graph: Graph) -> Graph:
+    """Store the result of a clamp in place of its operand, if both have one scale and nothing else reads the operand.
+
+    Exporters write ReLU between two such pairs if zero is in the middle of the range. One clamp of the sums in int32
+    gives the integers of both.
+    """
+    readers, makers = graph.consumers(), graph.producers()
+    outputs = {value.name for value in graph.outputs}
+    bare: dict[str, Quant | None] = {}
+    for node in graph.nodes:
+        if not isinstance(node.attrs, ClipAttrs):
+            continue
+        source, inner, outer = node.inputs[0].name, node.inputs[0].quant, node.outputs[0].quant
+        maker = makers.get(source)
+        alone = len(readers[source]) == 1 and source not in outputs
+        computed = maker is not None and not _keeps_range(maker.op) and not isinstance(maker.attrs, ClipAttrs)
+        if alone and computed and inner and outer and (inner.scale, inner.zero) == (outer.scale, outer.zero):
+            low, high = max(inner.low, outer.low), min(inner.high, outer.high)
+            bare |= {source: None, node.outputs[0].name: replace(outer, low=low, high=high)}
+
+    def one(value: Value) -> Value:
+        return replace(value, quant=bare[value.name]) if value.name in bare else value
+
+    def changed(node: Node) -> Node:
+        return replace(node, inputs=tuple(map(one, node.inputs)), outputs=tuple(map(one, node.outputs)))
+
+    return replace(graph, nodes=tuple(map(changed, graph.nodes)), outputs=tuple(map(one, graph.outputs)))
 
 
 class _Saturation:
