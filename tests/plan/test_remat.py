@@ -9,16 +9,17 @@ import pytest
 
 from testing.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.shape import ReshapeAttrs
 from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_memory, plan_with_remat, validate_remat
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
 from tinytrain_compile.plan.order.bounds import peak_bound
 from tinytrain_compile.plan.order.order import list_orders, loads
 from tinytrain_compile.plan.remat.chain import checkpoints
 from tinytrain_compile.plan.remat.problem import Problem, build_problem, extra_cost, is_repeatable, is_valid, profile
-from tinytrain_compile.plan.remat.rewrite import rewrite
+from tinytrain_compile.plan.remat.rewrite import replay, rewrite
 from tinytrain_compile.plan.remat.search import RematChoice, floor_bytes, greedy_decision
 from tinytrain_compile.plan.remat.stage import Planned, Rematerialiser, share_of
 
@@ -165,6 +166,23 @@ def test_a_reader_of_the_wrong_copy_is_rejected(net: tuple[Graph, PlanOptions, P
     )
     wrong = replace(reader, inputs=tuple(other if v == clone.outputs[0] else v for v in reader.inputs))
     assert verdict(net, [*order[:at], wrong, *order[at + 1 :]]) == "another computation"
+
+
+def test_views_of_a_second_run_show_the_second_run() -> None:
+    """Otherwise the first run's bytes would stay in use until the last reader of the view."""
+    x, r, v = Value("x", (1, 6)), Value("r", (1, 6)), Value("v", (2, 3))
+    early, late = Value("early", (2, 3)), Value("late", (2, 3))
+    nodes = (
+        Node("r", "Tanh", (x,), (r,)),
+        Node("v", "Reshape", (r,), (v,), ReshapeAttrs((2, 3))),
+        Node("early", "Exp", (v,), (early,)),
+        Node("late", "Mul", (v, early), (late,)),
+    )
+    graph = Graph("g", nodes, (x,), (late,), {})
+    twice, runs = replay(graph, ("r", "v", "early", "r@2", "v@2", "late"), {"r@2": "r"})
+    read = {node.name: [value.name for value in node.inputs] for node in twice.nodes}
+    assert read == {"r": ["x"], "v": ["r"], "early": ["v"], "r@2": ["x"], "v@2": ["r@2"], "late": ["v@2", "early"]}
+    assert [run.name for run in runs] == ["r@2"]
 
 
 def test_an_update_run_twice_or_left_out_is_rejected(net: tuple[Graph, PlanOptions, Planned]) -> None:
