@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from testing import models
-from testing.places import SHARED
+from testing.places import ROOT, SHARED
 from tests.e2e import chain
 from tests.e2e.command import run
 from tests.e2e.marks import needs_shared
@@ -151,7 +151,7 @@ def test_the_reference_begins_with_the_states_of_the_run(tmp_path: Path) -> None
 @pytest.mark.parametrize("steps", [1000, pytest.param(5000, marks=pytest.mark.slow)])
 def test_the_digits_for_thousands_of_steps(steps: int, tmp_path: Path) -> None:
     """The example with its own data: nothing is wrong with it, however long the check is."""
-    digits = Path(__file__).parents[2] / "examples" / "digits"
+    digits = ROOT / "examples" / "digits"
     data = ("--data", digits / "data.npz", "--verify-steps", steps, "-o", tmp_path / "out")
     run(digits / "digits.onnx", *data, "--verify", "host").check_success()
 

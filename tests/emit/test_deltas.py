@@ -18,6 +18,7 @@ import pytest
 
 import tinytrain_compile as tt
 from testing import models
+from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.delta_formula import assert_applied, counted, expected, nearest, tensors
@@ -303,7 +304,7 @@ def test_other_builds_compile() -> None:
 
 
 def test_a_state_in_two_memories() -> None:
-    digits = Path(__file__).parents[2] / "examples" / "digits"
+    digits = ROOT / "examples" / "digits"
     made = tt.compile(
         digits / "digits.onnx", arena="14KB", memory={"sram2": "64KB"}, update="all", runtime="delta", verify="none"
     )

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from testing.places import ROOT
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.finetune import Effort, finetune
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+DIGITS = ROOT / "examples" / "digits"
 SHORT = Effort(epochs=6, seeds=2, clips=(0.0,), jobs=1)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import tinytrain_compile as tt
 from testing import models
+from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.cli.python_options import options_from
@@ -25,7 +26,7 @@ from tinytrain_compile.learn.known_runs import PARTIAL
 from tinytrain_compile.learn.short_runs import Run, make_desk
 from tinytrain_compile.options.compile_options import CompileOptions
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+DIGITS = ROOT / "examples" / "digits"
 SHORT = Effort(updates=12, orders=1, jobs=1)
 
 

@@ -11,10 +11,11 @@ import pytest
 
 import tinytrain_compile as tt
 from testing import models
+from testing.places import ROOT
 from tests.e2e.command import run
 from tests.learn.exporting import changed, outputs
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+DIGITS = ROOT / "examples" / "digits"
 
 
 @pytest.fixture(scope="module")

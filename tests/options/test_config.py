@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from testing.places import ROOT
 from tests.e2e.command import run
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.errors import CompileError
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+DIGITS = ROOT / "examples" / "digits"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import tinytrain_compile as tt
+from testing.places import ROOT
 from tests.emit.test_generated_c import needs_gcc
 from tinytrain_compile import api
 from tinytrain_compile.verify import find_tools
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+DIGITS = ROOT / "examples" / "digits"
 
 
 def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

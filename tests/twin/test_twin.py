@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import tinytrain_compile as tt
+from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.data.samples import samples_of
@@ -19,7 +20,7 @@ from tinytrain_compile.learn.contribution import Effort, measure
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import run_steps
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+DIGITS = ROOT / "examples" / "digits"
 STEPS = 200
 
 

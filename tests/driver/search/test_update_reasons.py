@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from testing.places import ROOT
 from tests.e2e.command import run
 from tinytrain_compile.driver.search import rounds as update_rounds
 
-DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
+DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 COUNTS = {"conv2": {"in": 8, "out": 16}, "conv3": {"in": 16, "out": 16}, "classifier": {"in": 256, "out": 10}}
 
 
