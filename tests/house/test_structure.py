@@ -135,6 +135,62 @@ def test_a_private_name_is_seen() -> None:
     assert private_names(ast.parse("self._x, a._replace(b=1), a.__dict__")) == []
 
 
+# ---- what tests know of the package ---------------------------------------------------------------------------------
+
+TUNED = ("driver", "learn", "plan", "quantize", "report", "sparse")
+"""Rooms whose constants tune a search, an algorithm or a layout. A test says what users are promised, as a figure."""
+INTERFACES = {
+    "driver.pipeline": "STAGES",
+    "learn.known_runs": "PARTIAL",
+    "quantize.rescale": "READERS",
+    "report.data": "LOSS_NAMES",
+    "report.layout": "WIDTH",
+    "sparse": "PRIOR UNITS",
+    "sparse.rules": "BIAS BIAS_ALONE FISHER FRONT GRADIENTS LAST",
+}
+"""Module -> names that other modules and people read: units, file endings, names of rules, the table that is asked."""
+
+
+def tuning_constants(module: ast.Module) -> list[str]:
+    """Constants of TUNED rooms that a test imports, or reads as an attribute of a module that it imports.
+
+    To set one (monkeypatch) is another matter: a test may make a limit so small that it is reached.
+    """
+    found, rooms = list[str](), dict[str, str]()
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tinytrain_compile"):
+            room = (node.module or "").removeprefix("tinytrain_compile").removeprefix(".")
+            rooms |= {alias.asname or alias.name: f"{room}.{alias.name}".strip(".") for alias in node.names}
+            found += [f"{room}.{alias.name}" for alias in node.names]
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in rooms:
+            found.append(f"{rooms[node.value.id]}.{node.attr}")
+    parts = (name.rpartition(".") for name in found)
+    return [
+        f"{room}.{name}"
+        for room, _, name in parts
+        if name.isupper() and room.partition(".")[0] in TUNED and name not in INTERFACES.get(room, "").split()
+    ]
+
+
+def test_no_test_knows_a_tuning_constant() -> None:
+    """Whoever tunes within reason changes no test; work without an end fails one."""
+    tests = [path for path in OUTSIDE if path.relative_to(ROOT).parts[0] in ("tests", "testing")]
+    found = [f"{name_of(path)}: {name}" for path in tests for name in tuning_constants(ast.parse(path.read_text()))]
+    assert found == []
+
+
+def test_a_tuning_constant_is_seen() -> None:
+    for text in (
+        "from tinytrain_compile.driver.search.best import HALVINGS",
+        "from tinytrain_compile.plan.streams import search\nassert search.LONGEST == 12",
+        "from tinytrain_compile.sparse.rules import BIAS, HIGHEST",
+    ):
+        assert len(tuning_constants(ast.parse(text))) == 1, text
+    for text in ("from tinytrain_compile.ops import OPS", "from tinytrain_compile.sparse import PRIOR, Layer"):
+        assert tuning_constants(ast.parse(text)) == [], text
+
+
 def test_the_place_of_shared_is_known_once() -> None:
     name = "_".join(("TINYTRAIN", "SHARED"))
     reading = [path for path in OUTSIDE if re.search(rf"environ.*{name}", path.read_text(encoding="utf-8"))]

@@ -68,7 +68,8 @@ def test_rates_outside_of_the_first_are_tried_while_they_are_better(own: Path, m
         assert found.rate == pytest.approx(best, rel=1e-3)
         assert tomllib.loads(finding_toml(found, {}))["lr"] == found.rate
     best = 1e6
-    assert len(found_by(own, Effort(6, 3, clips=(0.0,), jobs=1)).rounds[0]) == 7 + search.MORE_RATES
+    tried = len(found_by(own, Effort(6, 3, clips=(0.0,), jobs=1)).rounds[0])
+    assert 10 < tried <= 14, "7 rates and 4 more, however far away the best is"
 
 
 @pytest.mark.parametrize("steps", [-4, -3, -2, 2, 3, 4])
@@ -101,7 +102,7 @@ def test_rounds_go_on_while_their_best_rate_is_at_an_end(
     assert found.chosen.seeds == 3
     base = 7 * 3 + 3 * 2 * 8 + 3 * 3 * 24 + 3 * 24
     worked = sum(run.epochs for run in trained)
-    assert base <= worked <= base * (1 + search.MORE_WORK)
+    assert base <= worked <= base * 1.2, "docs/finetune.md: further rates add a fifth at most"
     assert found.trainings == len(trained) <= effort.most_runs(1, 1)
 
 

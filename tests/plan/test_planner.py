@@ -211,8 +211,7 @@ def test_a_room_ends_the_search_for_a_lower_arena(monkeypatch: pytest.MonkeyPatc
         assert max(found) <= quick
         assert plan_memory(graph, replace(options, capacity_bytes=found[1])).arena_bytes <= found[1]
     of_quick, of_less, of_none = (max(each) for each in zip(*counts, strict=True))
-    most = choose_module.SOLVER_TRIES
-    assert of_quick <= most and of_less <= 2 * most < of_none, counts
+    assert of_quick <= 4 and of_less <= 4 and of_none > 8, counts  # measured: 2, 2 and 11
 
 
 def test_rough_plans_are_plans_of_the_same_graphs() -> None:

@@ -35,11 +35,13 @@ from tinytrain_compile.plan.planner import sure_load
 from tinytrain_compile.plan.streams import search as stream_search
 from tinytrain_compile.plan.streams.model import StreamModel
 from tinytrain_compile.plan.streams.rewrite import inner_nodes, stream_node, with_readers_beside, with_streams
-from tinytrain_compile.plan.streams.search import LONGEST, Cut, Cutter, needed_streams, proposed, runs_of
+from tinytrain_compile.plan.streams.search import Cut, Cutter, needed_streams, proposed, runs_of
 from tinytrain_compile.target import load_target
 
 QUICK = PlanOptions(effort="quick")
 CHAINS = range(10)
+LONGEST = 6
+"""Layers in a stream, at most, while its cuts are compared with an enumeration: runs of these chains have up to 9."""
 SHARES = 8
 """From this one on, layers are trained in part."""
 
@@ -78,8 +80,9 @@ def tried_all(model: StreamModel, run: Sequence[Node], loads: Sequence[int], flo
 
 
 @pytest.mark.parametrize("seed", CHAINS)
-def test_bounds_of_streams_leave_nothing_better_out(seed: int) -> None:
+def test_bounds_of_streams_leave_nothing_better_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cut is the one that trying all streams gives, and takes fewer; no stream needs less than its bound."""
+    monkeypatch.setattr(stream_search, "LONGEST", LONGEST)
     graph = with_readers_beside(chain(seed))
     plan = plan_graph(chain(seed), QUICK).plan
     model = StreamModel(graph, plan, QUICK)

@@ -69,7 +69,7 @@ def test_what_does_best_on_held_back_samples_is_taken(own: Path, tmp_path: Path)
     assert untrained["learning_rate"] is None and report["held_samples"] == 200
     assert len(rules) >= 3 and len({one["rule"] for one in rules}) == len(rules)
     finalists = [one for one in rules if one["finalist"]]
-    assert 1 <= len(finalists) <= choice_by_data.FINALISTS and rules[0] in finalists
+    assert 1 <= len(finalists) <= 6 and rules[0] in finalists
     best = max(finalists, key=lambda one: (one["accuracy"], -one["loss"]))
     memory = json.loads((tmp_path / "one" / "report.json").read_text())["memory"]
     assert memory["arena_bytes"] == best["arena_bytes"]
@@ -92,7 +92,7 @@ def test_without_a_choice_nothing_is_tried(more: tuple[str, str], own: Path, tmp
 
 def test_few_samples_decide_nothing(own: Path, tmp_path: Path) -> None:
     with np.load(own) as data:
-        for count in (2, choice_by_data.FEWEST - 1):
+        for count in (2, 20):
             np.savez(tmp_path / "few.npz", x=data["x"][:count], y=data["y"][:count])
             out = run(DIGITS / "digits.onnx", "--arena", "16KB", "--data", tmp_path / "few.npz", "--dry-run")
             assert "prior" in out.check_success().out and "nothing trained" not in out.out
@@ -174,14 +174,16 @@ def test_rules_differ_by_the_place_of_a_layer(desk: Desk) -> None:
 
 
 def test_work_of_the_runs_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    updates, passes = choice_by_data.updates_within, choice_by_data.MOST_PASSES
+    updates, passes = choice_by_data.updates_within, 12
     assert updates(desk, 10, passes) == passes * len(desk.x)
     assert updates(replace(desk, train=replace(desk.train, batch=4)), 10, 3) == 3 * len(desk.x) // 4
     monkeypatch.setattr(choice_by_data, "WORK_MACS", 2 * 10**9)
     few = updates(desk, 10, passes)
-    assert choice_by_data.LEAST_UPDATES < few < passes * len(desk.x)
     monkeypatch.setattr(choice_by_data, "WORK_MACS", 10**6)
-    assert updates(desk, 10, passes) == choice_by_data.LEAST_UPDATES
+    least = updates(desk, 10, passes)
+    assert 0 < least < few < passes * len(desk.x)
+    monkeypatch.setattr(choice_by_data, "WORK_MACS", 0)
+    assert updates(desk, 10, passes) == least <= 100, "what a run makes however long it takes"
 
 
 def test_every_sample_judges_once(desk: Desk) -> None:
@@ -224,5 +226,6 @@ def test_the_mean_over_parts_decides(
     monkeypatch.setattr(Desk, "run_all", outcomes)
     best = choice_by_data.best_of(planner, desk, found, tmp_path, lambda _what, _share: None)
     assert best.update.updates == found[taken].update.updates
-    rates = len(choice_by_data.RATE_STEPS)
-    assert asked == [2 * rates, *[2 * choice_by_data.RATES_AGAIN] * choice_by_data.PARTS, 1]
+    first, *parts, untrained = asked  # both schemes at all rates, then at the best ones by each part
+    assert len(parts) == 3 and len(set(parts)) == 1 and 2 <= parts[0] < first and untrained == 1
+    assert sum(asked) <= 40, "21 trainings; each takes seconds"

@@ -169,7 +169,7 @@ def test_copies_that_a_scheme_names_stay(place: Path) -> None:
 
 
 def test_quick_plans_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every suffix one with the smallest copies, two to decide, and MOST_BETTER."""
+    """Of few suffixes one with the smallest copies, two to decide, and MOST_BETTER: 8 plans here."""
     asked = list[str]()
     price = Planner.price
 
@@ -187,7 +187,7 @@ def test_quick_plans_are_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(copy_choice, "search_update", known)
     asked.clear()
     copy_choice.choose_with_copies(one)
-    assert 0 < len(asked) <= copy_choice.SUFFIXES * (2 + 3)
+    assert 0 < len(asked) <= 20
 
 
 def test_better_copies_are_tried_exact_first_then_by_error() -> None:

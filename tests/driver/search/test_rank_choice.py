@@ -13,9 +13,9 @@ from tests.e2e import chain
 from tests.training.low_rank_nets import graph, kinds, shared
 from tinytrain_compile.driver.candidates import ranks as rank_choice
 from tinytrain_compile.driver.candidates.low_rank import gradient_nodes
-from tinytrain_compile.driver.candidates.ranks import FINER, FLOAT_BYTES, MOST_TRIALS, LayerRanks, Pair
+from tinytrain_compile.driver.candidates.ranks import LayerRanks, Pair
 from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank
-from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ir.types import ELEMENT_BYTES, Node
 from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.int8.subspace import rows_in_int8
 from tinytrain_compile.ops.names import operand
@@ -28,7 +28,9 @@ def node_of(x: np.ndarray, dy: np.ndarray) -> Node:
     return make("ConvGradWeight", (x, dy), ConvAttrs((3, 3), pads=(1, 1, 1, 1)), images=(0, 1)).node()
 
 
-def layer(kind: ActivationKind, noise: float = 0.0, count: int = 4, element_bytes: int = FLOAT_BYTES) -> LayerRanks:
+def layer(
+    kind: ActivationKind, noise: float = 0.0, count: int = 4, element_bytes: int = ELEMENT_BYTES["float32"]
+) -> LayerRanks:
     """Activations of rank 3, 2, 2 in the same subspaces, and noise."""
     rng = np.random.default_rng(0)
     factors = [rng.standard_normal((length, rank)) for length, rank in ((8, 2), (8, 2), (12, 3))]
@@ -58,8 +60,19 @@ def test_what_is_chosen_keeps_to_the_bound(kind: ActivationKind, bound: float) -
         return
     assert chosen.error is not None and chosen.error <= bound
     assert chosen.error == ranks.error(chosen.ranks)
-    assert len(chosen.trials) <= MOST_TRIALS
     assert list(chosen.trials) == sorted(chosen.trials, key=lambda trial: (trial.size_bytes, trial.error))
+
+
+@pytest.mark.parametrize("kind", ["asi", "subspace"])
+def test_few_ranks_are_measured(kind: ActivationKind) -> None:
+    """Each trial goes through all samples. For 35 bounds, squares that fall slowly get 48; 87 if nobody counts."""
+    rng, shape = np.random.default_rng(0), (2, 16, 16, 24)
+    falling = np.einsum("n,h,w,c->nhwc", *((1.0 + np.arange(length)) ** -0.5 for length in shape))
+    pairs = [(Pair(rng.standard_normal(shape) * falling, rng.standard_normal((*shape[:3], 3))),) for _ in range(3)]
+    ranks = LayerRanks([node_of(pairs[0][0].x, pairs[0][0].dy)], pairs, kind)
+    found = [ranks.choose(percent / 100) for percent in range(80, 10, -2)]
+    assert found[0] is not None
+    assert max(len(how.trials) for how in found if how is not None) <= 64
 
 
 @pytest.mark.parametrize("kind", ["asi", "subspace"])
@@ -68,11 +81,12 @@ def test_finer_copies_keep_to_parts_of_the_bound(kind: ActivationKind) -> None:
     chosen = ranks.choose(0.8)
     assert chosen is not None
     every = ranks.with_finer(chosen, 0.8)
-    assert len(every.finer) == len(FINER)
-    for how, part in zip(every.finer, FINER, strict=True):
+    assert 2 <= len(every.finer) <= 6, "auto weighs each one for every layer"
+    for part, how in enumerate(every.finer, 2):
         assert how.error == ranks.error(how.ranks) and how.error <= 0.8 / part
         assert bool(how.bases) == (kind == "subspace") and not how.finer
-    assert every.ranks == chosen.ranks and every.finer[0].ranks != every.finer[1].ranks
+    sizes = [ranks.error(how.ranks) for how in (every, *every.finer)]
+    assert every.ranks == chosen.ranks and sizes == sorted(set(sizes), reverse=True)
 
 
 @pytest.mark.parametrize("kind", ["asi", "subspace"])

@@ -22,9 +22,8 @@ from tests.e2e.command import run
 from tinytrain_compile.driver.candidates import fallbacks
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search import best as update_best
-from tinytrain_compile.driver.search.best import DEPTHS, FREE, HALVINGS, SCOUT_ROUNDS, best_choice
+from tinytrain_compile.driver.search.best import best_choice
 from tinytrain_compile.driver.search.model import build_update_model, largest_load
-from tinytrain_compile.driver.search.rounds import FULL_TRIES, QUICK_ROUNDS, SUFFIX_TRIES
 from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
@@ -289,7 +288,8 @@ def test_the_report_says_how_it_was_chosen(tmp_path: Path) -> None:
 
 
 def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no full plan ever fits, what is planned is bounded by the module's numbers; small graphs by the proof's."""
+    """If no full plan ever fits, the search ends: here after 30 quick plans and 24 full ones, each of which may take
+    as long as a compilation. If nobody counted tries, there were 50 and 43; half more than today is too much."""
     quick, full = list[str](), list[str]()
     real = Planner.sketch
 
@@ -305,14 +305,16 @@ def test_plans_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(update_best, "LEAST_PROOF", 1 << 60)
     asked = planner(Path(write(SMALL, tmp_path)), arena_bytes=3300)
     assert best_choice(asked, PRIOR, asked.layer_count) is None
-    scouts, rounds = len(DEPTHS) * (1 + SCOUT_ROUNDS), QUICK_ROUNDS * (1 + len(FREE))
-    assert 0 < len(quick) <= scouts + rounds + HALVINGS * (1 + QUICK_ROUNDS)
-    assert 0 < len(full) <= FULL_TRIES * (1 + len(FREE) + HALVINGS) + SUFFIX_TRIES
+    assert 0 < len(quick) <= 45
+    assert 0 < len(full) <= 36
 
 
 @pytest.mark.parametrize(("name", "value"), [("PROOF_TURNS", 4), ("PROOF_WORK", 4 * 45**3)])
 def test_the_proof_ends(name: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many looks, or so much work: what fits stays found, with a bound. Never begun for searches."""
+    """After so many looks, or so much work: what fits stays found, with a bound. Never begun for searches.
+
+    A whole proof makes 15 full plans here, one that ends early 5 or 6, and a search without a proof 1.
+    """
     path = Path(write(SMALL, tmp_path))
 
     def plans(**options: object) -> tuple[int, UpdateChoice]:
@@ -322,18 +324,18 @@ def test_the_proof_ends(name: str, value: int, tmp_path: Path, monkeypatch: pyte
         return sum(one.effort == "full" for one in found.choice.rounds), found.choice
 
     count, choice = plans()
-    assert choice.proven and count > 4 + FULL_TRIES + SUFFIX_TRIES
+    assert choice.proven
     monkeypatch.setattr(update_best, "LEAST_PROOF", 1)
     monkeypatch.setattr(update_best, name, value)
     if name == "PROOF_TURNS":
         assert plans() == (count, choice), "of few schemes FEW_TIMES as many"
     monkeypatch.setattr(update_best, "FEW_TIMES", 1)
     some, other = plans()
-    assert 2 < some < count and some <= 4 + FULL_TRIES + SUFFIX_TRIES
+    assert 2 < some <= count - 4
     assert not other.proven and other.gain <= choice.gain <= other.best_gain
     monkeypatch.undo()
     searched, last = plans(optimise="time")
-    assert searched <= FULL_TRIES + SUFFIX_TRIES and last.gain <= last.best_gain
+    assert searched <= count // 2 and last.gain <= last.best_gain
 
 
 def test_a_model_of_fewer_layers_is_read_off_graphs_of_its_own(tmp_path: Path) -> None:
