@@ -44,6 +44,7 @@ from tinytrain_compile.frontend.operators import norm as import_norm
 from tinytrain_compile.frontend.operators import pool as import_pool
 from tinytrain_compile.frontend.operators import recurrent as import_recurrent
 from tinytrain_compile.frontend.operators import resize as import_resize
+from tinytrain_compile.frontend.operators import selection as import_selection
 from tinytrain_compile.frontend.operators import shape as import_shape
 from tinytrain_compile.frontend.operators import slicing as import_slicing
 from tinytrain_compile.frontend.operators.batch_norm import folding_note
@@ -72,6 +73,7 @@ _MODULES = (
     import_pool,
     import_recurrent,
     import_resize,
+    import_selection,
     import_shape,
     import_slicing,
 )
@@ -216,7 +218,8 @@ def _is_channels_last(links: Links, name: str) -> bool:
 
 
 def _import_nodes(ctx: ImportContext) -> None:
-    nodes = ctx.model.nodes
+    """Import all nodes. The list of all that is unsupported comes before any other error in a node."""
+    nodes, first = ctx.model.nodes, None
     complaints = Complaints(ctx.model)
     refused = ctx.model.quantisation.refused
     _fold_weights(ctx, [node for node in nodes if node.name not in refused])
@@ -233,7 +236,11 @@ def _import_nodes(ctx: ImportContext) -> None:
             _import_node(ctx, node)
         except Unsupported as reason:
             complaints.add(ctx, node, reason)
+        except CompileError as problem:
+            first = first or problem
     complaints.raise_if_any()
+    if first is not None:
+        raise first
 
 
 def _fold_weights(ctx: ImportContext, nodes: Sequence[OnnxNode]) -> None:

@@ -7,15 +7,18 @@ An order says for every axis of an IR value which ONNX axis it holds; -1 is an a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tinytrain_compile.frontend.graph.origins import Lay, Origin
-from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ir.types import Array, DType, Value
 
 Order = tuple[int, ...]
 UNIT = -1
+KINDS: Mapping[str, DType] = {"f": "float32", "b": "uint8", "i": "int32", "u": "int32"}
+"""Kind of an array of the file -> type of what stands for it in the graph; uint8 holds truth values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,11 @@ class Entry:
         array = lay(self.data)
         origin = None if self.origin is None else self.origin.laid(lay)
         return replace(self, shape=tuple(array.shape), array=array, origin=origin)
+
+    @property
+    def dtype(self) -> DType:
+        """Type in the graph: real numbers, integers, or truth values (uint8)."""
+        return KINDS[self.data.dtype.kind] if self.value is None else self.value.dtype
 
     @property
     def is_constant(self) -> bool:

@@ -19,6 +19,7 @@ from tinytrain_compile.frontend.graph.operands import (
     integer_setting,
     ir_axes,
 )
+from tinytrain_compile.frontend.operators.elementwise import INTEGER, larger
 from tinytrain_compile.frontend.operators.shape import without
 from tinytrain_compile.frontend.operators.slicing import reduce_entry
 from tinytrain_compile.ir.types import Value
@@ -40,7 +41,10 @@ def _chained(ctx: ImportContext, node: OnnxNode, op: str) -> tuple[Value, tuple[
     entries, shape, order = _together(ctx, node, node.inputs)
     value, *rest = (ctx.operand(node, entry, order, len(shape)) for entry in entries)
     for other in rest:
-        value = ctx.emit(node, op, (value, other))
+        if "int32" in (value.dtype, other.dtype) and op in ("Maximum", "Minimum"):
+            value = larger(ctx, node, (value, other), op == "Minimum")
+        else:
+            value = ctx.emit(node, op if value.dtype == "float32" else INTEGER.get(op, op), (value, other))
     return value, shape, order
 
 
