@@ -241,10 +241,10 @@ def _cast(ctx: ImportContext, node: OnnxNode) -> None:
         raise Unsupported("to", "computed tensors are float32, int32 or truth values", "Cast to FLOAT, INT64 or BOOL")
     if to == _T.DOUBLE:
         ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
-    ctx.define(node.output(0), _in_type(ctx, node, ctx.entry(node.input(0)), _TYPES[to]))
+    ctx.define(node.output(0), in_type(ctx, node, ctx.entry(node.input(0)), _TYPES[to]))
 
 
-def _in_type(ctx: ImportContext, node: OnnxNode, x: Entry, dtype: DType) -> Entry:
+def in_type(ctx: ImportContext, node: OnnxNode, x: Entry, dtype: DType) -> Entry:
     """The entry with its numbers in another type."""
     if x.value is None:
         return x if x.dtype == dtype else replace(x, array=x.data.astype(_NUMPY[dtype]))
@@ -266,7 +266,7 @@ _NUMPY: Mapping[DType, type] = {"float32": np.float32, "int32": np.int32, "uint8
 
 def _cast_like(ctx: ImportContext, node: OnnxNode) -> None:
     x, like = ctx.entry(node.input(0)), ctx.entry(node.input(1))
-    ctx.define(node.output(0), _in_type(ctx, node, x, like.dtype))
+    ctx.define(node.output(0), in_type(ctx, node, x, like.dtype))
 
 
 @dataclass(frozen=True)

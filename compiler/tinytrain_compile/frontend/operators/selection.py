@@ -14,6 +14,7 @@ from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.operands import axis_index, integers, required_input
 from tinytrain_compile.frontend.operators.loss import one_hot_label, pick
 from tinytrain_compile.frontend.operators.shape import without
+from tinytrain_compile.frontend.operators.slicing import slice_entry
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.integers import CastAttrs
 from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttrs
@@ -64,10 +65,18 @@ def _top_k(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _arg(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
-    if node.integer("select_last_index", 0):
-        raise Unsupported("select_last_index", "of equal elements the first is chosen", "select_last_index 0")
     axis = axis_index(node.integer("axis", 0), x.rank)
+    last, end = bool(node.integer("select_last_index", 0)), x.shape[axis] - 1
+    if last:  # the first from the end
+        starts, steps = (
+            tuple(there if i == axis else other for i in range(x.rank)) for there, other in ((end, 0), (-1, 1))
+        )
+        x = slice_entry(ctx, node, x, starts, steps, x.shape, "backwards")
     _, places, order = _ordered(ctx, node, x, axis, 1, node.op == "ArgMin")
+    if last:
+        places = ctx.emit(
+            node, "IntegerSub", (ctx.constant(np.int32(end), f"{node.name}.end", node), places), suffix="last"
+        )
     y = Entry(tuple(1 if i == axis else dim for i, dim in enumerate(x.shape)), places, order)
     ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset((axis,))))
 
