@@ -287,9 +287,6 @@ _kind(
     "The data input may hold numbers (float32, integers) or truth values. An operator whose result depends on the width "
     "of integers narrower than int32 is not read (a sum of bytes wraps around in the file, and not here). Put a Cast to "
     "float32 or int64 behind the input, or export with a float32 input.",
-), and integers of any type that are only moved before a Cast to float32 reads "
-    "them (pixels of a byte). Where the model computes with them otherwise, put a Cast to float32 behind the input, "
-    "or export with a float32 input.",
 )
 _kind(
     "E0222",

@@ -40,9 +40,9 @@ def at_batch_1(model: OnnxModel) -> OnnxModel:
     if labels:
         raise _refused(model, batch, f"input {labels[0].name} is not")
     links = Links(model.nodes, model.outputs, model.constants)
-    before = _shapes(model)
+    before = shapes_of(model)
     one = _Rewriter(model, links, before, batch).run()
-    after = _shapes(one)
+    after = shapes_of(one)
     axes = {value.name: 0 for value in model.inputs}
     for node in model.nodes:
         for name in () if node.op in LOSS_OPS else filter(None, node.outputs):
@@ -87,8 +87,8 @@ def _crosses(node: OnnxNode, axes: Mapping[str, int], shapes: _Shapes) -> bool:
     return node.op in _ALONG and node.integer("axis", _ALONG[node.op]) % rank == axis
 
 
-def _shapes(model: OnnxModel) -> _Shapes:
-    """Of all tensors, as onnx infers them; nothing where it cannot."""
+def shapes_of(model: OnnxModel) -> Mapping[str, tuple[int, ...]]:
+    """Return shapes of all tensors, as onnx infers them; nothing where it cannot."""
     proto = proto_of(model)
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")
