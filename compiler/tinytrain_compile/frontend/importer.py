@@ -19,7 +19,15 @@ from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, O
 from tinytrain_compile.frontend.file.whole_numbers import INDICES, in_real_numbers
 from tinytrain_compile.frontend.graph.annotate import annotated
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.graph.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.graph.entries import (
+    Entry,
+    Order,
+    channels_last,
+    constant_entry,
+    is_time_first,
+    plain,
+    time_second,
+)
 from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.origins import tied_weights
 from tinytrain_compile.frontend.graph.surviving import surviving
@@ -187,7 +195,7 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
             return None
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
     shape = used[0].shape
-    if shape[:1] != (1,) and not options.any_batch:
+    if shape[:1] != (1,) and not (options.any_batch or is_time_first(shape)):
         try_ = "export with batch 1 and use --batch to accumulate"
         raise CompileError("E0211", f"input {used[0].name}", f"the batch is not 1 (shape {list(shape)})", try_)
     return used[0]
@@ -204,6 +212,8 @@ def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
         and not _is_channels_last(ctx.links, source.name)
     )
     order = channels_last(rank) if image else plain(rank)
+    if is_time_first(source.shape) and not ctx.options.any_batch:
+        order = time_second(rank)
     ctx.graph_input(source.name, source.shape, order, image, integer)
     return order
 
@@ -298,7 +308,7 @@ def _finish(
     data, order = declared
     outputs = ctx.model.outputs[:1] if site is not None else ctx.model.outputs
     entries = [ctx.entry(name) for name in outputs]
-    orders = [class_order(entry) if site is not None else plain(entry.rank) for entry in entries]
+    orders = [class_order(entry) if site is not None else _output_order(ctx, entry) for entry in entries]
     values = tuple(
         ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )
@@ -335,6 +345,12 @@ def _finish(
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),
         copies=ctx.model.copies,
     )
+
+
+def _output_order(ctx: ImportContext, entry: Entry) -> Order:
+    """Samples first: of scores for each time step, which come before them in the file, too."""
+    first = entry.rank == 3 and is_time_first(entry.shape) and not ctx.options.any_batch
+    return time_second(entry.rank) if first else plain(entry.rank)
 
 
 def _describe_loss(

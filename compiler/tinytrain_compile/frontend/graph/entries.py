@@ -94,6 +94,16 @@ def channels_last(rank: int) -> Order:
     return (0, 2, 3, 1) if rank == 4 else (0, UNIT, 2, 1)
 
 
+def is_time_first(shape: tuple[int, ...]) -> bool:
+    """Whether a shape can be (time, 1 sample, ...)."""
+    return len(shape) in (2, 3) and shape[0] > 1 and shape[1] == 1
+
+
+def time_second(rank: int) -> Order:
+    """Samples, then time, of a tensor that has them the other way round."""
+    return (1, 0, *range(2, rank))
+
+
 def ir_shape(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
     """Shape of the IR value that holds an ONNX tensor in this order."""
     return tuple(1 if axis == UNIT else shape[axis] for axis in order)
