@@ -344,6 +344,7 @@ def _finish(
         sources=ctx.parameter_sources(parameters),
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),
         copies=ctx.model.copies,
+        requantised=frozenset(s.stored.name for s in ctx.model.quantisation.constants.values() if s.leaves_int8),
     )
 
 
