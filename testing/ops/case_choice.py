@@ -20,9 +20,13 @@ def _bits(rng: Rng, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _compared(op: str) -> None:
-    @generator(op, len(BROADCASTS))
+    @generator(op, len(BROADCASTS) + (0 if op in ("Maximum", "Minimum") else 2))
     def _case(rng: Rng, index: int) -> Case:
-        return make(op, _apart(rng, *BROADCASTS[index]))
+        if index < len(BROADCASTS) or op in ("Maximum", "Minimum"):
+            return make(op, _apart(rng, *BROADCASTS[index % len(BROADCASTS)]))
+        return make(
+            op, tuple(np.asarray(rng.integers(-2, 3, shape), np.int32) for shape in BROADCASTS[index - len(BROADCASTS)])
+        )
 
 
 def _logic(op: str) -> None:

@@ -133,7 +133,7 @@ def _no_value_name(model: onnx.ModelProto) -> None:
 
 def _unknown_operators(model: onnx.ModelProto) -> None:
     node(model, "fc2/Tanh").op_type = "Frobnicate"
-    node(model, "fc1/Relu").op_type = "Hardmax"
+    node(model, "fc1/Relu").op_type = "Det"
 
 
 def _foreign_domain(model: onnx.ModelProto) -> None:

@@ -62,7 +62,7 @@ def test_all_unsupported_operators_are_listed(tmp_path: Path) -> None:
     lines = run(*case.make(tmp_path)).err.splitlines()
     assert len(lines) == 3
     assert "fc1/Relu" in lines[1]
-    assert "Hardmax" in lines[1]
+    assert "Det" in lines[1]
     assert "nearest supported: none, see --list-ops" in lines[1]
     assert "fc2/Tanh" in lines[2]
     assert "Frobnicate" in lines[2]

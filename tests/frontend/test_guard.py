@@ -181,7 +181,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "two outputs": ("E0218", _two_outputs),
     "no data input": ("E0219", _no_input),
     "external data missing": ("E0220", _external("weights.bin")),
-    "integer input": ("E0221", lambda model: set_input(model, [1, 4], TensorProto.INT64)),
+    "input of strings": ("E0221", lambda model: set_input(model, [1, 4], TensorProto.STRING)),
     "training information": ("E0231", _training_info),
     "infinite weight": ("E0225", with_value(float("inf"))),
     "zero dimension": ("E0226", _shaped(1, 0)),

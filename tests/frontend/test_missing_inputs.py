@@ -26,11 +26,11 @@ NODES = {
     **{op: ("E0228", f"y = {op}(x, , w)") for op in ("Max", "Min", "Mean", "Sum")},
     "Concat": ("E0228", "y = Concat <axis = 0> (x, , w)"),
     "Einsum": ("E0228", 'y = Einsum <equation = "ij,jk,kl->il"> (x, , w)'),
-    "stored integers in a product": ("E0212", "q = QuantizeLinear(w, s, z) t = Transpose(q) y = MatMul(x, t)"),
-    "truth in a Sigmoid": ("E0212", "b = Equal(x, x) y = Sigmoid(b)"),
-    "truth in a Relu": ("E0212", "b = Equal(x, x) y = Relu(b)"),
-    "truth in a sum": ("E0212", "b = Equal(x, x) y = Add(x, b)"),
-    "truth in a product": ("E0212", "b = Equal(x, x) y = MatMul(b, w)"),
+    "stored integers in a product": ("E0501", "q = QuantizeLinear(w, s, z) t = Transpose(q) y = MatMul(x, t)"),
+    "truth in a Sigmoid": ("E0501", "b = Equal(x, x) y = Sigmoid(b)"),
+    "truth in a Relu": ("E0501", "b = Equal(x, x) y = Relu(b)"),
+    "truth in a sum": ("E0501", "b = Equal(x, x) y = Add(x, b)"),
+    "truth in a product": ("E0501", "b = Equal(x, x) y = MatMul(b, w)"),
     "bound of more axes than the tensor": ("E0212", "y = Clip(x, , bound)"),
 }
 

@@ -243,7 +243,7 @@ def test_mean_is_judged_as_its_definition_has_it(tmp_path: Path) -> None:
 
 
 HINTS: dict[str, tuple[str, str, str]] = {
-    "of the standard": ("y = Hardmax (x)", "there is no such operator", "none, see --list-ops"),
+    "of the standard": ("y = Det (x)", "there is no such operator", "none, see --list-ops"),
     "slip": ("y = Sigmiod (x)", "y", "Sigmoid"),
     "dynamic": (
         "q, r, z = DynamicQuantizeLinear (x)\ny = DequantizeLinear (q, r, z)",

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from tests.e2e.file_level import agreement
 from tests.frontend.models import parse, run_imported, write
@@ -90,17 +91,46 @@ def test_numbers_that_the_file_cannot_take(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "wraps": ("uint8", "s = Add (x, x)\nr = Cast <to = 1> (s)", "(Add) computes with its integers"),
-    "narrower": ("int32", "s = Cast <to = 2> (x)\nr = Cast <to = 1> (s)", "(Cast) makes uint8 of its numbers"),
-    "truth": ("uint8", "s = Cast <to = 9> (x)\nr = Cast <to = 1> (s)", "(Cast) makes bool of its numbers"),
-    "bool": ("bool", "r = Cast <to = 1> (x)", "its type is bool"),
+    "wraps": ("uint8", "s = Add (x, x)\nr = Cast <to = 1> (s)", "E0221", "(Add) computes with its integers"),
+    "narrower": ("int32", "s = Cast <to = 2> (x)\nr = Cast <to = 1> (s)", "E0501", "Cast, to"),
+    "string": ("string", "r = Cast <to = 1> (x)", "E0221", "its type is string"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_integers_that_are_computed_with(name: str, tmp_path: Path) -> None:
-    kind, lines, what = REFUSED[name]
+    kind, lines, code, what = REFUSED[name]
     text = f"net ({kind}[1, 4] x) => (float[1, 4] y) {{ {lines}\ny = MatMul (r, w) }}"
     with pytest.raises(CompileError) as caught:
         load_model(write(parse(text, {"w": np.ones((4, 4), np.float32)}), tmp_path))
-    assert caught.value.code == "E0221" and what in str(caught.value)
+    assert caught.value.code == code and what in str(caught.value)
+
+
+COMPUTED = {
+    "truth of a byte": ("uint8", "s = Cast <to = 9> (x)\nr = Cast <to = 1> (s)"),
+    "truth": ("bool", "n = Not (x)\nr = Cast <to = 1> (n)"),
+    "compared": ("int8", "s = Greater (x, x2)\nr = Cast <to = 1> (s)"),
+    "arithmetic": ("int64", "s = Add (x, x2)\nt = Mul (s, s)\nu = Sub (t, x)\nr = Cast <to = 1> (u)"),
+    "largest": ("int32", "s = Max (x, x2)\nt = Abs (s)\nu = Neg (t)\nr = Cast <to = 1> (u)"),
+    "bounded": ("int64", "s = Clip (x, zero, two)\nr = Cast <to = 1> (s)"),
+    "counted": ("int64", "s = ReduceSum (x, one)\nt = CumSum (x, one0)\nu = Add (s, t)\nr = Cast <to = 1> (u)"),
+    "any": ("bool", "s = ReduceMax <axes = [1]> (x)\nt = Or (s, x)\nr = Cast <to = 1> (t)"),
+    "alike": ("int32", "f = Cast <to = 1> (x)\ns = CastLike (f, x)\nr = CastLike (s, f)"),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_integers_and_truth_values_are_computed_with(name: str, tmp_path: Path) -> None:
+    kind, lines = COMPUTED[name]
+    text = f"net ({kind}[1, 4] x) => (float[1, 5] y) {{ {lines}\ny = MatMul (r, w) }}"
+    x2 = np.array([[1, -2, 0, 3]]).astype("bool" if kind == "bool" else kind)
+    whole = {"one": np.int64([1]), "one0": np.int64(1), "zero": np.int64(0), "two": np.int64(2)}
+    weights = {"w": np.float32(np.arange(20).reshape(4, 5) / 8), "x2": x2, **whole}
+    path = write(parse(text, {n: a for n, a in weights.items() if f"{n})" in text or f"{n}," in text}), tmp_path)
+    imported = load_model(path)
+    assert imported.whole is not None
+    for seed in range(3):
+        x = np.random.default_rng(seed).integers(*((0, 2) if kind in ("bool", "uint8") else (-3, 4)), (1, 4))
+        expected = ReferenceEvaluator(str(path)).run(None, {"x": x.astype(x2.dtype)})[0]
+        np.testing.assert_allclose(run_imported(imported, x.astype(np.float32))[0], expected, rtol=0, atol=1e-5)
+    assert agreement(path).whole

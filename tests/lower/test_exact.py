@@ -35,6 +35,7 @@ EXACT_BY_CONSTRUCTION = (
     *("Transpose", "Concat", "Slice", "Embed", "Reshape", "ConcatView", "SliceView", "Clear"),  # data movement
     *("ClipGrad", "ClipMask", "MaskedGrad", "MaxPoolGrad"),  # choices between operands and 0
     *("Maximum", "Minimum", "MaximumGrad", "Where", "ReduceMaxGrad", "NormGrad"),  # choices, of numbers or of quotients
+    *("Cast", "IntegerAdd", "IntegerSub", "IntegerMul", "TopIndices", "TakeAlong", "TakeAlongGrad", "CumSum"),
     *("Greater", "GreaterOrEqual", "Equal", "And", "Or", "Xor", "Not"),
     *("Dropout", "RandomDropout", "CountSamples"),  # one multiplication, a choice, integers
     *("Resize", "Gather", "GatherGrad"),  # sums one after the other, from 0

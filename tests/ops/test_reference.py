@@ -67,7 +67,7 @@ def runtime_result(op: str, *arrays: np.ndarray, **attributes: Any) -> np.ndarra
 # ---- both float types, and what inference says ----------------------------------------------------------------------
 
 
-FLOAT32_ONLY = ("Dequantize", "DequantizeError", *int8_loss.LOSSES)
+FLOAT32_ONLY = ("Cast", "Dequantize", "DequantizeError", *int8_loss.LOSSES)
 """Ops from integers to float32: defined to the bit, so in no other type."""
 
 

@@ -161,12 +161,14 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
 
 def graph_inputs(where: str, x: Array, model: ImportedModel) -> Array:
     """Inputs of an array of the file, in the graph's layout; CompileError E0105."""
-    wanted = model.input_shape[1:]
+    axis = model.input_perm[0] if model.input_perm else 0  # of the samples: the second if time is the first
+    given = (axis, *(i for i in range(len(model.input_shape)) if i != axis))
+    wanted = tuple(model.input_shape[i] for i in given[1:])
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
         # How many there are is no fault unless there are none: `finetune` splits a file before this looks at it.
-        given = labels.shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
+        shown = labels.shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
         hint = f"expected numbers of shape {labels.shape_of_samples((0, *wanted))}"
-        raise CompileError("E0105", where, f"x is {x.dtype} {given}", hint)
+        raise CompileError("E0105", where, f"x is {x.dtype} {shown}", hint)
     labels.check_finite(where, "x", x)
     rows = index_count(model.graph)
     if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
@@ -176,7 +178,7 @@ def graph_inputs(where: str, x: Array, model: ImportedModel) -> Array:
         what = f"x has other numbers than integers from {whole.low} to {whole.high}"
         raise CompileError("E0105", where, what, f"give what the {whole.kind} input of the model takes")
     dtype = np.int32 if rows else np.float32
-    return np.ascontiguousarray(x.astype(dtype).transpose(model.input_perm))
+    return np.ascontiguousarray(x.astype(dtype).transpose([given.index(i) for i in model.input_perm]))
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Array:

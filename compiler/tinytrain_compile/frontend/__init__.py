@@ -9,6 +9,7 @@ import onnx
 
 from tinytrain_compile.frontend.evaluator.function import FileFunction, Rounded
 from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError, FileModel, FileNode
+from tinytrain_compile.frontend.file.control_flow import without_control_flow
 from tinytrain_compile.frontend.file.fixed_batch import at_batch_1
 from tinytrain_compile.frontend.file.forms import OPSET, at_opset_13, in_float32, with_output
 from tinytrain_compile.frontend.file.guard import parse_model
@@ -52,7 +53,7 @@ def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions, name: st
         note = f"opset {model.opset}: read as onnx's version converter writes it for opset {OPSET}"
         model = parse_model(at_opset_13(model), name, path.parent, replace(options, input_shapes={}))
         model = replace(model, notes=(note,))
-    model = in_float32(model)
+    model = in_float32(without_control_flow(model, path.parent))
     return model if options.any_batch else at_batch_1(in_qdq_form(model))
 
 

@@ -19,7 +19,15 @@ from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, O
 from tinytrain_compile.frontend.file.whole_numbers import INDICES, in_real_numbers
 from tinytrain_compile.frontend.graph.annotate import annotated
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.graph.entries import Entry, Order, channels_last, constant_entry, plain
+from tinytrain_compile.frontend.graph.entries import (
+    Entry,
+    Order,
+    channels_last,
+    constant_entry,
+    is_time_first,
+    plain,
+    time_second,
+)
 from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.origins import tied_weights
 from tinytrain_compile.frontend.graph.surviving import surviving
@@ -44,6 +52,7 @@ from tinytrain_compile.frontend.operators import norm as import_norm
 from tinytrain_compile.frontend.operators import pool as import_pool
 from tinytrain_compile.frontend.operators import recurrent as import_recurrent
 from tinytrain_compile.frontend.operators import resize as import_resize
+from tinytrain_compile.frontend.operators import selection as import_selection
 from tinytrain_compile.frontend.operators import shape as import_shape
 from tinytrain_compile.frontend.operators import slicing as import_slicing
 from tinytrain_compile.frontend.operators.batch_norm import folding_note
@@ -72,6 +81,7 @@ _MODULES = (
     import_pool,
     import_recurrent,
     import_resize,
+    import_selection,
     import_shape,
     import_slicing,
 )
@@ -185,7 +195,7 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
             return None
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
     shape = used[0].shape
-    if shape[:1] != (1,) and not options.any_batch:
+    if shape[:1] != (1,) and not (options.any_batch or is_time_first(shape)):
         try_ = "export with batch 1 and use --batch to accumulate"
         raise CompileError("E0211", f"input {used[0].name}", f"the batch is not 1 (shape {list(shape)})", try_)
     return used[0]
@@ -202,6 +212,8 @@ def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
         and not _is_channels_last(ctx.links, source.name)
     )
     order = channels_last(rank) if image else plain(rank)
+    if is_time_first(source.shape) and not ctx.options.any_batch:
+        order = time_second(rank)
     ctx.graph_input(source.name, source.shape, order, image, integer)
     return order
 
@@ -216,7 +228,8 @@ def _is_channels_last(links: Links, name: str) -> bool:
 
 
 def _import_nodes(ctx: ImportContext) -> None:
-    nodes = ctx.model.nodes
+    """Import all nodes. The list of all that is unsupported comes before any other error in a node."""
+    nodes, first = ctx.model.nodes, None
     complaints = Complaints(ctx.model)
     refused = ctx.model.quantisation.refused
     _fold_weights(ctx, [node for node in nodes if node.name not in refused])
@@ -233,7 +246,11 @@ def _import_nodes(ctx: ImportContext) -> None:
             _import_node(ctx, node)
         except Unsupported as reason:
             complaints.add(ctx, node, reason)
+        except CompileError as problem:
+            first = first or problem
     complaints.raise_if_any()
+    if first is not None:
+        raise first
 
 
 def _fold_weights(ctx: ImportContext, nodes: Sequence[OnnxNode]) -> None:
@@ -291,7 +308,7 @@ def _finish(
     data, order = declared
     outputs = ctx.model.outputs[:1] if site is not None else ctx.model.outputs
     entries = [ctx.entry(name) for name in outputs]
-    orders = [class_order(entry) if site is not None else plain(entry.rank) for entry in entries]
+    orders = [class_order(entry) if site is not None else _output_order(ctx, entry) for entry in entries]
     values = tuple(
         ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )
@@ -327,7 +344,14 @@ def _finish(
         sources=ctx.parameter_sources(parameters),
         fresh=tuple(ctx.file_numbers(name) for name in ctx.model.fresh if ctx.has(name)),
         copies=ctx.model.copies,
+        requantised=frozenset(s.stored.name for s in ctx.model.quantisation.constants.values() if s.leaves_int8),
     )
+
+
+def _output_order(ctx: ImportContext, entry: Entry) -> Order:
+    """Samples first: of scores for each time step, which come before them in the file, too."""
+    first = entry.rank == 3 and is_time_first(entry.shape) and not ctx.options.any_batch
+    return time_second(entry.rank) if first else plain(entry.rank)
 
 
 def _describe_loss(

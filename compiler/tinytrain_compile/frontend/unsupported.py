@@ -6,13 +6,15 @@ import difflib
 from collections.abc import Mapping
 
 import onnx
-from onnx import defs, shape_inference
+from onnx import defs, helper, shape_inference
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
 from tinytrain_compile.frontend.file.quantisation import MICROSOFT
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.entries import KINDS
 from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.ir.types import TensorType
 
 _QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"
 _UNROLLED = "steps written out (a recurrent layer of Keras: unroll=True), or LSTM, GRU, RNN"
@@ -31,6 +33,10 @@ NEAREST: Mapping[str, str] = {
 _DYNAMIC = ("Dynamic", "MatMulIntegerToFloat")
 """How operators of dynamic quantisation begin, in both domains."""
 
+_T = onnx.TensorProto
+_NUMBERS = frozenset((_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BOOL, _T.INT8, _T.UINT8, _T.INT16, _T.INT32, _T.INT64))
+"""Element types that the graph has, or has a stand-in for."""
+
 
 class Complaints:
     """The unsupported nodes of one model."""
@@ -40,16 +46,16 @@ class Complaints:
         self._lines: list[str] = []
         self._operators: dict[str, None] = {}
         self._foreign = False
-        self._shapes: Mapping[str, tuple[int, ...]] | None = None
+        self._types: Mapping[str, TensorType] | None = None
 
     def add(self, ctx: ImportContext, node: OnnxNode, reason: Unsupported) -> None:
-        """Note a node, and give its outputs stand-ins of their shape so that the nodes behind it are checked too."""
+        """Note a node, and give its outputs stand-ins of their type so that the nodes behind it are checked too."""
         self._note(node, reason)
-        if self._shapes is None:
-            self._shapes = _inferred_shapes(self._model)
+        if self._types is None:
+            self._types = _inferred_types(self._model)
         for name in node.outputs:
-            if name in self._shapes and not ctx.has(name):
-                ctx.stand_in(name, self._shapes[name])
+            if name in self._types and not ctx.has(name):
+                ctx.stand_in(name, self._types[name].shape, self._types[name].dtype)
 
     def unreached(self, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
         """A node whose inputs are unknown because of an unsupported one: at least its operator can be checked."""
@@ -93,8 +99,8 @@ def _one_line(text: str) -> str:
     return cleaned if len(cleaned) <= 300 else cleaned[:297] + "..."
 
 
-def _inferred_shapes(model: OnnxModel) -> Mapping[str, tuple[int, ...]]:
-    """Shapes according to ONNX's own inference: only on the way to an error, and only where it succeeds."""
+def _inferred_types(model: OnnxModel) -> Mapping[str, TensorType]:
+    """Shapes and element types by ONNX's own inference: only on the way to an error, and only where it succeeds."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     resolved = {value.name: value.shape for value in model.inputs}
@@ -105,9 +111,10 @@ def _inferred_shapes(model: OnnxModel) -> Mapping[str, tuple[int, ...]]:
         graph = shape_inference.infer_shapes(proto).graph
     except Exception:  # a damaged graph has no shapes; the error that brought us here is reported anyway
         return {}
-    shapes: dict[str, tuple[int, ...]] = {}
+    types: dict[str, TensorType] = {}
     for value in (*graph.value_info, *graph.output):
         dims = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        if value.type.tensor_type.HasField("shape") and all(dim > 0 for dim in dims):
-            shapes[value.name] = dims
-    return shapes
+        kind = value.type.tensor_type.elem_type
+        if value.type.tensor_type.HasField("shape") and all(dim > 0 for dim in dims) and kind in _NUMBERS:
+            types[value.name] = TensorType(dims, KINDS[helper.tensor_dtype_to_np_dtype(kind).kind])
+    return types

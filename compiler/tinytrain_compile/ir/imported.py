@@ -239,6 +239,7 @@ class ImportedModel:
     whole: the numbers of an input that is integers in the file and float32 in the graph.
     sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
     copies: initializers that the graph makes of another one, which may be trained.
+    requantised: integer initializers that take other scales here, because their numbers do not fit int8.
     """
 
     graph: Graph
@@ -260,3 +261,4 @@ class ImportedModel:
     sources: Mapping[str, ParameterSource] = field(default_factory=_no_sources)
     fresh: tuple[FileNumbers, ...] = ()
     copies: Mapping[str, Copy] = field(default_factory=_no_copies)
+    requantised: frozenset[str] = frozenset()

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ir.types import Layout, TensorType, Value
+from collections.abc import Iterable
+
+from tinytrain_compile.ir.types import DType, Layout, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable
 
 BACKWARD = NonDifferentiable("a backward op: training differentiates once")
 """The reason that most *Grad ops share."""
 
 
+class WrongTypeError(ValueError):
+    """An operator on operands of types that it does not compute with."""
+
+
 def expect_float(op: str, *values: Value) -> None:
-    """Raise ValueError unless every value is float32."""
+    """Raise WrongTypeError unless every value is float32."""
+    _expect("float32", "float32", op, values)
+
+
+def expect_integers(op: str, *values: Value) -> None:
+    """Raise WrongTypeError unless every value is int32."""
+    _expect("int32", "integers", op, values)
+
+
+def expect_indices(op: str, index: Value) -> None:
+    """Raise WrongTypeError unless a value may be an index."""
+    _expect("int32", "int32 indices", op, (index,))
+
+
+def expect_truth(op: str, *values: Value) -> None:
+    """Raise WrongTypeError unless every value is uint8."""
+    _expect("uint8", "truth values", op, values)
+
+
+def _expect(dtype: DType, what: str, op: str, values: Iterable[Value]) -> None:
     for value in values:
-        if value.dtype != "float32":
-            raise ValueError(f"{op} needs float32, {value.name!r} is {value.dtype}")
+        if value.dtype != dtype:
+            raise WrongTypeError(f"{op} needs {what}, {value.name!r} is {value.dtype}")
 
 
 def expect_same_shape(op: str, *values: Value) -> None:

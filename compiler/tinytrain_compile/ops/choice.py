@@ -11,9 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Layout, Node, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, kept_layout, like, only
-from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
+from tinytrain_compile.ir.types import Array, Attrs, DType, Layout, Node, TensorType, Value
+from tinytrain_compile.ops._common import (
+    BACKWARD,
+    expect_float,
+    expect_same_shape,
+    expect_truth,
+    kept_layout,
+    like,
+    only,
+)
+from tinytrain_compile.ops.base import (
+    ELEMENTWISE,
+    GradientContext,
+    GradientRule,
+    InferRule,
+    NonDifferentiable,
+    OpDef,
+    register,
+)
 from tinytrain_compile.ops.exact import largest_of
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.repeat import along
@@ -32,37 +48,40 @@ STEP = NonDifferentiable("a truth value is piecewise constant", flat=True)
 # ---- inference ------------------------------------------------------------------------------------------------------
 
 
-def _broadcast(values: tuple[Value, ...], dtype: Any) -> tuple[TensorType, ...]:
+def broadcast_type(values: tuple[Value, ...], dtype: DType) -> tuple[TensorType, ...]:
+    """One output of the operands' common shape, and of the layout of one that has that shape."""
     shape = tuple(np.broadcast_shapes(*(value.shape for value in values)))
     layouts: list[Layout] = [value.layout for value in values if value.shape == shape]
     return (TensorType(shape, dtype, layouts[0] if layouts else ""),)
 
 
 def _infer_floats(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    return _broadcast(inputs, "float32")
+    return broadcast_type(inputs, "float32")
 
 
 def _infer_comparison(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    expect_float("a comparison", *inputs)
-    return _broadcast(inputs, "uint8")
+    if any(value.dtype != "int32" for value in inputs):
+        expect_float("a comparison", *inputs)
+    return broadcast_type(inputs, "uint8")
 
 
-def _expect_truth(op: str, *values: Value) -> None:
-    for value in values:
-        if value.dtype != "uint8":
-            raise ValueError(f"{op} needs truth values, {value.name!r} is {value.dtype}")
+def _infer_equal(inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    if all(value.dtype == "uint8" for value in inputs):
+        return broadcast_type(inputs, "uint8")
+    return _infer_comparison(inputs, attrs)
 
 
 def _infer_logic(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    _expect_truth("a logical operator", *inputs)
-    return _broadcast(inputs, "uint8")
+    expect_truth("a logical operator", *inputs)
+    return broadcast_type(inputs, "uint8")
 
 
 def _infer_where(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     condition, *chosen = inputs
-    _expect_truth("Where", condition)
-    expect_float("Where", *chosen)
-    return _broadcast(inputs, "float32")
+    expect_truth("Where", condition)
+    if len({value.dtype for value in chosen}) > 1 or chosen[0].dtype not in ("int32", "uint8"):
+        expect_float("Where", *chosen)
+    return broadcast_type(inputs, chosen[0].dtype)
 
 
 def _infer_reduce_max(inputs: tuple[Value, ...], attrs: ReduceMaxAttrs) -> tuple[TensorType, ...]:
@@ -144,7 +163,7 @@ register(
 # ---- truth values ---------------------------------------------------------------------------------------------------
 
 
-def _truth(name: str, doc: str, function: Callable[[tuple[Any, ...]], Any], compares: bool, count: int = 2) -> None:
+def _truth(name: str, doc: str, function: Callable[[tuple[Any, ...]], Any], infer: InferRule, count: int = 2) -> None:
     names = ("a", "b")[:count]
 
     def reference(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
@@ -154,23 +173,23 @@ def _truth(name: str, doc: str, function: Callable[[tuple[Any, ...]], Any], comp
         OpDef(
             name,
             doc,
-            _infer_comparison if compares else _infer_logic,
+            infer,
             reference,
             STEP,
             inputs=names,
-            reuses=() if compares else names,
+            reuses=names if infer is _infer_logic else (),
             traits=ELEMENTWISE,
         )
     )
 
 
-_truth("Greater", "1 where a > b, else 0.", lambda v: v[0] > v[1], True)
-_truth("GreaterOrEqual", "1 where a >= b, else 0.", lambda v: v[0] >= v[1], True)
-_truth("Equal", "1 where a = b, else 0.", lambda v: v[0] == v[1], True)
-_truth("And", "1 where both are.", lambda v: v[0] & v[1], False)
-_truth("Or", "1 where one is.", lambda v: v[0] | v[1], False)
-_truth("Xor", "1 where they differ.", lambda v: v[0] ^ v[1], False)
-_truth("Not", "1 where a is 0.", lambda v: 1 - v[0], False, 1)
+_truth("Greater", "1 where a > b, else 0.", lambda v: v[0] > v[1], _infer_comparison)
+_truth("GreaterOrEqual", "1 where a >= b, else 0.", lambda v: v[0] >= v[1], _infer_comparison)
+_truth("Equal", "1 where a = b, else 0.", lambda v: v[0] == v[1], _infer_equal)
+_truth("And", "1 where both are.", lambda v: v[0] & v[1], _infer_logic)
+_truth("Or", "1 where one is.", lambda v: v[0] | v[1], _infer_logic)
+_truth("Xor", "1 where they differ.", lambda v: v[0] ^ v[1], _infer_logic)
+_truth("Not", "1 where a is 0.", lambda v: 1 - v[0], _infer_logic, 1)
 
 
 def _where(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:

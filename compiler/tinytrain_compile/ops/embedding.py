@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, only
+from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_indices, only
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 from tinytrain_compile.ops.names import operand
 
@@ -20,15 +20,10 @@ class GatherAttrs(Attrs):
     rows: int
 
 
-def _expect_indices(op: str, index: Value) -> None:
-    if index.dtype != "int32":
-        raise ValueError(f"{op} needs int32 indices, {index.name!r} is {index.dtype}")
-
-
 def _infer_gather(inputs: tuple[Value, ...], attrs: GatherAttrs) -> tuple[TensorType, ...]:
     table, index = inputs
     expect_float("Gather", table)
-    _expect_indices("Gather", index)
+    expect_indices("Gather", index)
     if table.shape[:1] != (attrs.rows,):
         raise ValueError(f"Gather: a table {table.shape} has not {attrs.rows} rows")
     return (TensorType((*index.shape, *table.shape[1:]), "float32"),)
@@ -37,7 +32,7 @@ def _infer_gather(inputs: tuple[Value, ...], attrs: GatherAttrs) -> tuple[Tensor
 def _infer_gather_grad(inputs: tuple[Value, ...], attrs: GatherAttrs) -> tuple[TensorType, ...]:
     dy, index = inputs
     expect_float("GatherGrad", dy)
-    _expect_indices("GatherGrad", index)
+    expect_indices("GatherGrad", index)
     rank = len(index.shape)
     if dy.shape[:rank] != index.shape or attrs.rows < 1:
         raise ValueError(f"GatherGrad: gradient {dy.shape} does not belong to indices {index.shape}")

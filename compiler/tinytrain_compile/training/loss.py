@@ -86,14 +86,15 @@ def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]
         return "bce", ("loss: bce, the default behind a Sigmoid: labels are 0 or 1, one for each output",)
     if len(shape) == 2 and shape[1] > 1:
         return "cross-entropy", (f"loss: cross-entropy, the default for an output of shape {shape}",)
-    classes = "cross-entropy (classes on axis 1), " if len(shape) > 1 and shape[1] > 1 else ""
+    at = _classes_at(shape)
+    classes = f"cross-entropy (classes on axis {at}), " if len(shape) > at and shape[at] > 1 else ""
     what = f"no default loss for an output of shape {shape}"
     raise CompileError("E0304", "--loss", what, f"choose --loss {classes}mse or bce")
 
 
 def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes: tuple[str, ...]) -> AppendedLoss:
     shape, output = model.output_shape, end.output
-    if len(shape) < 2 or shape[1] < 2:
+    if len(shape) < 2 or shape[_classes_at(shape)] < 2:
         raise CompileError(
             "E0304",
             "--loss",
@@ -112,7 +113,13 @@ def _class_axis(model: ImportedModel, end: End) -> int:
     """Axis of the graph's output that the classes are on: that of a softmax at the end, else ONNX axis 1."""
     axis = end.axis()
     rest = [onnx for index, onnx in enumerate(model.output_perm) if index != axis]
-    return axis if axis is not None and rest == sorted(rest) else model.output_perm.index(1)
+    usual = model.output_perm.index(_classes_at(model.output_shape))
+    return axis if axis is not None and rest == sorted(rest) else usual
+
+
+def _classes_at(shape: tuple[int, ...]) -> int:
+    """Return the ONNX axis of classes: 1, but for scores of each time step of one sample: (time, 1, classes)."""
+    return 2 if len(shape) == 3 and shape[0] > 1 and shape[1] == 1 else 1
 
 
 def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOptions) -> AppendedLoss:

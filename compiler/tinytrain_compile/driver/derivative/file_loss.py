@@ -209,8 +209,9 @@ def _bce_of_scores(s: Array, y: Array) -> float:
 
 def _cross_entropy(out: Array, y: Array, end: str, axis: int) -> float:
     """Mean of -log p of the labels. Classes: axis 1 of the output, or the axis of the softmax that it ends in."""
+    steps = out.ndim == 3 and out.shape[0] > 1 and out.shape[1] == 1  # (time, 1, classes)
     axis = axis % out.ndim if end else 1
-    axis = 1 if out.shape[axis] < 2 else axis
+    axis = (2 if steps else 1) if out.shape[axis] < 2 else axis
     if end == "Softmax":
         with np.errstate(divide="ignore"):
             logp = np.log(out)

@@ -77,14 +77,18 @@ class ImportedValues:
             self._values = run_graph(self._floats, {source.name: self._real_input(x).reshape(source.shape)})
 
     def quantised_anew(self, constants: Mapping[str, Array]) -> frozenset[str]:
-        """Integer initializers of the file that the graph holds with other numbers: --rescale on leaves room."""
+        """Integer initializers of the file that the graph holds with other numbers.
+
+        --rescale on leaves room; asymmetric weights take other scales.
+        """
         if self._train is None or not self.integer:
             return frozenset()
         held = self._train.graph.constants
         return frozenset(
             name
             for name, array in constants.items()
-            if name in held
+            if name in self.model.requantised
+            or name in held
             and array.dtype == held[name].dtype == np.int8
             and not np.array_equal(np.sort(array.ravel()), np.sort(held[name].ravel()))
         )

@@ -29,6 +29,7 @@ from tinytrain_compile.frontend.evaluator.quantised import (
 )
 from tinytrain_compile.frontend.evaluator.wide import array_in_float64, in_float64, is_float, wide_operators
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
+from tinytrain_compile.frontend.file.subgraphs import reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
 
@@ -182,7 +183,7 @@ def _name(proto: onnx.NodeProto) -> str:
 
 
 def _file_node(proto: onnx.NodeProto, opset: int = 0) -> FileNode:
-    inputs, outputs = tuple(proto.input), tuple(proto.output)
+    inputs, outputs = reads(proto), tuple(proto.output)
     return FileNode(_name(proto), proto.op_type, inputs, outputs, proto, result_scale(proto), opset)
 
 

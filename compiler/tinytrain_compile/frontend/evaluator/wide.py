@@ -15,6 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference.op_run import OpRun
 
+from tinytrain_compile.frontend.file.subgraphs import bodies
 from tinytrain_compile.ir.types import Array
 
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
@@ -50,11 +51,23 @@ def in_float64(proto: onnx.NodeProto) -> onnx.NodeProto:
         elif proto.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
             wide = np.asarray(helper.get_attribute_value(attribute), np.float64)
             attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(wide)))
+    for graph in bodies(made):
+        _widen(graph)
     missing = _WITHOUT_A_TYPE.get(proto.op_type)
     if missing is not None and all(attribute.name != missing for attribute in made.attribute):
         zero = numpy_helper.from_array(np.zeros(1)) if missing == "value" else onnx.TensorProto.DOUBLE
         made.attribute.append(helper.make_attribute(missing, zero))
     return made
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    """Bring a graph inside of a node to float64."""
+    for node in graph.node:
+        node.CopyFrom(in_float64(node))
+    for tensor in graph.initializer:
+        if tensor.data_type in _FLOAT_KINDS:
+            wide = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
 
 
 def _erf(x: Array) -> Array:

@@ -40,9 +40,9 @@ def at_batch_1(model: OnnxModel) -> OnnxModel:
     if labels:
         raise _refused(model, batch, f"input {labels[0].name} is not")
     links = Links(model.nodes, model.outputs, model.constants)
-    before = _shapes(model)
+    before = shapes_of(model)
     one = _Rewriter(model, links, before, batch).run()
-    after = _shapes(one)
+    after = shapes_of(one)
     axes = {value.name: 0 for value in model.inputs}
     for node in model.nodes:
         for name in () if node.op in LOSS_OPS else filter(None, node.outputs):
@@ -50,11 +50,22 @@ def at_batch_1(model: OnnxModel) -> OnnxModel:
                 continue
             axis = _axis(before.get(name), after.get(name), batch)
             if axis is None or _crosses(node, axes, before):
+                if _is_time_first(model):
+                    note = f"input {model.inputs[0].name} holds time first: one sample of {batch} steps"
+                    return replace(model, notes=(*model.notes, note))
                 what = f"tensor {name} (node {node.name}, {node.op}) does not keep them apart"
                 raise _refused(model, batch, what, node.op in _RECURRENT)
             axes[name] = axis
     note = f"batch {batch} of the file is 1 here: --batch says how many samples an update takes"
     return replace(one, notes=(*model.notes, note))
+
+
+def _is_time_first(model: OnnxModel) -> bool:
+    """Whether the first axis can be the time steps of a sequence of one sample, and no operator of images says no."""
+    source = next(value for value in model.inputs if len(value.shape) > 1)
+    rank = 2 if source.elem_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64) else 3
+    images = any(node.op in _FIRST_AXIS for node in model.nodes)
+    return source is model.inputs[0] and len(source.shape) == rank and source.shape[1] == 1 and not images
 
 
 def _refused(model: OnnxModel, batch: int, what: str, time: bool = False) -> CompileError:
@@ -87,8 +98,8 @@ def _crosses(node: OnnxNode, axes: Mapping[str, int], shapes: _Shapes) -> bool:
     return node.op in _ALONG and node.integer("axis", _ALONG[node.op]) % rank == axis
 
 
-def _shapes(model: OnnxModel) -> _Shapes:
-    """Of all tensors, as onnx infers them; nothing where it cannot."""
+def shapes_of(model: OnnxModel) -> Mapping[str, tuple[int, ...]]:
+    """Return shapes of all tensors, as onnx infers them; nothing where it cannot."""
     proto = proto_of(model)
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")

@@ -17,6 +17,7 @@ from tinytrain_compile.frontend.file.forms import (
 from tinytrain_compile.frontend.file.live import LivePart, live_part
 from tinytrain_compile.frontend.file.model import OnnxInput, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.file.order import sort_nodes
+from tinytrain_compile.frontend.file.subgraphs import reads
 from tinytrain_compile.frontend.file.tensors import check_dims, check_finite, tensor_array
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.types import Array
@@ -36,7 +37,7 @@ def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: Fronte
     inputs = _inputs(graph, live, options)
     if not graph.output:
         raise CompileError("E0218", name, "the model has no output", "export the model again")
-    nodes = tuple(_node(node, opset, folder) for node in _named(live.nodes))
+    nodes = tuple(read_node(node, opset, folder) for node in _named(live.nodes))
     outputs = tuple(value.name for value in graph.output)
     known = {value.name for value in inputs} | set(constants)
     return OnnxModel(name, opset, sort_nodes(nodes, known, outputs), inputs, outputs, constants, proto)
@@ -159,7 +160,8 @@ def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProt
         yield name, node
 
 
-def _node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNode:
+def read_node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNode:
+    """Return a node of this name, checked. Its inputs end in what its graphs read from outside."""
     name, node = named
     where = f"node {name} ({node.op_type})"
     domain = _domain(node.domain)
@@ -173,7 +175,7 @@ def _node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> OnnxNo
         plain = onnx.NodeProto()
         plain.CopyFrom(node)
         plain.domain, node = domain, plain
-    return OnnxNode(name, node.op_type, domain, tuple(node.input), tuple(node.output), attrs, node)
+    return OnnxNode(name, node.op_type, domain, reads(node), tuple(node.output), attrs, node)
 
 
 def _attribute(attribute: onnx.AttributeProto, where: str, folder: Path) -> Any:

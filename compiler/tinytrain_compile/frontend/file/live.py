@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import onnx
 
+from tinytrain_compile.frontend.file.subgraphs import reads
+
 
 @dataclass(frozen=True, eq=False)
 class LivePart:
@@ -30,6 +32,7 @@ def live_part(graph: onnx.GraphProto) -> LivePart:
         if index is None or index in kept:
             continue
         kept.add(index)
-        pending += nodes[index].input
-        read.update(name for name in nodes[index].input if name)
+        needed = reads(nodes[index])
+        pending += needed
+        read.update(name for name in needed if name)
     return LivePart(tuple(nodes[index] for index in sorted(kept)), frozenset(read))

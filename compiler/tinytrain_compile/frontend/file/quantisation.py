@@ -27,7 +27,8 @@ class QuantisedConstant:
     """A weight, bias or table that the model stores as integers: real = (q - zero) * scale.
 
     scale: one element, or one per channel; is_bias: int32 instead of int8 (uint8 counts as int8, zero point shifted).
-    stored: the integers of the file; root: the initializer that they are, or are moved from.
+    stored: the integers of the file; root: the initializer that they are, or are moved from. leaves_int8: whether
+    these integers, less their zero point, do not fit int8.
     """
 
     scale: NDArray[np.float64]
@@ -35,6 +36,7 @@ class QuantisedConstant:
     is_bias: bool
     stored: StoredTensor
     root: str
+    leaves_int8: bool = False
 
 
 def _no_tensors() -> Mapping[str, Quant]:

@@ -1,6 +1,7 @@
-"""An input of integers that the model computes with: pixels of uint8 that a Cast makes floating-point numbers of.
+"""An input of integers or truth values that the model computes with: pixels of uint8, ages, flags.
 
-The graph takes the same numbers as float32. That is exact where nothing computes with them as integers before the Cast.
+The graph takes the same numbers as float32. That is exact if nothing computes with them as integers before a Cast makes
+floating-point numbers of them. Otherwise a Cast of ours makes integers of them first.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ import onnx
 from onnx import helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, rewritten, unused
 from tinytrain_compile.ir.imported import WholeNumbers
 
 _T = onnx.TensorProto
 INDICES = frozenset((_T.INT32, _T.INT64))
-"""Types of an input that tables are looked up by."""
-_WHOLE = frozenset((_T.UINT8, _T.INT8, _T.UINT16, _T.INT16, _T.UINT32, _T.INT32, _T.INT64))
+"""Types of an input that tables are looked up by, and of integers that are computed with as they are."""
+_NARROW = frozenset((_T.UINT8, _T.INT8, _T.UINT16, _T.INT16, _T.UINT32, _T.UINT64))
+_WHOLE = _NARROW | INDICES | {_T.BOOL}
 _EXACT = 1 << 24
 """float32 holds every integer up to here."""
 _MOVED = "DepthToSpace Expand Flatten Identity Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"
 _MOVES = frozenset(_MOVED.split())
+_COMPARED = frozenset(
+    "Clip Equal Greater GreaterOrEqual Less LessOrEqual Where Max Min OneHot Pad Gather Concat".split()
+)
+"""Operators that give the same for integers of any width."""
+_COUNTED = frozenset("Abs Add Cast Clip CumSum Max Min Mul Neg ReduceSum Sub Sum Trilu Where Concat Pad".split())
+"""Operators whose result is integers if their operands are."""
 
 
 def in_real_numbers(
@@ -31,7 +39,8 @@ def in_real_numbers(
 ) -> tuple[OnnxModel, OnnxInput | None, WholeNumbers | None]:
     """The model with a data input of real numbers in place of one of integers that become such, which, and its numbers.
 
-    As it is where the input is real numbers already, or indices of tables. E0221 where integers are computed with.
+    As it is where the input is real numbers already, or indices of tables. E0221 where integers are computed with that
+    would wrap around elsewhere.
     """
     if source is None or source.elem_type == _T.FLOAT:
         return model, source, None
@@ -41,63 +50,84 @@ def in_real_numbers(
         raise _refused(source, "")
     kind = np.dtype(helper.tensor_dtype_to_np_dtype(source.elem_type))
     casts = _casts(links, source, kind)
-    nodes = tuple(rewritten(n, n.inputs, "Identity") if n.name in casts else n for n in model.nodes)
+    if casts is None:
+        nodes = _as_integers(model, links, source)
+    else:
+        nodes = tuple(rewritten(n, n.inputs, "Identity") if n.name in casts else n for n in model.nodes)
     real = replace(source, elem_type=_T.FLOAT)
     inputs = tuple(real if value is source else value for value in model.inputs)
-    info = np.iinfo(kind)
-    low, high = max(info.min, -_EXACT), min(info.max, _EXACT)
+    low, high = (0, 1) if kind == np.bool_ else (np.iinfo(kind).min, np.iinfo(kind).max)
     note = f"input {source.name} is {kind.name} in the file: m_infer and training take the same numbers as float32"
     changed = replace(model, nodes=nodes, inputs=inputs, notes=(*model.notes, note))
-    return changed, real, WholeNumbers(kind.name, int(low), int(high))
+    return changed, real, WholeNumbers(kind.name, max(int(low), -_EXACT), min(int(high), _EXACT))
 
 
 def _looked_up(links: Links, name: str) -> bool:
-    """Whether a Gather reads a tensor, or what is only moved of it, as indices."""
+    """Whether a Gather reads a tensor, or integers that follow from it, as indices."""
     pending, seen = [name], {name}
     while pending:
         tensor = pending.pop()
         for node in links.readers(tensor):
             if node.op.startswith("Gather") and node.input(1) == tensor:
                 return True
-            if node.op in _MOVES or node.op == "Cast":
+            if node.op in _MOVES or node.op in _COUNTED:
                 new = [output for output in node.outputs if output not in seen]
                 seen.update(new)
                 pending += new
     return False
 
 
-def _casts(links: Links, source: OnnxInput, kind: np.dtype[Any]) -> frozenset[str]:
-    """Names of the Casts on the ways from the input to floating-point numbers, from wider integers' too."""
+def _as_integers(model: OnnxModel, links: Links, source: OnnxInput) -> tuple[OnnxNode, ...]:
+    """The nodes, with one in front that makes integers, or truth values, of the input's numbers."""
+    name = unused(f"{source.name}_in_its_type", model.constants, links)
+    to = _T.BOOL if source.elem_type == _T.BOOL else _T.INT64
+    proto = helper.make_node("Cast", [source.name], [name], name=name, to=to)
+    cast = OnnxNode(name, "Cast", "", (source.name,), (name,), {"to": to}, proto)
+    renamed = (rewritten(n, [name if i == source.name else i for i in n.inputs]) for n in model.nodes)
+    return (cast, *renamed)
+
+
+def _casts(links: Links, source: OnnxInput, kind: np.dtype[Any]) -> frozenset[str] | None:
+    """Names of the Casts on the ways from the input to floating-point numbers, from wider integers' too.
+
+    None if anything else computes with its integers. E0221 for narrow ones that would wrap around.
+    """
     found: set[str] = set()
+    counted = links.is_output(source.name)
     pending, seen = [source.name], {source.name}
     while pending:
         tensor = pending.pop()
-        if links.is_output(tensor):
-            raise _refused(source, "it is an output of the model as it is")
+        counted = counted or links.is_output(tensor)
         for node in links.readers(tensor):
             if node.op == "Shape":
                 continue
             if node.op == "Cast" and not node.domain:
                 found.add(node.name)
-                if _becomes_real(source, kind, node):
+                to = node.integer("to", 0)
+                if to in (_T.FLOAT, _T.DOUBLE):
+                    continue
+                counted = counted or not _holds(to, kind)
+                if to == _T.BOOL:
                     continue
             elif node.op not in _MOVES or node.domain:
-                raise _refused(source, f"node {node.name} ({node.op}) computes with its integers")
+                counted = True
+                _check_width(source, node)
+                continue
             new = [output for output in node.outputs if output and output not in seen]
             seen.update(new)
             pending += new
-    return frozenset(found)
+    return None if counted else frozenset(found)
 
 
-def _becomes_real(source: OnnxInput, kind: np.dtype[Any], node: OnnxNode) -> bool:
-    """Whether a Cast makes floating-point numbers; False for integers that hold the same. E0221 for others."""
-    to = node.integer("to", 0)
-    if to == _T.FLOAT or to == _T.DOUBLE:
-        return True
-    if to in _WHOLE and np.can_cast(kind, helper.tensor_dtype_to_np_dtype(to)):
-        return False
-    name = {number: name.lower() for name, number in _T.DataType.items()}.get(to, str(to))
-    raise _refused(source, f"node {node.name} (Cast) makes {name} of its numbers")
+def _holds(to: int, kind: np.dtype[Any]) -> bool:
+    """Whether a type holds all integers of another one."""
+    return to in _WHOLE and to != _T.BOOL and np.can_cast(kind, helper.tensor_dtype_to_np_dtype(to))
+
+
+def _check_width(source: OnnxInput, node: OnnxNode) -> None:
+    """E0221 for an operator whose result depends on the width of narrow integers."""
+    if source.elem_type in _NARROW and (node.op not in _COMPARED or node.domain):
+        raise _refused(source, f"node {node.name} ({node.op}) computes with its integers")
 
 
 def _refused(source: OnnxInput, what: str) -> CompileError:

@@ -83,6 +83,9 @@ def _constant(found: _Findings, node: Node, index: int, data: Array, spec: Quant
     value = node.inputs[index]
     axis = _channel_axis(node, index, data.ndim)
     is_parameter = has_trait(node.op, "matrix") and index > 0
+    if spec.leaves_int8:
+        _requantise(found, value, data, axis if is_parameter else None)
+        return
     scale = np.repeat(spec.scale, data.shape[axis]) if is_parameter and spec.scale.size == 1 else spec.scale
     low, high = (INT32_LOW, INT32_HIGH) if spec.is_bias else (-128, 127)
     fits = scale.size == 1 or (data.ndim > 0 and scale.size == data.shape[axis])
@@ -98,6 +101,19 @@ def _constant(found: _Findings, node: Node, index: int, data: Array, spec: Quant
     else:
         what = f"weight {value.name} has {spec.scale.size} scales, but not one per output channel"
         found.lines.append(f"{node.origin or node.name}: {what}; nearest supported: one per output channel or tensor")
+
+
+def _requantise(found: _Findings, value: Value, data: Array, axis: int | None) -> None:
+    """Give a weight whose integers do not fit int8 scales of its own, per channel if it has an axis of these."""
+    others = tuple(i for i in range(data.ndim) if i != axis)
+    largest = np.abs(data.astype(np.float64)).max(axis=others, keepdims=True)
+    scale = np.float32(np.where(largest > 0, largest, 1.0) / 127).astype(np.float64)
+    error = float(np.abs(np.rint(data / scale) * scale - data).max())
+    found.quants[value.name] = Quant(tuple(scale.reshape(-1).tolist()))
+    found.notes.append(
+        f"weight {value.name}: asymmetric in the file, symmetric int8 here: off by at most {error:.2g}, "
+        f"{100 * error / float(largest.max() or 1.0):.1f} % of its largest number"
+    )
 
 
 def inherit(graph: Graph, quants: dict[str, Quant]) -> None:

@@ -13,6 +13,7 @@ from tinytrain_compile.frontend.file.folding import FoldingRoom
 from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.file.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.frontend.graph.entries import (
+    KINDS,
     Entry,
     Order,
     arranged,
@@ -27,13 +28,12 @@ from tinytrain_compile.frontend.graph.origins import Claim, Fold, Indices, Lay, 
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.weights.trainable import Trainables
 from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
-from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, DType, Graph, Node, Value
 from tinytrain_compile.ops import new_builder
-from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops._common import WrongTypeError
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
-_DTYPES = {"f": np.float32, "b": np.uint8}
-"""Kind of an array of the file -> type of the constant; all others are int32."""
+_WORDS = {"int32": "integers", "uint8": "truth values"}
 
 
 @dataclass(eq=False)
@@ -132,9 +132,9 @@ class ImportContext:
             self.labels[name] = value
         return value
 
-    def stand_in(self, name: str, shape: tuple[int, ...]) -> None:
+    def stand_in(self, name: str, shape: tuple[int, ...], dtype: DType) -> None:
         """An entry for what an unsupported node would compute, only to look for further unsupported nodes."""
-        self.define_value(name, Value(self._builder.unique(name), shape), shape)
+        self.define_value(name, Value(self._builder.unique(name), shape, dtype), shape)
 
     # ---- constants ----------------------------------------------------------------------------------------------
 
@@ -153,7 +153,9 @@ class ImportContext:
 
         origins: of its elements; fold: what was multiplied into them; group: the constant that it belongs to.
         """
-        dtype = _DTYPES.get(array.dtype.kind, np.int32)
+        dtype = KINDS[array.dtype.kind]
+        if dtype == "int32" and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+            raise Unsupported("", "its integers are beyond int32", "smaller integers")
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
         check_finite(data, f"node {node.name}, weight {hint}")
@@ -273,16 +275,20 @@ class ImportContext:
     def emit_all(
         self, node: OnnxNode, op: str, inputs: Iterable[Value], attrs: Attrs = NO_ATTRS, suffix: str = ""
     ) -> tuple[Value, ...]:
-        """Append an IR node on behalf of an ONNX node; E0212 if the shapes do not fit, E0217 if a result is huge."""
+        """Append an IR node on behalf of an ONNX node.
+
+        Unsupported if it does not compute with these types, E0212 if the shapes do not fit, E0217 if a result is huge.
+        """
         inputs = tuple(inputs)
-        integers = [value for value in inputs if value.dtype == "int32" and value.name not in self._builder.constants]
-        indices = any(value not in self.labels.values() for value in integers)
-        if indices and op != "Gather" and not has_trait(op, "moves_data"):
-            raise Unsupported("", "it computes with the integers of the input", "tables that are looked up by them")
         name = f"{node.name}.{suffix}" if suffix else node.name
         if name in self._reserved:  # parameters and inputs keep the names that the user knows them by
             name += ".node"
-        outputs = self._builder.emit_all(op, inputs, attrs, name, node.name)
+        try:
+            outputs = self._builder.emit_all(op, inputs, attrs, name, node.name)
+        except WrongTypeError as reason:
+            found = dict.fromkeys(_WORDS[value.dtype] for value in inputs if value.dtype in _WORDS)
+            what = f"it computes with {' and '.join(found) or 'other types'}"
+            raise Unsupported("", what, "a Cast to float32 in front of it") from reason
         self._makers.update({value.name: self._builder.nodes[-1] for value in outputs})
         for value in outputs:
             self.check_size(node, value.shape)

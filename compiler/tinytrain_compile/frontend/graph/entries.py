@@ -7,15 +7,18 @@ An order says for every axis of an IR value which ONNX axis it holds; -1 is an a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tinytrain_compile.frontend.graph.origins import Lay, Origin
-from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ir.types import Array, DType, Value
 
 Order = tuple[int, ...]
 UNIT = -1
+KINDS: Mapping[str, DType] = {"f": "float32", "b": "uint8", "i": "int32", "u": "int32"}
+"""Kind of an array of the file -> type of what stands for it in the graph; uint8 holds truth values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,11 @@ class Entry:
         array = lay(self.data)
         origin = None if self.origin is None else self.origin.laid(lay)
         return replace(self, shape=tuple(array.shape), array=array, origin=origin)
+
+    @property
+    def dtype(self) -> DType:
+        """Type in the graph: real numbers, integers, or truth values (uint8)."""
+        return KINDS[self.data.dtype.kind] if self.value is None else self.value.dtype
 
     @property
     def is_constant(self) -> bool:
@@ -84,6 +92,16 @@ def plain(rank: int) -> Order:
 def channels_last(rank: int) -> Order:
     """NHWC for images (rank 4), N1WC for signals (rank 3)."""
     return (0, 2, 3, 1) if rank == 4 else (0, UNIT, 2, 1)
+
+
+def is_time_first(shape: tuple[int, ...]) -> bool:
+    """Whether a shape can be (time, 1 sample, ...)."""
+    return len(shape) in (2, 3) and shape[0] > 1 and shape[1] == 1
+
+
+def time_second(rank: int) -> Order:
+    """Samples, then time, of a tensor that has them the other way round."""
+    return (1, 0, *range(2, rank))
 
 
 def ir_shape(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from tinytrain_compile.frontend.graph.operands import (
     integer_setting,
     ir_axes,
 )
+from tinytrain_compile.frontend.operators.elementwise import INTEGER, in_type, larger
 from tinytrain_compile.frontend.operators.shape import without
 from tinytrain_compile.frontend.operators.slicing import reduce_entry
 from tinytrain_compile.ir.types import Value
@@ -40,7 +41,10 @@ def _chained(ctx: ImportContext, node: OnnxNode, op: str) -> tuple[Value, tuple[
     entries, shape, order = _together(ctx, node, node.inputs)
     value, *rest = (ctx.operand(node, entry, order, len(shape)) for entry in entries)
     for other in rest:
-        value = ctx.emit(node, op, (value, other))
+        if "int32" in (value.dtype, other.dtype) and op in ("Maximum", "Minimum"):
+            value = larger(ctx, node, (value, other), op == "Minimum")
+        else:
+            value = ctx.emit(node, op if value.dtype == "float32" else INTEGER.get(op, op), (value, other))
     return value, shape, order
 
 
@@ -119,7 +123,12 @@ def _reduce_extreme(ctx: ImportContext, node: OnnxNode) -> None:
     if found is None:
         ctx.define(node.output(0), ctx.entry(node.input(0)))
         return
-    _kept(ctx, node, extreme(ctx, node, *found, node.op == "ReduceMin"), found[1])
+    x, axes = found
+    if x.dtype == "uint8":
+        y = extreme(ctx, node, in_type(ctx, node, x, "float32"), axes, node.op == "ReduceMin", "number")
+        _kept(ctx, node, in_type(ctx, node, y, "uint8"), axes)
+        return
+    _kept(ctx, node, extreme(ctx, node, x, axes, node.op == "ReduceMin"), axes)
 
 
 def _applied(ctx: ImportContext, node: OnnxNode, x: Entry, op: str, suffix: str, *others: Value) -> Entry:

@@ -13,12 +13,13 @@ from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plain
 from tinytrain_compile.frontend.graph.handler import Handler
-from tinytrain_compile.frontend.graph.operands import broadcast, common_order, number, scalar
+from tinytrain_compile.frontend.graph.operands import broadcast, common_order, constant_input, number, scalar
 from tinytrain_compile.frontend.operators.patterns import fuse_gate, fuse_gelu, fuse_mish
-from tinytrain_compile.ir.types import NO_ATTRS, Attrs
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, DType, Value
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.dropout import DropoutAttrs
+from tinytrain_compile.ops.integers import CastAttrs
 from tinytrain_compile.ops.smooth import EluAttrs
 
 
@@ -31,7 +32,20 @@ def unary(ctx: ImportContext, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, 
 
 
 def _same_name(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    if x.value is not None and x.dtype == "int32" and node.op in ("Abs", "Neg"):
+        zero = ctx.constant(np.zeros((), np.int32), f"{node.name}.zero", node)
+        minus = ctx.emit(node, "IntegerSub", (zero, x.value), suffix="" if node.op == "Neg" else "minus")
+        y = minus if node.op == "Neg" else larger(ctx, node, (x.value, minus))
+        ctx.define(node.output(0), replace(x, value=y))
+        return
     unary(ctx, node, node.op)
+
+
+def larger(ctx: ImportContext, node: OnnxNode, pair: tuple[Value, Value], smaller: bool = False) -> Value:
+    """The larger of two integers, or the smaller one."""
+    above = ctx.emit(node, "Greater", reversed(pair) if smaller else pair, suffix="above")
+    return ctx.emit(node, "Where", (above, *pair))
 
 
 def _relu(ctx: ImportContext, node: OnnxNode) -> None:
@@ -43,8 +57,23 @@ def _clip(ctx: ImportContext, node: OnnxNode) -> None:
     for name in filter(None, (node.input(1), node.input(2))):  # scalars in the standard, of one axis in onnxruntime
         if ctx.has(name) and ctx.entry(name).rank > rank:
             raise ValueError(f"the bound {name} must be a scalar")
+    if ctx.entry(node.input(0)).dtype == "int32":
+        _clip_integers(ctx, node)
+        return
     low, high = number(ctx, node, 1, "min", -math.inf), number(ctx, node, 2, "max", math.inf)
     unary(ctx, node, "Clip", ClipAttrs(min(low, high), high))  # ONNX: max wins where min > max
+
+
+def _clip_integers(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    y = x.value
+    for index, what in ((1, "min"), (2, "max")):
+        bound = constant_input(ctx, node, index, what)
+        if bound is not None:
+            limit = np.clip(bound.reshape(()), -(2**31), 2**31 - 1)
+            y = larger(ctx, node, (y, ctx.constant(limit, f"{node.name}.{what}", node)), what == "max")
+    ctx.define(node.output(0), replace(x, value=y))
 
 
 def _leaky_relu(ctx: ImportContext, node: OnnxNode) -> None:
@@ -110,7 +139,12 @@ def _binary(ctx: ImportContext, node: OnnxNode) -> None:
     if node.op in ("Mul", "Div") and fuse_gelu(ctx, node):
         return
     a, b = (ctx.entry(name) for name in node.inputs)
-    _broadcast(ctx, node, node.op, (a, b))
+    integer = "int32" in (a.dtype, b.dtype) and node.op in INTEGER
+    _broadcast(ctx, node, INTEGER[node.op] if integer else node.op, (a, b))
+
+
+INTEGER: Mapping[str, str] = {"Add": "IntegerAdd", "Sub": "IntegerSub", "Mul": "IntegerMul"}
+"""Operators of real numbers -> those of integers."""
 
 
 def _broadcast(ctx: ImportContext, node: OnnxNode, op: str, operands: tuple[Entry, Entry]) -> None:
@@ -192,36 +226,47 @@ def _real_dropout(ctx: ImportContext, node: OnnxNode, ratio: float) -> None:
     ctx.define(node.output(0), replace(x, value=value))
 
 
-def _check_float(to: int) -> None:
-    if to not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
-        raise Unsupported("to", "computed tensors are float32", "Cast to FLOAT, or none")
+_T = onnx.TensorProto
+_TYPES: Mapping[int, DType] = {
+    **dict.fromkeys((_T.FLOAT, _T.DOUBLE), "float32"),
+    **dict.fromkeys((_T.INT32, _T.INT64), "int32"),
+    _T.BOOL: "uint8",
+}
+"""Types that a Cast makes in the graph; narrower integers would wrap around elsewhere."""
 
 
 def _cast(ctx: ImportContext, node: OnnxNode) -> None:
     to = node.integer("to", 0)
-    x = ctx.entry(node.input(0))
-    if x.value is not None and x.value.dtype == "int32" and to in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
-        _identity(ctx, node)
-        return
-    if x.value is not None and x.value.dtype == "uint8" and to != onnx.TensorProto.BOOL:
-        _check_float(to)
-        numbers = (ctx.number(node, "true", 1.0), ctx.number(node, "false", 0.0))
-        ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Where", (x.value, *numbers))))
-        return
-    if to == onnx.TensorProto.DOUBLE:
+    if to not in _TYPES:
+        raise Unsupported("to", "computed tensors are float32, int32 or truth values", "Cast to FLOAT, INT64 or BOOL")
+    if to == _T.DOUBLE:
         ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
-    elif x.value is None or x.value.dtype != "uint8":
-        _check_float(to)
-    _identity(ctx, node)
+    ctx.define(node.output(0), in_type(ctx, node, ctx.entry(node.input(0)), _TYPES[to]))
+
+
+def in_type(ctx: ImportContext, node: OnnxNode, x: Entry, dtype: DType) -> Entry:
+    """The entry with its numbers in another type."""
+    if x.value is None:
+        return x if x.dtype == dtype else replace(x, array=x.data.astype(_NUMPY[dtype]))
+    if x.dtype == dtype:
+        return x
+    if dtype == "uint8":
+        zero = ctx.constant(np.zeros((), x.dtype), f"{node.name}.zero", node)
+        value = ctx.emit(node, "Not", (ctx.emit(node, "Equal", (x.value, zero), suffix="none"),))
+    elif x.dtype == "uint8" and dtype == "float32":
+        numbers = (ctx.number(node, "true", 1.0), ctx.number(node, "false", 0.0))
+        value = ctx.emit(node, "Where", (x.value, *numbers))
+    else:
+        value = ctx.emit(node, "Cast", (x.value,), CastAttrs(dtype))
+    return replace(x, value=value)
+
+
+_NUMPY: Mapping[DType, type] = {"float32": np.float32, "int32": np.int32, "uint8": np.bool_}
 
 
 def _cast_like(ctx: ImportContext, node: OnnxNode) -> None:
     x, like = ctx.entry(node.input(0)), ctx.entry(node.input(1))
-    if like.is_constant and like.data.dtype.kind != "f":
-        raise Unsupported("target_type", "computed tensors are float32", "a float target")
-    if x.is_constant:
-        x = replace(x, array=x.data.astype(np.float32))
-    ctx.define(node.output(0), x)
+    ctx.define(node.output(0), in_type(ctx, node, x, like.dtype))
 
 
 @dataclass(frozen=True)
@@ -232,7 +277,7 @@ class Unary:
     becomes: tuple[str, ...]
 
 
-_PLAIN = ("Abs", "Cos", "Erf", "Exp", "HardSwish", "Log", "Mish", "Neg", "Sin", "Softsign", "Sqrt", "Tanh")
+_PLAIN = ("Abs", "Cos", "Erf", "Exp", "HardSwish", "Log", "Mish", "Neg", "Sign", "Sin", "Softsign", "Sqrt", "Tanh")
 
 UNARY: Mapping[str, Unary] = {
     **{op: Unary(_same_name, (op,)) for op in _PLAIN},

@@ -112,9 +112,7 @@ def _labels_of(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
 
 def pick(ctx: ImportContext, node: OnnxNode) -> None:
     """Gather or GatherElements along the class axis by the model's labels: one score of each row."""
-    label = ctx.labels.get(node.input(1))
-    if label is None:
-        raise Unsupported("indices", "elements are chosen by constants, or by the labels of a loss", "Slice")
+    label = ctx.labels[node.input(1)]
     x, shape = ctx.entry(node.input(0)), ctx.entry(node.input(1)).shape
     axis = axis_index(node.integer("axis", 0), x.rank)
     if axis != 1 or label.shape != (x.shape[0], *x.shape[2:]) or (node.op == "Gather" and x.elements != x.shape[1]):
@@ -128,11 +126,9 @@ def pick(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), positive, result)
 
 
-def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
+def one_hot_label(ctx: ImportContext, node: OnnxNode) -> None:
     """The model's labels as vectors with a number at the label and another elsewhere."""
-    label = ctx.labels.get(node.input(0))
-    if label is None:
-        raise Unsupported("indices", "only the labels of a loss may be", "a constant")
+    label = ctx.labels[node.input(0)]
     low, high = (float(v) for v in required_input(ctx, node, 2, "values").ravel())
     depth = int(required_input(ctx, node, 1, "depth").ravel()[0])
     indices = ctx.entry(node.input(0)).shape
@@ -150,8 +146,6 @@ def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "GatherElements": pick,
-    "OneHot": _one_hot,
     "SoftmaxCrossEntropyLoss": _cross_entropy,
     "NegativeLogLikelihoodLoss": _negative_log_likelihood,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from tinytrain_compile.frontend.operators.pieces import piece_of
 from tinytrain_compile.frontend.operators.shape import without
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.embedding import GatherAttrs
+from tinytrain_compile.ops.selection import CumSumAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, SliceAttrs
 
 
@@ -37,11 +39,24 @@ def reduce_entry(
 ) -> Entry:
     """Sum or mean over ONNX axes, which stay as 1."""
     assert x.value is not None
+    if x.dtype == "int32" and not mean:
+        return _sum_of_integers(ctx, node, x, axes)
     count = math.prod(x.shape[axis] for axis in axes)
     attrs = ReduceAttrs(ir_axes(x.order, axes), 1.0 / count if mean else 1.0)
     y = ctx.emit(node, "Reduce", (x.value,), attrs, suffix)
     shape = tuple(1 if axis in axes else dim for axis, dim in enumerate(x.shape))
     return Entry(shape, y, x.order)
+
+
+def _sum_of_integers(ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...]) -> Entry:
+    """The last of running sums, axis by axis."""
+    for axis in axes:
+        assert x.value is not None
+        sums = replace(x, value=ctx.emit(node, "CumSum", (x.value,), CumSumAttrs(x.order.index(axis)), "sums"))
+        starts = tuple(dim - 1 if i == axis else 0 for i, dim in enumerate(x.shape))
+        shape = tuple(1 if i == axis else dim for i, dim in enumerate(x.shape))
+        x = slice_entry(ctx, node, sums, starts, (1,) * x.rank, shape, "sum")
+    return x
 
 
 def _reduce(ctx: ImportContext, node: OnnxNode) -> None:

@@ -220,7 +220,9 @@ class _Remover:
         self._constants[name] = real
         held = StoredTensor(tensor, scales.kind, along, scales.zeros_along(along))
         root = self._sources.get(tensor, tensor)
-        self._specs[name] = QuantisedConstant(scales.scale, zero, scales.kind == "int32", held, root)
+        is_bias = scales.kind == "int32"
+        leaves = not is_bias and not -128 <= integers.min(initial=0) <= integers.max(initial=0) <= 127
+        self._specs[name] = QuantisedConstant(scales.scale, zero, is_bias, held, root, leaves)
         return name
 
     def _is_weight(self, node: OnnxNode) -> bool:

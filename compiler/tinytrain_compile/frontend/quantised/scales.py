@@ -94,7 +94,8 @@ def read_scales(node: OnnxNode, known: Mapping[str, Array], scale_name: str, zer
 def as_int8(stored: Array, scales: Scales, zeros: Array, is_weight: bool, tensor: str) -> tuple[Array, int]:
     """Stored integers as int8 and their one zero point: uint8 shifted by 128, a weight by its own, so that it is 0.
 
-    zeros: the zero points, in a shape that broadcasts against the integers.
+    zeros: the zero points, in a shape that broadcasts against the integers. A weight's integers may leave int8: then
+    it takes other scales.
     """
     if scales.kind == "int32":
         if np.any(zeros):
@@ -105,11 +106,11 @@ def as_int8(stored: Array, scales: Scales, zeros: Array, is_weight: bool, tensor
         return stored.astype(np.int64) - shift, int(zeros.reshape(())) - shift
     centred = stored.astype(np.int64) - zeros
     low, high = int(centred.min(initial=0)), int(centred.max(initial=0))
-    if low < -128 or high > 127:
+    if not is_weight and (low < -128 or high > 127):
         off = sorted(set(zeros.ravel().tolist()))
         what = f"{scales.kind} with zero point {off[0]}" + (f" to {off[-1]}" if len(off) > 1 else "")
         far = f"it reaches {high if high > 127 else low} from there, int8 {127 if high > 127 else -128}"
-        raise Refused("zero_point", f"weight {tensor} is {what}: {far}", _SYMMETRIC)
+        raise Refused("zero_point", f"constant {tensor} is {what}: {far}", _SYMMETRIC)
     return centred, 0
 
 

@@ -26,7 +26,7 @@ from tinytrain_compile.ops.embedding import GatherAttrs
 from tinytrain_compile.ops.names import operand
 
 
-def _row(index: Expr, rows: int) -> Expr:
+def row_of(index: Expr, rows: int) -> Expr:
     """What an index means: a row in any case."""
     return tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
 
@@ -37,7 +37,7 @@ def gather(node: Node, _context: KernelContext) -> KernelSpec:
     rows, *rest = operand(node, "table").shape
     places, width = operand(node, "index").elements, math.prod(rest)
     table, index = tensor(node, "table", (rows, width)), flat_tensor(node, "index")
-    out = te.compute((places, width), lambda i, j: table[_row(index[i], rows), j], "out")
+    out = te.compute((places, width), lambda i, j: table[row_of(index[i], rows), j], "out")
     return KernelSpec([table, index], [out], plain)
 
 
@@ -52,7 +52,7 @@ def gather_grad(node: Node, _context: KernelContext) -> KernelSpec:
     (k,) = reduce_axes(places)
 
     def term(row: Expr, j: Expr) -> Expr:
-        mine = tirx.EQ(_row(index[k], attrs.rows), row)
+        mine = tirx.EQ(row_of(index[k], attrs.rows), row)
         return total(select(mine, dy[k, j], f32(0)), [k])
 
     acc = te.compute((attrs.rows, width), term, "acc")

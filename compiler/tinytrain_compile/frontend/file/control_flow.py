@@ -1,0 +1,224 @@
+"""Loops of a known number of turns, branches of which one is taken, and sequences: written out as plain nodes.
+
+Exporters write them for modules whose work does not depend on the numbers of a sample (an EmbeddingBag).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.fixed_batch import shapes_of
+from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
+from tinytrain_compile.frontend.file.guard import read_node
+from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.subgraphs import bodies
+from tinytrain_compile.frontend.file.tensors import tensor_array
+from tinytrain_compile.ir.types import Array
+
+_WRITTEN_OUT = frozenset(("If", "Loop", "SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceAt"))
+_TURNS = 256
+"""Most turns of a loop: each becomes nodes of its own."""
+_SMALL = 1024
+"""Elements of the largest tensor that is looked at to know what a loop does."""
+
+
+class _UnknownError(Exception):
+    """What a loop or branch does depends on the numbers of a sample."""
+
+
+def without_control_flow(model: OnnxModel, folder: Path) -> OnnxModel:
+    """Return the model with loops, branches and sequences written out where that is possible; others stay."""
+    if not any(node.op in _WRITTEN_OUT and not node.domain for node in model.nodes):
+        return model
+    return _Writer(model, folder).run()
+
+
+class _Writer:
+    """nodes: written so far. known: small tensors whose numbers follow from constants. lists: tensors of sequences."""
+
+    def __init__(self, model: OnnxModel, folder: Path) -> None:
+        self._model, self._folder = model, folder
+        self._shapes = shapes_of(model)
+        self._constants = dict(model.constants)
+        self._nodes: list[OnnxNode] = []
+        self._known = {name: array for name, array in model.constants.items() if _is_small(array)}
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self._names = {node.name for node in model.nodes} | {name for n in model.nodes for name in n.outputs}
+
+    def run(self) -> OnnxModel:
+        for node in self._model.nodes:
+            self._write(node)
+        return replace(self._model, nodes=tuple(self._nodes), constants=self._constants)
+
+    def _write(self, node: OnnxNode) -> None:
+        """Write a node of the file; as it stands if what it does is not known."""
+        before = [copy.copy(part) for part in (self._nodes, self._known, self._lists, self._names, self._constants)]
+        try:
+            self._one(node)
+        except _UnknownError:
+            self._nodes, self._known, self._lists, self._names, self._constants = before  # type: ignore[assignment]
+            self._nodes.append(node)
+
+    def _one(self, node: OnnxNode) -> None:
+        if node.op == "Loop":
+            self._loop(node)
+        elif node.op == "If":
+            chosen = node.attrs["then_branch" if self._truth(node.input(0)) else "else_branch"]
+            for output, name in zip(node.outputs, self._body(chosen, node.name, {}), strict=True):
+                self._alias(node, name, output)
+        elif node.op in ("SequenceEmpty", "SequenceConstruct"):
+            self._lists[node.output(0)] = node.inputs
+        elif node.op in ("SequenceInsert", "SequenceAt", "ConcatFromSequence"):
+            self._sequence(node)
+        elif node.op == "Identity" and node.input(0) in self._lists:
+            self._lists[node.output(0)] = self._lists[node.input(0)]
+        elif bodies(node.proto) or any(name in self._lists for name in node.inputs):
+            raise _UnknownError
+        else:
+            self._nodes.append(node)
+            self._learn(node)
+
+    def _learn(self, node: OnnxNode) -> None:
+        """Keep the results of a node that follow from what is known."""
+        shape = self._shapes.get(node.input(0))
+        if node.op == "Shape" and shape is not None and not node.attrs:
+            self._known[node.output(0)] = np.array(shape, np.int64)
+        elif node.op in FOLDABLE and not node.domain and all(name in self._known for name in node.inputs if name):
+            try:
+                arrays = fold(node, {name: self._known[name] for name in node.inputs if name}, self._model.opset)
+            except CompileError:  # the importer says what is wrong with it
+                return
+            self._known.update((n, a) for n, a in zip(node.outputs, arrays, strict=False) if _is_small(a))
+
+    def _truth(self, name: str) -> bool:
+        return bool(self._number(name))
+
+    def _number(self, name: str) -> int:
+        array = self._known.get(name)
+        if array is None or array.size != 1:
+            raise _UnknownError
+        return int(array.reshape(-1)[0])
+
+    def _sequence(self, node: OnnxNode) -> None:
+        known = self._lists.get(node.input(0))
+        if known is None:
+            raise _UnknownError
+        if node.op == "ConcatFromSequence":
+            self._joined(node, known)
+            return
+        index = node.input(1 if node.op == "SequenceAt" else 2)
+        place = self._number(index) if index else len(known)
+        if node.op == "SequenceInsert":
+            place += len(known) if place < 0 else 0
+            self._lists[node.output(0)] = (*known[:place], node.input(1), *known[place:])
+        elif -len(known) <= place < len(known):
+            self._alias(node, known[place], node.output(0))
+        else:
+            raise _UnknownError
+
+    def _joined(self, node: OnnxNode, names: Sequence[str]) -> None:
+        """Tensors of a sequence one behind the other, along an axis that they have or a new one."""
+        axis = node.integer("axis", 0)
+        if not names:
+            raise _UnknownError
+        if node.integer("new_axis", 0):
+            names = [self._unsqueezed(node, name, axis) for name in names]
+        self._emit(node, "Concat", names, node.output(0), axis=axis)
+
+    def _unsqueezed(self, node: OnnxNode, name: str, axis: int) -> str:
+        axes, new = self._name(f"{node.name}/axes"), self._name(f"{node.name}/{name}")
+        self._constants[axes] = self._known[axes] = np.array([axis], np.int64)
+        self._emit(node, "Unsqueeze", (name, axes), new)
+        return new
+
+    def _loop(self, node: OnnxNode) -> None:
+        body: onnx.GraphProto = node.attrs["body"]
+        count = self._number(node.input(0)) if node.input(0) else _TURNS + 1
+        goes_on = self._truth(node.input(1)) if node.input(1) else True
+        carried = list(node.inputs[2 : len(node.proto.input)])
+        made: list[list[str]] = []
+        while goes_on and len(made) < count:
+            if len(made) >= _TURNS:
+                raise _UnknownError
+            prefix = f"{node.name}/{len(made)}"
+            own = self._name(f"{prefix}/turn"), self._name(f"{prefix}/goes_on")
+            for name, number in zip(own, (np.int64(len(made)), np.bool_(True)), strict=True):
+                self._constants[name] = self._known[name] = np.array(number)
+            given = dict(zip((value.name for value in body.input), (*own, *carried), strict=True))
+            condition, *results = self._body(body, prefix, given)
+            made.append(results[len(carried) :])
+            carried = results[: len(carried)]
+            goes_on = self._truth(condition)
+        for output, name in zip(node.outputs, carried, strict=False):
+            self._alias(node, name, output)
+        for output, turns in zip(node.outputs[len(carried) :], zip(*made, strict=True), strict=True):
+            if output:
+                self._emit(node, "Concat", [self._unsqueezed(node, name, 0) for name in turns], output, axis=0)
+
+    def _body(self, graph: onnx.GraphProto, prefix: str, given: Mapping[str, str]) -> list[str]:
+        """Write the nodes of a graph, and return the names that its outputs have here."""
+        names = dict(given)
+        for tensor in graph.initializer:
+            names[tensor.name] = new = self._name(f"{prefix}/{tensor.name}")
+            self._constants[new] = array = tensor_array(tensor, f"weight {tensor.name}", self._folder)
+            if _is_small(array):
+                self._known[new] = array
+        for index, proto in enumerate(graph.node):
+            made = onnx.NodeProto()
+            made.CopyFrom(proto)
+            names.update((name, self._name(f"{prefix}/{name}")) for name in proto.output if name)
+            _rename(made, names)
+            label = self._name(f"{prefix}/{proto.name or f'{proto.op_type}_{index}'}.node")
+            self._one(read_node((label, made), self._model.opset, self._folder))
+        return [names.get(value.name, value.name) for value in graph.output]
+
+    def _alias(self, node: OnnxNode, name: str, output: str) -> None:
+        """Give a tensor, or a sequence, the name of an output of the file."""
+        if not output:
+            return
+        if name in self._lists:
+            self._lists[output] = self._lists[name]
+            return
+        self._emit(node, "Identity", (name,), output)
+
+    def _emit(self, node: OnnxNode, op: str, inputs: Sequence[str], output: str, **attrs: int) -> None:
+        name = self._name(f"{node.name}/{op}")
+        proto = helper.make_node(op, list(inputs), [output], name=name, **attrs)
+        made = OnnxNode(name, op, "", tuple(inputs), (output,), attrs, proto)
+        self._nodes.append(made)
+        self._learn(made)
+
+    def _name(self, wanted: str) -> str:
+        name = wanted
+        while name in self._names or name in self._constants:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+def _is_small(array: Array) -> bool:
+    return array.size <= _SMALL and array.dtype.kind in "iub"
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Give everything that a node reads or makes its new name, in its own graphs too."""
+    for field in (node.input, node.output):
+        renamed = [names.get(name, name) for name in field]
+        del field[:]
+        field.extend(renamed)
+    for graph in bodies(node):
+        hidden = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        hidden |= {name for inner in graph.node for name in inner.output}
+        outer = {old: new for old, new in names.items() if old not in hidden}
+        for inner in graph.node:
+            _rename(inner, outer)
+        for value in graph.output:
+            value.name = outer.get(value.name, value.name)

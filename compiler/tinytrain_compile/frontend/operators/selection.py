@@ -1,0 +1,169 @@
+"""Operators that choose elements by their size or by an index, and running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.entries import Entry, Order
+from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.frontend.graph.operands import axis_index, integers, required_input
+from tinytrain_compile.frontend.operators.loss import one_hot_label, pick
+from tinytrain_compile.frontend.operators.shape import without
+from tinytrain_compile.frontend.operators.slicing import slice_entry
+from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ops.integers import CastAttrs
+from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttrs
+
+
+def _last(rank: int, axis: int) -> Order:
+    """An order with this ONNX axis at the end."""
+    return (*(i for i in range(rank) if i != axis), axis)
+
+
+def _single(array: np.ndarray, what: str) -> int:
+    values = integers(array)
+    if len(values) != 1:
+        raise ValueError(f"{what} must be a single number, its shape is {array.shape}")
+    return values[0]
+
+
+def _cumsum(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    axis = axis_index(_single(required_input(ctx, node, 1, "axis"), "axis"), x.rank)
+    attrs = CumSumAttrs(x.order.index(axis), bool(node.integer("exclusive", 0)), bool(node.integer("reverse", 0)))
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "CumSum", (x.value,), attrs)))
+
+
+def _ordered(
+    ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, count: int, smallest: bool = False
+) -> tuple[Value, Value, Order]:
+    """The operand with an axis at the end, where its largest elements are on it, and that order."""
+    order = _last(x.rank, axis)
+    value = ctx.value(node, x, order)
+    if not 0 < count <= x.shape[axis]:
+        raise ValueError(f"{count} elements of an axis of {x.shape[axis]}")
+    return value, ctx.emit(node, "TopIndices", (value,), TopAttrs(count, smallest), "places"), order
+
+
+def _top_k(ctx: ImportContext, node: OnnxNode) -> None:
+    """Values keep their gradient; which ones they are is a choice without one."""
+    x, count = ctx.entry(node.input(0)), _single(required_input(ctx, node, 1, "k"), "k")
+    axis = axis_index(node.integer("axis", -1), x.rank)
+    value, places, order = _ordered(ctx, node, x, axis, count, not node.integer("largest", 1))
+    shape = tuple(count if i == axis else dim for i, dim in enumerate(x.shape))
+    if ctx.links.is_used(node.output(0)):
+        taken = ctx.emit(node, "TakeAlong", (value, places), TakeAlongAttrs(x.shape[axis]))
+        ctx.define_value(node.output(0), taken, shape, order)
+    ctx.define_value(node.output(1), places, shape, order)
+
+
+def _arg(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = axis_index(node.integer("axis", 0), x.rank)
+    last, end = bool(node.integer("select_last_index", 0)), x.shape[axis] - 1
+    if last:  # the first from the end
+        starts, steps = (
+            tuple(there if i == axis else other for i in range(x.rank)) for there, other in ((end, 0), (-1, 1))
+        )
+        x = slice_entry(ctx, node, x, starts, steps, x.shape, "backwards")
+    _, places, order = _ordered(ctx, node, x, axis, 1, node.op == "ArgMin")
+    if last:
+        places = ctx.emit(
+            node, "IntegerSub", (ctx.constant(np.int32(end), f"{node.name}.end", node), places), suffix="last"
+        )
+    y = Entry(tuple(1 if i == axis else dim for i, dim in enumerate(x.shape)), places, order)
+    ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset((axis,))))
+
+
+def _hot(ctx: ImportContext, node: OnnxNode, index: Value, depth: int, values: np.ndarray) -> Value:
+    """Of indices whose last axis is 1: the second value at the place that each names, else the first."""
+    places = ctx.constant(np.arange(depth, dtype=np.int32), f"{node.name}.places", node)
+    here = ctx.emit(node, "Equal", (index, places), suffix="here")
+    low, high = (
+        ctx.constant(value.reshape(()), f"{node.name}.{name}", node)
+        for name, value in zip(("off", "on"), values.reshape(-1), strict=True)
+    )
+    return ctx.emit(node, "Where", (here, high, low))
+
+
+def _hardmax(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = axis_index(node.integer("axis", -1), x.rank)
+    _, places, order = _ordered(ctx, node, x, axis, 1)
+    ctx.define_value(node.output(0), _hot(ctx, node, places, x.shape[axis], np.float32([0, 1])), x.shape, order)
+
+
+def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
+    """Indices as vectors; negative ones count from the end, and those outside are nowhere."""
+    if node.input(0) in ctx.labels:
+        one_hot_label(ctx, node)
+        return
+    x, values = ctx.entry(node.input(0)), required_input(ctx, node, 2, "values")
+    depth = int(required_input(ctx, node, 1, "depth").reshape(-1)[0])
+    axis = axis_index(node.integer("axis", -1), x.rank + 1)
+    shape = (*x.shape[:axis], depth, *x.shape[axis:])
+    ctx.check_size(node, shape)
+    index = ctx.reshape(node, ctx.value(node, x), (*x.shape, 1))
+    if index.dtype == "float32":
+        index = ctx.emit(node, "Cast", (index,), CastAttrs("int32"), "whole")
+    zero, size = (ctx.constant(np.int32(n), f"{node.name}.{w}", node) for n, w in ((0, "zero"), (depth, "depth")))
+    wrapped = ctx.emit(node, "IntegerAdd", (index, size), suffix="wrapped")
+    below = ctx.emit(node, "Greater", (zero, index), suffix="below")
+    index = ctx.emit(node, "Where", (below, wrapped, index), suffix="index")
+    order = (*(i if i < axis else i + 1 for i in range(x.rank)), axis)
+    ctx.define_value(node.output(0), _hot(ctx, node, index, depth, values), shape, order)
+
+
+def _others(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _gather_elements(ctx: ImportContext, node: OnnxNode) -> None:
+    """An element of an axis for each index; with the labels of a loss what they pick."""
+    if node.input(1) in ctx.labels:
+        pick(ctx, node)
+        return
+    x, chosen = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+    axis = axis_index(node.integer("axis", 0), x.rank)
+    size, order = x.shape[axis], _last(x.rank, axis)
+    if _others(x.shape, axis) != _others(chosen.shape, axis):
+        what = f"indices of shape {list(chosen.shape)} choose from a part of {list(x.shape)}"
+        raise Unsupported("indices", what, "indices for all of the other axes")
+    if chosen.is_constant:
+        places = [axis_index(int(i), size) for i in chosen.data.reshape(-1)]
+        chosen = replace(chosen, array=np.array(places, np.int32).reshape(chosen.shape))
+    operands = (ctx.value(node, x, order), ctx.value(node, chosen, order))
+    ctx.define_value(node.output(0), ctx.emit(node, "TakeAlong", operands, TakeAlongAttrs(size)), chosen.shape, order)
+
+
+def _trilu(ctx: ImportContext, node: OnnxNode) -> None:
+    """One triangle of the last two axes, zeros in the other."""
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    if x.rank < 2:
+        raise ValueError(f"a triangle of shape {x.shape}")
+    k = _single(required_input(ctx, node, 1, "k"), "k") if node.input(1) else 0
+    rows, columns = x.shape[-2:]
+    places = np.arange(columns)[None, :] - np.arange(rows)[:, None]
+    kept = Entry((rows, columns), array=places >= k if node.integer("upper", 1) else places <= k)
+    zero = ctx.constant(np.zeros((), x.dtype if x.dtype != "uint8" else np.bool_), f"{node.name}.zero", node)
+    condition = ctx.operand(node, kept, x.order, x.rank)
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Where", (condition, x.value, zero))))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "ArgMax": _arg,
+    "ArgMin": _arg,
+    "CumSum": _cumsum,
+    "GatherElements": _gather_elements,
+    "Hardmax": _hardmax,
+    "OneHot": _one_hot,
+    "TopK": _top_k,
+    "Trilu": _trilu,
+}

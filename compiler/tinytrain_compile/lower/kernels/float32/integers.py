@@ -1,0 +1,46 @@
+"""Arithmetic of integers, and numbers in another type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.ir import Expr
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.kernels.base import KernelSpec, f32, kernel
+from tinytrain_compile.lower.kernels.context import KernelContext
+from tinytrain_compile.lower.kernels.float32.elementwise import broadcast, pointwise
+from tinytrain_compile.ops.integers import CastAttrs
+
+_LIMIT = 2.0**31
+
+
+def wrapped(function: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
+    """A function of two int32 that wraps around: of unsigned numbers, whose sums C defines."""
+    return function(a.astype("uint32"), b.astype("uint32")).astype("int32")
+
+
+def _enter(op: str, function: Callable[[Expr, Expr], Expr]) -> None:
+    kernel(op)(lambda node, _context: broadcast(node, lambda a, b: wrapped(function, a, b)))
+
+
+_enter("IntegerAdd", lambda a, b: a + b)
+_enter("IntegerSub", lambda a, b: a - b)
+_enter("IntegerMul", lambda a, b: a * b)
+
+
+def _whole(x: Expr) -> Expr:
+    """A real number without its fraction: only one that is an int32 is converted, which C leaves open for others."""
+    low, high = tirx.const(-(2**31), "int32"), tirx.const(2**31 - 1, "int32")
+    beyond = tirx.if_then_else(x >= f32(_LIMIT), high, tirx.if_then_else(x < f32(-_LIMIT), low, tirx.const(0, "int32")))
+    return tirx.if_then_else(tirx.And(x >= f32(-_LIMIT), x < f32(_LIMIT)), x.astype("int32"), beyond)
+
+
+@kernel("Cast")
+def cast(node: Node, _context: KernelContext) -> KernelSpec:
+    """Element by element."""
+    attrs = node.attrs
+    assert isinstance(attrs, CastAttrs)
+    cuts = attrs.to == "int32" and node.inputs[0].dtype == "float32"
+    return pointwise(node, _whole if cuts else lambda x: x.astype(attrs.to))
