@@ -364,10 +364,11 @@ _kind(
     "E0231",
     EXIT_INPUT,
     "a training graph that cannot be taken over",
-    "The file says how it is trained (TrainingInfoProto, or the training artifacts of ONNX Runtime), in a way that has "
-    "no form here: other optimizers, weights with rules of their own, gradients that are changed before the update, "
-    "missing weights. docs/adr/0026-training-graphs.md says what is read. Give the forward model and say the rest by "
-    "options.",
+    "The file says how it is trained (TrainingInfoProto, or a graph with gradient nodes, such as the training "
+    "artifacts of ONNX Runtime), in a way that has no form here: other optimizers, weights with rules of their own, "
+    "gradients that are changed before the update, normalisations that use the statistics of a batch. Or the file "
+    "of --weights does not fit the graph: an array is missing, has another shape or belongs to no input. "
+    "docs/training-graphs.md says what is read. Give the forward model and say the rest by options.",
 )
 # E03xx: training set-up
 _kind(

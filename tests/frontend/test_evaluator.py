@@ -144,6 +144,15 @@ def test_the_last_opset_of_a_domain_counts_for_the_judge(tmp_path: Path) -> None
     assert by_the_evaluator(write(model, tmp_path), {"x": x})["y"] == 1.5
 
 
+def test_an_operator_newer_than_the_opset_is_judged(tmp_path: Path) -> None:
+    """The guard reads it as the newest that onnx knows, and so does the judge: ONNX Runtime writes Gelu at opset 17."""
+    text = '<ir_version: 8, opset_import: ["": 17]> net (float[1, 3] x) => (float[1, 3] y) { y = Gelu(x) }'
+    path = tmp_path / "net.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    found = by_the_evaluator(path, {"x": np.array([[-1, 0, 2]], np.float32)})
+    np.testing.assert_allclose(found["y"], [[-0.15865526, 0, 1.9544997]], rtol=1e-6)
+
+
 def test_unsorted_and_unnamed_nodes(tmp_path: Path) -> None:
     model = parse("net (float[1, 4] x) => (float[1, 4] y) { a = Relu (x) b = Neg (a) y = Exp (b) }")
     nodes = list(model.graph.node)

@@ -177,7 +177,7 @@ class ParameterSource:
 
 @dataclass(frozen=True, eq=False)
 class FileTraining:
-    """How a file is trained that says so itself (`contract` 3: TrainingInfoProto, 4: artifacts of ONNX Runtime).
+    """How a file is trained that says so itself (`contract` 3: TrainingInfoProto, 4: a graph with gradients).
 
     trained: names of its initializers. optimizer: "" where the file does not say. settings: fields of TrainingOptions.
     learning_rate: None where the file leaves it open. initial: first values of optimizer state, by initializer (in

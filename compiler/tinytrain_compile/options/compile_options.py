@@ -160,7 +160,12 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
     )
     weights: Path | None = field(
         default=None,
-        metadata=option("model", "Weights of training artifacts, by name.", "--weights", metavar="FILE.npz"),
+        metadata=option(
+            "model",
+            "Weights of a graph with gradient nodes, by name or position (arr_N).",
+            "--weights",
+            metavar="FILE.npz",
+        ),
     )
 
     # ---- memory -----------------------------------------------------------------------------------------------------

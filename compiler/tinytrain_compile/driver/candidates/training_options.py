@@ -43,6 +43,11 @@ def _notes(o: CompileOptions, training: FileTraining) -> tuple[str, ...]:
         notes.append(f"--update {o.update} chooses among the {count} weights that the file trains")
     if training.learning_rate is None:
         notes.append(f"--lr: the file leaves the learning rate open; it is {o.learning_rate:g}")
+    elif training.contract == 4 and o.batch > 1 and o.accumulate == "exact" and "learning_rate" not in o.given:
+        what = f"its optimizer adds up gradients, --batch {o.batch} averages them"
+        notes.append(
+            f"--lr: {training.learning_rate:g} is the file's; {what}: --lr {o.batch * training.learning_rate:g}"
+        )
     elif "learning_rate" in o.given:
         notes.append(f"--lr {o.learning_rate:g} goes before the file's learning rate, {training.learning_rate:g}")
     return tuple(notes)

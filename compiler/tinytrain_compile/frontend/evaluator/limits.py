@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import defs, helper
 
 from tinytrain_compile.ir.types import Array
 
@@ -35,6 +35,12 @@ _RANDOM = frozenset(
 _SOFTMAX = frozenset(("Hardmax", "LogSoftmax", "Softmax"))
 _TOO_LARGE = "too large for onnx.reference"
 _Attributes = Mapping[str, Any]
+
+
+def run_opset(op: str, file_opset: int) -> int:
+    """Return the first opset to run a standard operator with: newer than the file's if that has no such operator."""
+    known = not defs.has(op) or defs.has(op, file_opset)
+    return max(FIRST_SOUND.get(op, 0), 0 if known else defs.get_schema(op).since_version)
 
 
 def limit_of(node: onnx.NodeProto, operands: Sequence[Array], opset: int) -> str:

@@ -18,7 +18,7 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
-from tinytrain_compile.frontend.evaluator.limits import FIRST_SOUND, WIDENED, doubt_of, limit_of
+from tinytrain_compile.frontend.evaluator.limits import WIDENED, doubt_of, limit_of, run_opset
 from tinytrain_compile.frontend.evaluator.quantised import (
     SPELT_OPSET,
     is_qlinear,
@@ -169,7 +169,7 @@ class FileModel:
             kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
             inputs = [helper.make_tensor_value_info(name, kinds[name], operands[name].shape) for name in operands]
             outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
-            first = max(FIRST_SOUND.get(node.op, 0), node.opset)
+            first = max(run_opset(node.op, self._opset), node.opset)
             opsets = [helper.make_opsetid(o.domain, max(o.version, 0 if o.domain else first)) for o in self._opsets]
             graph = helper.make_graph([node.proto], "node", inputs, outputs)
             own = wide_operators() if self._wide else None

@@ -35,8 +35,9 @@ class Rewriter:
         self.opset = next((e.version for e in reversed(proto.opset_import) if e.domain in DEFAULT_DOMAINS), 0)
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
-            if node.op_type == "Constant":
-                self._tensors.update({node.output[0]: a.t for a in node.attribute if a.name == "value"})
+            value = next((a.t for a in node.attribute if a.name == "value"), None)
+            if node.op_type == "Constant" and value is not None:
+                self._tensors[node.output[0]] = value
         self._taken = {name for node in graph.node for name in (node.name, *node.input, *node.output)}
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
@@ -136,7 +137,7 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
 
 
 def _kind(node: onnx.NodeProto) -> tuple[str, str]:
-    """Return domain and operator; a normalisation in training mode counts as the operator that ONNX Runtime makes of it."""
+    """Return domain and operator; a normalisation in training mode counts as what ONNX Runtime makes of it."""
     domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
     if (domain, node.op_type) == ("", "BatchNormalization") and number_of(node, "training_mode", 0):
         return _BATCH_STATISTICS

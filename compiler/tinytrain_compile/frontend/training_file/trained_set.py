@@ -26,18 +26,28 @@ def as_the_file_says(trainables: Trainables, training: FileTraining, options: Fr
 
 
 def trained_as_the_file(ctx: ImportContext, model: ImportedModel, training: FileTraining) -> ImportedModel:
-    """The model with the file's trained set. E0231 for a weight that is no parameter of the graph."""
-    sources = {value.name: ctx.sources.get(value.name, "") for value in model.graph.parameters}
-    missing = [name for name in training.trained if name not in sources.values()]
+    """The model with the file's trained set. E0231 for a weight that is no parameter of the graph.
+
+    A weight may be several parameters: those of a recurrent layer are cut into gates.
+    """
+    wanted = frozenset(training.trained)
+    found = {value: wanted & _names(ctx, model, value.name) for value in model.graph.parameters}
+    missing = [name for name in training.trained if not any(name in names for names in found.values())]
     if missing:
         what = "the file trains it, and it is no weight of a layer of its own here"
         raise refused(f"weight {missing[0]}", what, "--batch-norm keep, where it belongs to a normalisation")
-    kept = tuple(value for value in model.graph.parameters if sources[value.name] in training.trained)
+    kept = tuple(value for value, names in found.items() if names)
     initial: dict[tuple[str, str], Array] = {}
     for value in kept:
         for (weight, kind), array in training.initial.items():
-            if weight == sources[value.name] and array.any():
+            if weight in found[value] and array.any():
                 initial[value.name, kind] = ctx.laid_like(value.name, array)
     contract = training.contract
     graph = replace(model.graph, parameters=kept)
     return replace(model, graph=graph, contract=contract, training=replace(training, initial=initial))
+
+
+def _names(ctx: ImportContext, model: ImportedModel, parameter: str) -> frozenset[str]:
+    """The tensors of the file that a parameter may be called after: what it is named for, what it holds numbers of."""
+    source = model.sources.get(parameter)
+    return frozenset((ctx.sources.get(parameter, ""), *(() if source is None else (source.tensor.name,))))
