@@ -19,6 +19,7 @@ from tests.frontend.nets import Net
 from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, importer, load_model
+from tinytrain_compile.frontend.evaluator.model import FileModel
 
 # ---- opsets 7 to 12 -------------------------------------------------------------------------------------------------
 
@@ -92,6 +93,20 @@ def test_one_of_several_outputs(name: str, layers: set[str], tmp_path: Path) -> 
     imported = load_model(write(two_outputs(), tmp_path), FrontendOptions(output=name))
     assert imported.output_name == name
     assert {value.name for value in imported.graph.parameters if value.name.endswith("_w")} == layers
+
+
+def test_a_result_of_a_node_is_an_output_if_it_is_named(tmp_path: Path) -> None:
+    """In front of what cannot be imported, for instance; the file's check ends there too."""
+    model = two_outputs()
+    model.graph.node.add(op_type="Atan", input=["features"], output=["end"])
+    del model.graph.output[:]
+    model.graph.output.add(name="end")
+    path = write(model, tmp_path)
+    imported = load_model(path, FrontendOptions(output="features"))
+    assert imported.output_name == "features"
+    assert FileModel(path, "features").outputs == ("features",)
+    with pytest.raises(CompileError, match="no node with such a result"):
+        load_model(path, FrontendOptions(output="y_w"))
 
 
 def test_several_outputs_and_none_chosen(tmp_path: Path) -> None:

@@ -312,6 +312,33 @@ def test_names_of_any_kind_are_accepted(tmp_path: Path) -> None:
     assert [line.isprintable() for line in error.details] == [True]
 
 
+def test_nodes_may_share_a_name(tmp_path: Path) -> None:
+    """ONNX leaves the names of nodes open, and OpenVINO writes one for many; values are told apart by theirs."""
+    text = """net (float[1, 4] x) => (float[1, 3] y) {
+        h = Relu (x)
+        g = Gemm <transB = 1> (h, w, b)
+        y = Relu (g)
+    }"""
+    model = parse(text, {"w": np.ones((3, 4), np.float32), "b": np.zeros(3, np.float32)})
+    for node in model.graph.node:
+        node.name = "F0::anon"
+    imported = load_model(write(model, tmp_path))
+    assert len({node.origin for node in imported.graph.nodes}) == 3
+    assert [value.name for value in imported.graph.parameters] == ["w", "b"]
+
+
+def test_trees_are_listed_whatever_numbers_they_hold(tmp_path: Path) -> None:
+    """Their numbers are not read: that would complain of infinity in what is refused anyway."""
+    model = parse("net (double[1, 4] x) => (double[1, 1] y) { y = Identity (x) }", {})
+    splits = numpy_helper.from_array(np.asarray([np.inf, 1.0]), "splits")
+    tree = helper.make_node("TreeEnsemble", ["x"], ["y"], name="trees", domain="ai.onnx.ml", nodes_splits=splits)
+    model.graph.node[0].CopyFrom(tree)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 5))
+    error = error_of(write(model, tmp_path))
+    assert error.code == "E0503"
+    assert "classical machine learning" in error.details[0]
+
+
 def test_unsupported_nodes_are_listed_at_once(tmp_path: Path) -> None:
     text = """net (float[1, 2, 8, 8] x) => (float[1, 2, 4, 4] y) {
         a = Atan (x)
@@ -349,6 +376,16 @@ def test_input_shape_fills_symbolic_dimensions(tmp_path: Path) -> None:
     set_input(model, ["batch", "features"])
     imported = load_model(write(model, tmp_path), FrontendOptions(input_shapes={"x": (1, 4)}))
     assert imported.graph.inputs[0].shape == (1, 4)
+
+
+def test_paddle_writes_open_dimensions_as_minus_one(tmp_path: Path) -> None:
+    model = dense()
+    set_input(model, [-1, 4])
+    assert load_model(write(model, tmp_path)).graph.inputs[0].shape == (1, 4)
+    set_input(model, [-1, -1])
+    assert error_of(write(model, tmp_path)).code == "E0203"
+    options = FrontendOptions(input_shapes={"x": (1, 4)})
+    assert load_model(write(model, tmp_path), options).graph.inputs[0].shape == (1, 4)
 
 
 def test_unsorted_nodes_are_sorted(tmp_path: Path) -> None:

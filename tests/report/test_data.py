@@ -84,6 +84,7 @@ def test_what_nobody_measured_is_null() -> None:
         "infer_one_bytes": None,
         "budget_bytes": None,
         "code": "speed",
+        "other_code_bytes": None,
         "small_nodes": [],
         "turned_weights": [],
         "prepared_weights": [],

@@ -15,6 +15,7 @@ from tinytrain_compile.frontend.file.forms import OPSET, at_opset_13, in_float32
 from tinytrain_compile.frontend.file.guard import parse_model
 from tinytrain_compile.frontend.file.model import OnnxModel
 from tinytrain_compile.frontend.file.quantisation import QUANTISED_OPS
+from tinytrain_compile.frontend.file.scaler import without_scalers
 from tinytrain_compile.frontend.importer import HANDLERS, import_model
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.quantised.qoperators import QLINEAR_OPS, in_qdq_form
@@ -53,7 +54,7 @@ def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions, name: st
         note = f"opset {model.opset}: read as onnx's version converter writes it for opset {OPSET}"
         model = parse_model(at_opset_13(model), name, path.parent, replace(options, input_shapes={}))
         model = replace(model, notes=(note,))
-    model = in_float32(without_control_flow(model, path.parent))
+    model = without_scalers(in_float32(without_control_flow(model, path.parent)))
     return model if options.any_batch else at_batch_1(in_qdq_form(model))
 
 

@@ -11,6 +11,7 @@ from onnx import defs, helper, shape_inference
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
 from tinytrain_compile.frontend.file.quantisation import MICROSOFT
+from tinytrain_compile.frontend.file.scaler import LEARNED
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import KINDS
 from tinytrain_compile.frontend.graph.handler import Handler
@@ -22,7 +23,7 @@ NEAREST: Mapping[str, str] = {
     "Attention": "MatMul, Softmax and MatMul",
     "ConvInteger": _QDQ,
     "DynamicQuantizeLinear": _QDQ,
-    "If": "the branch that is taken, exported by itself",
+    "If": "the branch that is taken, exported by itself, or --model-output with a result in front of it",
     "Loop": _UNROLLED,
     "MatMulInteger": _QDQ,
     "RMSNormalization": "LayerNormalization",
@@ -86,6 +87,9 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsuppo
     foreign = node.domain == MICROSOFT and node.op.startswith("Q") and node.op != "QuickGelu"
     if foreign or node.op in ("ConvInteger", "MatMulInteger"):
         return Unsupported("", "it computes with stored integers", _QDQ)
+    if node.domain == LEARNED:
+        what = "an operator of classical machine learning, which gradients do not train"
+        return Unsupported("", what, "Scaler; for a tree or kernel machine, a network that was trained in its place")
     if node.domain:
         return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
     nearest = NEAREST.get(node.op)

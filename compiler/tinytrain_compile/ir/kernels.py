@@ -128,9 +128,11 @@ class CodeChoice:
     """Which code the nodes of a step got, and for what limit on flash.
 
     variant: "speed", "size" or "mixed". small_nodes: whose kernels are small. budget_bytes: of code and constants.
+    other_bytes: of code and constants of the other kind, if both were weighed.
     """
 
     variant: str = "speed"
     small_nodes: tuple[str, ...] = ()
     budget_bytes: int | None = None
     copies: tuple[Copied, ...] = ()
+    other_bytes: int | None = None

@@ -314,10 +314,13 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
 
     # ---- code and speed ---------------------------------------------------------------------------------------------
 
-    code: Literal["speed", "size"] | None = field(
+    code: Literal["speed", "size", "auto"] | None = field(
         default=None,
         metadata=option(
-            "code", "Kernels of their own for every shape, or small code that layers share. Default: speed.", "--code"
+            "code",
+            "Kernels of their own for every shape, or small code that layers share; auto: small if code is most of the "
+            "flash and a third is saved. Default: speed.",
+            "--code",
         ),
     )
     flash_budget_bytes: int | None = field(

@@ -149,6 +149,26 @@ def test_a_budget_is_kept_by_what_it_chooses(cnn: tuple[str, ...], tmp_path: Pat
 
 @needs_qemu
 @pytest.mark.qemu
+def test_auto_weighs_both_kinds_of_code(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    """Small code if code is most of the flash and a third is saved; never where it would lose the vectors."""
+    outcome = compiled(cnn, tmp_path / "speed").check_success()
+    fast = flash(tmp_path / "speed")
+    share = round(100 * fast["code_bytes"] / (fast["code_bytes"] + fast["const_bytes"]))
+    assert share > 50 and f"{share} % of it is code: --code auto" in " ".join(outcome.out.split())
+
+    outcome = compiled(cnn, tmp_path / "auto", "--code", "auto").check_success()
+    compiled(cnn, tmp_path / "size", "--code", "size").check_success()
+    both = [tree(tmp_path / name) for name in ("auto", "size")]
+    assert {n for n in both[0] if both[0][n] != both[1][n]} == {"report.json", "report.html", "manifest.json"}
+    assert flash(tmp_path / "auto")["other_code_bytes"] == fast["code_bytes"] + fast["const_bytes"]
+    assert "B with --code speed" in outcome.out
+
+    compiled(cnn, tmp_path / "vectors", "--code", "auto", "--target", "cortex-m55", "--verify", "none").check_success()
+    assert flash(tmp_path / "vectors")["code"] == "speed"
+
+
+@needs_qemu
+@pytest.mark.qemu
 def test_room_that_is_left_holds_a_second_copy_of_frozen_weights(cnn: tuple[str, ...], tmp_path: Path) -> None:
     compiled(cnn, tmp_path / "speed").check_success()
     own = flash(tmp_path / "speed")

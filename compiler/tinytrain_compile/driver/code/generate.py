@@ -27,6 +27,8 @@ from tinytrain_compile.target import Target
 
 ROUNDS = 6
 """Mixtures that are compiled, at most, before all of the code is small."""
+LEAST_SAVING = 3
+"""--code auto: the flash over what small code must save of it, since a step takes 1.5 to 1.8 times the instructions."""
 
 Report = Callable[[int, int], None]
 """(nodes lowered, all nodes)"""
@@ -143,11 +145,30 @@ def generate(
     generator = Generator(candidate, options, target, report, smaller)
     if options.flash_budget_bytes is not None:
         return _Budget(generator, options, target, options.flash_budget_bytes).generate()
-    small = options.code == "size"
+    if options.code == "auto" and not target.features.mve_int:  # small code has no vectors: docs/fitting.md
+        return _weighed(generator, target)
+    return _of_one_kind(generator, options.code == "size")
+
+
+def _of_one_kind(generator: Generator, small: bool) -> Generated:
+    """The project whose kernels are all small, or all for speed."""
     kernels = generator.lowered(small)
     kernels = generator.shared(kernels) if small else kernels
     nodes = tuple(kernels.calls) if small else ()
     return Generated(kernels, generator.emitted(kernels, small), CodeChoice("size" if small else "speed", nodes))
+
+
+def _weighed(generator: Generator, target: Target) -> Generated:
+    """Small code if code for speed is most of the flash, and a third of the flash is saved; both are compiled."""
+    from tinytrain_compile.verify import find_tools, flash_sizes
+
+    tools = find_tools(target)
+    fast, small = (_of_one_kind(generator, kind) for kind in (False, True))
+    before, after = (flash_sizes(one.bundle, target, tools) for one in (fast, small))
+    most = before.code_bytes > before.const_bytes
+    if most and before.total_bytes - after.total_bytes > before.total_bytes / LEAST_SAVING:
+        return replace(small, choice=replace(small.choice, other_bytes=before.total_bytes))
+    return replace(fast, choice=replace(fast.choice, other_bytes=after.total_bytes))
 
 
 def least_flash_bytes(candidate: Candidate, options: CompileOptions, target: Target) -> int:
@@ -168,7 +189,7 @@ class _Budget:
 
     def generate(self) -> Generated:
         """The first that fits."""
-        order = {"speed": (False,), "size": (True,), None: (False, True)}[self._code]
+        order = {"speed": (False,), "size": (True,)}.get(self._code or "", (False, True))
         found: dict[bool, Variant] = {}
         for small in order:
             found[small] = self._whole(small)

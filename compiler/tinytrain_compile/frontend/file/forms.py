@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import defs, helper, numpy_helper, version_converter
+from onnx import defs, helper, numpy_helper, shape_inference, version_converter
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.scaler import LEARNED
 from tinytrain_compile.frontend.file.tensors import check_finite
 from tinytrain_compile.ir.types import Array
 
@@ -32,18 +33,28 @@ FREE_INITIALIZERS = 4
 
 
 def with_output(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """The file with this output only; "" keeps what it has. E0218 if it has no such output."""
+    """The file with this output only, or this result of a node; "" keeps what it has. E0218 if it has neither."""
     if not name:
         return proto
-    chosen = [value for value in proto.graph.output if value.name == name]
+    graph = proto.graph
+    chosen = [value for value in graph.output if value.name == name]
+    if not chosen and any(name in node.output for node in graph.node):
+        chosen = [value for value in _inferred(proto) if value.name == name] or [onnx.ValueInfoProto(name=name)]
     if not chosen:
-        names = ", ".join(value.name for value in proto.graph.output)
-        raise CompileError(
-            "E0218", f"--model-output {name}", "the model has no such output", f"its outputs are: {names}"
-        )
+        names = ", ".join(value.name for value in graph.output)
+        what = "the model has no such output, and no node with such a result"
+        raise CompileError("E0218", f"--model-output {name}", what, f"its outputs are: {names}")
     del proto.graph.output[:]
     proto.graph.output.extend(chosen[:1])
     return proto
+
+
+def _inferred(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
+    """Types of results as the file or onnx gives them; none if onnx cannot infer them."""
+    try:
+        return shape_inference.infer_shapes(proto).graph.value_info
+    except Exception:  # of the C++ part
+        return proto.graph.value_info
 
 
 def proto_of(model: OnnxModel) -> onnx.ModelProto:
@@ -108,7 +119,7 @@ def in_float32(model: OnnxModel) -> OnnxModel:
 def node_in_float32(proto: onnx.NodeProto) -> onnx.NodeProto:
     """A node that makes or holds no other float; itself if it does so already."""
     kinds = [a.i if a.name in _KINDS else a.t.data_type for a in proto.attribute]
-    if not OTHER_FLOATS.keys() & set(kinds):
+    if proto.domain == LEARNED or not OTHER_FLOATS.keys() & set(kinds):
         return proto
     made = onnx.NodeProto()
     made.CopyFrom(proto)

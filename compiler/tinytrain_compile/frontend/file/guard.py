@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,15 @@ from tinytrain_compile.frontend.file.forms import (
 from tinytrain_compile.frontend.file.live import LivePart, live_part
 from tinytrain_compile.frontend.file.model import OnnxInput, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.file.order import sort_nodes
+from tinytrain_compile.frontend.file.quantisation import MICROSOFT
+from tinytrain_compile.frontend.file.scaler import LEARNED
 from tinytrain_compile.frontend.file.subgraphs import reads
 from tinytrain_compile.frontend.file.tensors import check_dims, check_finite, tensor_array
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.types import Array
+
+_OPEN = -1
+"""How Paddle's exporter writes a dimension that is left open."""
 
 
 def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: FrontendOptions) -> OnnxModel:
@@ -122,7 +128,8 @@ def _input(value: onnx.ValueInfoProto, options: FrontendOptions) -> OnnxInput:
     if not tensor_type.HasField("shape"):
         raise CompileError("E0203", where, "it has no shape", "export the model with fixed shapes")
     given = options.input_shapes.get(value.name)
-    declared = [d.dim_value if d.HasField("dim_value") else None for d in tensor_type.shape.dim]
+    dims = tensor_type.shape.dim
+    declared = [d.dim_value if d.HasField("dim_value") and d.dim_value != _OPEN else None for d in dims]
     shape = _resolve(where, declared, given)
     check_dims(where, shape)
     return OnnxInput(value.name, shape, tensor_type.elem_type)
@@ -146,14 +153,17 @@ def _resolve(where: str, declared: list[int | None], given: tuple[int, ...] | No
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProto]]:
-    """Every node with a unique name: its own, or operator and output."""
+    """Every node with a unique name: its own, or operator and output.
+
+    ONNX leaves names of nodes open; OpenVINO's writer gives one to many.
+    """
     nodes = list(nodes)
-    _unique("node", [node.name for node in nodes if node.name])
-    taken = {node.name for node in nodes}
+    times = Counter(node.name for node in nodes)
+    taken = set(times)
     for node in nodes:
         name = node.name
-        if not name:
-            name = f"{node.op_type}_{next((out for out in node.output if out), '')}"
+        if not name or times[name] > 1:
+            name = f"{name or node.op_type}_{next((out for out in node.output if out), '')}"
             while name in taken:
                 name += "_"
             taken.add(name)
@@ -170,7 +180,8 @@ def read_node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> On
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) != len(names):
         raise CompileError("E0229", where, "an attribute is given twice", "export the model again")
-    attrs = {attribute.name: _attribute(attribute, where, folder) for attribute in node.attribute}
+    read = domain in ("", MICROSOFT) or (domain, node.op_type) == (LEARNED, "Scaler")  # others are only listed
+    attrs = {attribute.name: _attribute(attribute, where, folder) for attribute in (node.attribute if read else ())}
     if domain != node.domain:  # onnx's evaluator knows the default domain by its empty name only
         plain = onnx.NodeProto()
         plain.CopyFrom(node)

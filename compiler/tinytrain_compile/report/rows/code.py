@@ -23,6 +23,11 @@ def code_pieces(summary: Summary) -> list[str]:
             f"{len(choice.small_nodes)} of {plural(len(summary.calls), 'node')}" if choice.variant == "mixed" else "all"
         )
         pieces.append(f"small code for {of}")
+    if choice.other_bytes is not None:
+        other = "speed" if choice.variant == "size" else "size"
+        pieces.append(f"{bytes_text(choice.other_bytes)} with --code {other}")
+    elif (share := _share(summary)) is not None:
+        pieces.append(f"{share} % of it is code: --code auto weighs smaller code")
     if choice.budget_bytes is not None:
         pieces.append(f"budget {bytes_text(choice.budget_bytes)}")
     if ready := prepared_weights(summary):
@@ -33,6 +38,14 @@ def code_pieces(summary: Summary) -> list[str]:
         names = ", ".join(printable(copy.layer) for copy in choice.copies)
         pieces.append(f"{plural(len(choice.copies), 'frozen weight')} stored twice ({grouped(size)} B): {names}")
     return pieces
+
+
+def _share(summary: Summary) -> int | None:
+    """Percent of the flash that is code for speed; None if that is not most of it, or is not known."""
+    code, const = summary.code_bytes, summary.const_bytes
+    if code is None or const is None or code <= const or summary.code.variant != "speed":
+        return None
+    return None if summary.code.budget_bytes is not None else round(100 * code / (code + const))
 
 
 def prepared_weights(summary: Summary) -> list[Copied]:
@@ -60,6 +73,7 @@ def code_json(summary: Summary) -> dict[str, Any]:
         "infer_one_bytes": one_sample_bytes(summary),
         "budget_bytes": choice.budget_bytes,
         "code": choice.variant,
+        "other_code_bytes": choice.other_bytes,
         "small_nodes": list(choice.small_nodes),
         "turned_weights": _weights(choice.copies),
         "prepared_weights": _weights(prepared_weights(summary)),
