@@ -13,6 +13,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.accounts import accounted, folded_into
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.exporters.dropped_terms import dropped_terms
+from tinytrain_compile.frontend.exporters.module_names import known_names
 from tinytrain_compile.frontend.exporters.remarks import named, notes_on
 from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
@@ -117,7 +118,9 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
         if not found:
             imported = imported if training is None else trained_as_the_file(ctx, imported, training)
             ends = outputs if site is None else (*outputs, site.output)
-            return replace(imported, choices=accounted(ctx, read, ends, imported.graph.parameters))
+            choices = accounted(ctx, read, ends, imported.graph.parameters)
+            names = known_names(choices, Links(read.nodes, ends, read.constants))
+            return replace(imported, choices=choices, graph=replace(imported.graph, known_as=names))
         tied |= found
 
 

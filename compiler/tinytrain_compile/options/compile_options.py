@@ -132,7 +132,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
         default=(),
         metadata=option(
             "model",
-            "Initializers that are parameters, whatever the rules say (docs/parameters.md).",
+            "Initializers or modules that are parameters, whatever the rules say (docs/parameters.md).",
             "--trainable",
             metavar="GLOB",
             repeated=True,
@@ -140,7 +140,9 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
     )
     frozen: tuple[str, ...] = field(
         default=(),
-        metadata=option("model", "Initializers that are no parameters.", "--frozen", metavar="GLOB", repeated=True),
+        metadata=option(
+            "model", "Initializers or modules that are no parameters.", "--frozen", metavar="GLOB", repeated=True
+        ),
     )
     untie: bool = field(
         default=False,
