@@ -23,6 +23,7 @@ from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order, channels_last, constant_entry, plain
 from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.origins import tied_weights
+from tinytrain_compile.frontend.graph.signals import SIGNAL_RANK, signal_order
 from tinytrain_compile.frontend.graph.surviving import surviving
 from tinytrain_compile.frontend.loss.fork import check_fresh_head, find_site, site_notes
 from tinytrain_compile.frontend.loss.own_loss import LossSite
@@ -195,17 +196,19 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
 
 
 def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
-    """Images come channels-last unless the user, or the model itself, has them otherwise."""
+    """Images come channels-last unless the user, or the model itself, has them otherwise; signals if asked for."""
     rank = len(source.shape)
     integer = source.elem_type in INDICES
     image = (
         rank == 4
         and not integer
-        and ctx.options.input_layout == "hwc"
+        and ctx.options.input_layout != "chw"
         and not _is_channels_last(ctx.links, source.name)
     )
+    signal = rank == SIGNAL_RANK and not integer and ctx.options.input_layout == "lc"
     order = channels_last(rank) if image else plain(rank)
-    ctx.graph_input(source.name, source.shape, order, image, integer)
+    order = signal_order(ctx.links, source.name) if signal else order
+    ctx.graph_input(source.name, source.shape, order, "NHWC" if image else "NWC" if signal else "", integer)
     return order
 
 

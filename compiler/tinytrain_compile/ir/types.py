@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 DType = Literal["float32", "int32", "int16", "int8", "uint8", "bits"]
 """Element types. "bits" is one bit per element, packed little-endian into bytes (a mask)."""
 
-Layout = Literal["", "NHWC"]
-"""Axis order of a value: "" is ONNX order, "NHWC" is channels last (4-D images; 1-D signals have H == 1)."""
+Layout = Literal["", "NHWC", "NWC"]
+"""Axis order of a value: "" is ONNX order, "NHWC" is channels last (4-D images; 1-D signals have H == 1).
+
+"NWC" is the input of a signal whose channels are last: as it is given, before it is an image of height 1.
+"""
 
 Phase = Literal["step", "apply"]
 """When a node runs: in every micro-batch, or only when accumulated gradients are applied."""

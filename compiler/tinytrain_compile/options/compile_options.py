@@ -123,7 +123,14 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
             repeated=True,
         ),
     )
-    input_layout: Literal["hwc", "chw"] = field(default="hwc", metadata=option("model", "Of images.", "--input-layout"))
+    input_layout: Literal["hwc", "chw", "lc", "cl"] = field(
+        default="hwc",
+        metadata=option(
+            "model",
+            "Of images (height, width, channels); of signals lc (length, channels: a sensor's FIFO) or cl, as without.",
+            "--input-layout",
+        ),
+    )
     batch_norm: Literal["fold", "keep"] = field(
         default="fold",
         metadata=option("model", "Into weights, or gamma and beta trained apart (float32).", "--batch-norm"),
