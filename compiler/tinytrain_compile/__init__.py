@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tinytrain_compile.api import Compiled, compile, finetune
+    from tinytrain_compile.api import Compiled, compile, finetune, from_torch
     from tinytrain_compile.errors import CompileError
     from tinytrain_compile.twin import Deltas, Twin
 
 __version__ = "0.3.0.dev0"
-__all__ = ["CompileError", "Compiled", "Deltas", "Twin", "__version__", "compile", "finetune"]
+__all__ = ["CompileError", "Compiled", "Deltas", "Twin", "__version__", "compile", "finetune", "from_torch"]
 
 _HOMES = {
-    **dict.fromkeys(("Compiled", "compile", "finetune"), "api"),
+    **dict.fromkeys(("Compiled", "compile", "finetune", "from_torch"), "api"),
     **dict.fromkeys(("Deltas", "Twin"), "twin"),
     "CompileError": "errors",
 }
@@ -26,3 +26,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"tinytrain_compile.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which are not loaded yet."""
+    return sorted(__all__)

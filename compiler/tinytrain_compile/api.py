@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
 import weakref
@@ -10,6 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tinytrain_compile.cli.python_help import options_help
+from tinytrain_compile.cli.python_inputs import Model, as_files, checked_path
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.pipeline import Project, Result
@@ -20,6 +23,7 @@ from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.learn.finetune import finetune as search
 from tinytrain_compile.learn.rate_search import Effort
 from tinytrain_compile.reference.instance import SAID, ReferenceInstance
+from tinytrain_compile.torch_export import c_name, exported
 from tinytrain_compile.twin import Instance, Twin
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -35,7 +39,7 @@ class Compiled:
 
     def save(self, folder: Path | str, *, force: bool = False) -> tuple[str, ...]:
         """Write the output folder as the command does; the paths in it. force: overwrite files of others."""
-        return write_output(Path(folder), self.files, self.project.inputs, force).paths
+        return write_output(checked_path("save", folder), self.files, self.project.inputs, force).paths
 
     def twin(self, plan: int = -1) -> Twin:
         """A new device on the desk, with the weights of the file. Any number may live side by side.
@@ -63,23 +67,34 @@ class Compiled:
         return self._library
 
 
-def compile(
-    model: Path | str, *, arena: int | str | None = None, target: str = "cortex-m7", **options: Any
-) -> Compiled:
-    """Compile an ONNX file as the command does, into memory.
+def compile(model: Model, *, arena: int | str | None = None, target: str = "cortex-m7", **options: Any) -> Compiled:
+    """Compile an ONNX model as the command does, into memory.
 
-    options: those of the command by their long names, `_` for `-`: update="last:2", lr=0.01, batch_norm="keep",
-    nesterov=True; several values as a list, NAME=VALUE as a dict. Raises CompileError with the command's ids.
+    model: the path of a file, its bytes, or an onnx.ModelProto. Raises CompileError with the command's ids.
     """
-    found = make_project(options_from(model, {"arena": arena, "target": target, **options}))
+    with as_files(model, {"arena": arena, "target": target, **options}) as (path, given):
+        found = make_project(options_from(path, given))
     if isinstance(found, Result):
         raise CompileError("E0101", "compile", "a dry run makes no project", "leave dry_run and dump_after out")
     return Compiled(found)
 
 
+def from_torch(
+    module: Any, example: Any, *, arena: int | str | None = None, target: str = "cortex-m7", **options: Any
+) -> Compiled:
+    """Compile a PyTorch module: export it so that nothing is folded and parameters keep their names.
+
+    example: an input, or a tuple of inputs, of any number of samples; only shapes and types count. The module is
+    exported as it infers (`eval()`), and is left as it was. name: its class, unless options say another. Needs PyTorch
+    and onnxscript (`pip install 'tinytrain-compile[torch]'`). Raises CompileError.
+    """
+    name = options.pop("name", None) or c_name(module)
+    return compile(exported(module, example), arena=arena, target=target, name=name, **options)
+
+
 def finetune(
-    model: Path | str,
-    data: Path | str,
+    model: Model,
+    data: Any,
     *,
     epochs: int = 30,
     seeds: int = 3,
@@ -96,6 +111,7 @@ def finetune(
 ) -> Finding:
     """Try training on own samples as `tinytrain-compile finetune` does, by joblib's backend (`joblib.parallel_config`).
 
+    model: as for `compile`. data: an .npz, arrays or batches of x and y; x_test, y_test, x_old and y_old are optional.
     options: of a compilation, as for `compile`. out: a name beside which what was tried is kept until all of it is
     done; nothing else is written. Raises CompileError.
     """
@@ -107,4 +123,21 @@ def finetune(
         raise CompileError("E0101", "averages", f"not numbers up to {MAX_SAMPLES}", "give some, or leave it out")
     ways = (schedule, per_layer, tuple(warm_ups), tuple(averages))
     effort = Effort(epochs, seeds, replay, tuple(batches), tuple(clips), jobs, *ways)
-    return search(options_from(model, {"data": data, **options}), effort, Path(out), lambda _what, _share: None)
+    with as_files(model, {"data": data, **options}) as (path, given):
+        return search(options_from(path, given), effort, checked_path("out", out), lambda _what, _share: None)
+
+
+_OPTIONS = """
+Example:
+
+    import tinytrain_compile as tt
+
+    compiled = tt.compile("model.onnx", arena="64KB", update="last:2", data=(x, y))
+    compiled.save("out")
+
+Options are those of the command by their long names, `_` for `-`. Several values are a list, NAME=VALUE pairs a dict.
+Arrays are a dict by name ({"x": x, "y": y}), (x, y), x alone, or an iterable of such batches, as a DataLoader is.
+
+"""
+compile.__doc__ = f"{inspect.cleandoc(compile.__doc__ or '')}\n{_OPTIONS}{options_help()}\n"
+from_torch.__doc__ = f"{inspect.cleandoc(from_torch.__doc__ or '')}\n\noptions: those of `compile`.\n"

@@ -376,9 +376,9 @@ _kind(
     EXIT_INPUT,
     "no such layer",
     "A pattern of --update, or a layer of a scheme file, matches no node of the model that has parameters. Patterns "
-    "are node names or globs with *, behind commas; quotes keep the shell from reading them. The message names the "
-    "nearest names, and -v with --update all lists every layer. Names are those of the ONNX nodes, not of your "
-    "framework's modules.",
+    "are names or globs with *, behind commas; quotes keep the shell from reading them. Names are those of ONNX nodes, "
+    "and if no node matches, those of modules and parameters as the file has them (f.0, c.weight). The message names "
+    "the nearest names, and -v with --update all lists every layer.",
 )
 _kind(
     "E0302",

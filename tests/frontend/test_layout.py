@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tinytrain_compile as tt
 from tests.frontend.models import check_against_onnxruntime, ops_of
 from tests.frontend.nets import Net
 from tinytrain_compile.frontend import FrontendOptions
@@ -98,6 +99,66 @@ def test_chw_input_costs_a_transpose(tmp_path: Path) -> None:
     imported = check_against_onnxruntime(net.model(), tmp_path, FrontendOptions(input_layout="chw"))
     assert ops_of(imported) == ["Transpose", "Conv", "Reduce", "Reshape"]
     assert imported.input_perm == (0, 1, 2, 3)
+
+
+SIGNALS = {
+    "convolution": lambda net: net.conv("c", "x", (4, 3, 5)),
+    "scaled": lambda net: _scaled(net),
+    "normalised": lambda net: (net.batch_norm("n", "x", 3), net.conv("c", "n", (4, 3, 5), "pads = [2, 2]")),
+    "residual": lambda net: (net.conv("d", "x", (3, 3, 5), "pads = [2, 2]"), net.add("c = Add (x, d)")),
+    "pool": lambda net: net.add("c = MaxPool <kernel_shape = [2], strides = [2]> (x)"),
+}
+
+
+def _scaled(net: Net) -> None:
+    net.add(f"m = Sub (x, {net.weight('mean', 1, 3, 1)})")
+    net.conv("c", "m", (4, 3, 5))
+
+
+@pytest.mark.parametrize("kind", SIGNALS)
+def test_a_signal_with_channels_last_saves_the_transpose(kind: str, tmp_path: Path) -> None:
+    """As a sensor's FIFO delivers it: the first convolution reads it as it comes."""
+    net = Net("float[1, 3, 20] x", "float[1, C] y")
+    SIGNALS[kind](net)
+    net.add("y = ReduceMean <axes = [2], keepdims = 0> (c)")
+    kept = check_against_onnxruntime(net.model(), tmp_path, FrontendOptions(input_layout="cl"))
+    default = check_against_onnxruntime(net.model(), tmp_path)
+    assert kept.input_perm == default.input_perm == (0, 1, 2) and ops_of(kept) == ops_of(default)
+    last = check_against_onnxruntime(net.model(), tmp_path, FrontendOptions(input_layout="lc"))
+    assert last.input_perm == (0, 2, 1) and last.graph.inputs[0].shape == (1, 20, 3)
+    assert "Transpose" not in ops_of(last) and "Transpose" in ops_of(default)
+
+
+def test_what_has_its_length_in_front_is_taken_as_it_is(tmp_path: Path) -> None:
+    net = Net("float[1, 20, 3] x", "float[1, 5] y")
+    net.add(f"m = MatMul (x, {net.weight('w', 3, 5)})")
+    net.add("y = ReduceMean <axes = [1], keepdims = 0> (m)")
+    last = check_against_onnxruntime(net.model(), tmp_path, FrontendOptions(input_layout="lc"))
+    assert last.input_perm == (0, 1, 2) and last.graph.inputs[0].layout == "NWC"
+
+
+def test_the_header_of_a_signal_names_its_order(tmp_path: Path) -> None:
+    """Values are those of the model's own order: in float32 to the last bits, in int8 to the byte."""
+    net = Net("float[1, 3, 20] x", "float[1, 4] y")
+    net.conv("c", "x", (4, 3, 5))
+    net.add("y = ReduceMean <axes = [2], keepdims = 0> (c)")
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(8, 3, 20)).astype(np.float32), random.integers(0, 4, 8)
+    names = ("M_INPUT_SHAPE {1, 20, 3}", "M_INPUT_CHANNELS_LAST 1", "M_INPUT_LENGTH 20u", "M_INPUT_CHANNELS 3u")
+    for more in ({}, {"quant": "int8", "calib": (x, y), "head": "int8"}):
+        made = {
+            layout: tt.compile(net.model(), name="m", verify="none", update="all", input_layout=layout, **more)
+            for layout in ("lc", "hwc", "cl")
+        }
+        assert made["lc"].files["m_train.h"] == made["hwc"].files["m_train.h"]
+        headers = {layout: str(one.files["m_train.h"]) for layout, one in made.items()}
+        assert all(f"#define {name}\n" in headers["lc"] for name in names)
+        assert "CHANNELS" not in headers["cl"] and "M_INPUT_SHAPE {1, 3, 20}" in headers["cl"]
+        with made["lc"].twin() as last, made["cl"].twin() as first:
+            for i in range(8):
+                losses = [twin.train_step(x[i : i + 1], y[i : i + 1]) for twin in (last, first)]
+                assert losses[0] == pytest.approx(losses[1], rel=0 if more else 1e-6)
+            assert last.predict(x) == pytest.approx(first.predict(x), rel=0, abs=0 if more else 1e-6)
 
 
 def test_channels_last_onnx_input_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -112,5 +112,5 @@ def test_without_a_compiler_it_trains_in_float32(monkeypatch: pytest.MonkeyPatch
         twin.instance.save()
     assert caught.value.code == "E0603"
     twin.close()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(tt.CompileError, match="closed"):
         twin.predict(x)

@@ -78,8 +78,9 @@ class Terminal:
                 short = short or f" more in {LONG_LISTS}" in line
         if self._verbose:
             for layer in result.summary.layers:
-                facts = " ".join(f"{key}={value}" for key, value in asdict(layer).items() if key != "name")
-                for line in wrapped("layer      ", f"{printable(layer.name)}: {facts}"):
+                items = asdict(layer).items()
+                facts = " ".join(f"{key}={value}" for key, value in items if key not in ("name", "module"))
+                for line in wrapped("layer      ", f"{printable(layer.shown)}: {facts}"):
                     self._say(line)
             for fate in result.summary.fates:
                 kind = "constant" if fate.kind == "other" else "parameter"

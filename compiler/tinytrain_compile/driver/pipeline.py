@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from tinytrain_compile.data.samples import labelled, load_inputs, load_samples, random_samples
 from tinytrain_compile.driver.candidates.external_kernels import Externals, blaming, load_externals
@@ -213,7 +214,7 @@ def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) 
     """The forward graph of the model file. chosen: whether an initializer is a parameter, where rules do not say it."""
     wanted = FrontendOptions(
         options.input_shapes,
-        options.input_layout,
+        _input_layout(options),
         options.label,
         classes=options.classes,
         seed=options.seed,
@@ -227,6 +228,12 @@ def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) 
         weights=options.weights,
     )
     return load_model(options.model, wanted)
+
+
+def _input_layout(options: CompileOptions) -> Literal["hwc", "chw", "lc", "cl"]:
+    """The layout of the input. hwc is the default for images; who asks for it means channels last of signals too."""
+    asked = options.input_layout == "hwc" and "input_layout" in options.given
+    return "lc" if asked else options.input_layout
 
 
 def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:

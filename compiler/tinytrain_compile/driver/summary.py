@@ -44,6 +44,7 @@ def _layer_update(layer: Layer, plan: UpdatePlan) -> LayerUpdate:
         axis=weight_axis(layer.node, cut.axis) if cut else None,
         elements=sum(_updated(layer, value, plan) for value in layer.parameters),
         total_elements=sum(value.elements for value in layer.parameters),
+        module=layer.module,
     )
 
 

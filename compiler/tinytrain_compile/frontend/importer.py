@@ -13,6 +13,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.accounts import accounted, folded_into
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.exporters.dropped_terms import dropped_terms
+from tinytrain_compile.frontend.exporters.module_names import known_names
 from tinytrain_compile.frontend.exporters.remarks import named, notes_on
 from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
@@ -30,6 +31,7 @@ from tinytrain_compile.frontend.graph.entries import (
 )
 from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.origins import tied_weights
+from tinytrain_compile.frontend.graph.signals import SIGNAL_RANK, signal_order
 from tinytrain_compile.frontend.graph.surviving import surviving
 from tinytrain_compile.frontend.loss.fork import check_fresh_head, find_site, site_notes
 from tinytrain_compile.frontend.loss.own_loss import LossSite
@@ -127,7 +129,9 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
         if not found:
             imported = imported if training is None else trained_as_the_file(ctx, imported, training)
             ends = outputs if site is None else (*outputs, site.output)
-            return replace(imported, choices=accounted(ctx, read, ends, imported.graph.parameters))
+            choices = accounted(ctx, read, ends, imported.graph.parameters)
+            names = known_names(choices, Links(read.nodes, ends, read.constants))
+            return replace(imported, choices=choices, graph=replace(imported.graph, known_as=names))
         tied |= found
 
 
@@ -202,19 +206,21 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
 
 
 def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
-    """Images come channels-last unless the user, or the model itself, has them otherwise."""
+    """Images come channels-last unless the user, or the model itself, has them otherwise; signals if asked for."""
     rank = len(source.shape)
     integer = source.elem_type in INDICES
     image = (
         rank == 4
         and not integer
-        and ctx.options.input_layout == "hwc"
+        and ctx.options.input_layout != "chw"
         and not _is_channels_last(ctx.links, source.name)
     )
+    signal = rank == SIGNAL_RANK and not integer and ctx.options.input_layout == "lc"
     order = channels_last(rank) if image else plain(rank)
+    order = signal_order(ctx.links, source.name) if signal else order
     if is_time_first(source.shape) and not ctx.options.any_batch:
         order = time_second(rank)
-    ctx.graph_input(source.name, source.shape, order, image, integer)
+    ctx.graph_input(source.name, source.shape, order, "NHWC" if image else "NWC" if signal else "", integer)
     return order
 
 

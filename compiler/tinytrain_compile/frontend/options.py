@@ -27,7 +27,8 @@ class FrontendOptions:
     """Options of `load_model`.
 
     input_shapes: ONNX shapes of inputs with symbolic dimensions (--input-shape).
-    input_layout: "hwc" takes images channels-last, as a camera gives them; "chw" in ONNX order.
+    input_layout: "chw" takes images in ONNX order, all others channels-last, as a camera gives them; "lc" takes signals
+    channels-last, as the FIFO of a sensor gives them, all others in ONNX order.
     output: the one to be trained, of several (--model-output).
     label: the input that holds the labels, where the user names it (--label).
     constant_inputs: inputs to treat as weights (single-operator tests).
@@ -43,7 +44,7 @@ class FrontendOptions:
     """
 
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
-    input_layout: Literal["hwc", "chw"] = "hwc"
+    input_layout: Literal["hwc", "chw", "lc", "cl"] = "hwc"
     label: str = ""
     output: str = ""
     constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)

@@ -135,6 +135,7 @@ class LayerUpdate:
 
     name: ONNX node; bias / weight: whether they are updated; channels: number of updated channels on `axis`
     ("in" or "out"), or None where the whole weight is; elements: updated parameters; total_elements: all of the layer.
+    module: of the file, that holds its parameters, if the node's name does not tell it.
     """
 
     name: str
@@ -144,6 +145,12 @@ class LayerUpdate:
     axis: str | None
     elements: int
     total_elements: int
+    module: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The node, with its module if there is something to add."""
+        return f"{self.name} [{self.module}]" if self.module else self.name
 
 
 @dataclass(frozen=True)

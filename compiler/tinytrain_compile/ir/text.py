@@ -106,7 +106,8 @@ def parse_graph(
     name: str = ast.literal_eval(lines[0].removeprefix("graph "))
     parts = {key: tuple(values) for key, values in sections.items()}
     whole = (name, tuple(nodes))
-    return Graph(*whole, constants=constants, updates=tuple(updates), notes=tuple(notes), guard=guard, **parts)
+    said = (tuple(updates), tuple(notes))
+    return Graph(*whole, constants=constants, updates=said[0], notes=said[1], guard=guard, known_as={}, **parts)
 
 
 def _node(scanner: _Scanner, attrs_of: Mapping[str, type[Attrs]], nested: Mapping[str, type]) -> Node:

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 DType = Literal["float32", "int32", "int16", "int8", "uint8", "bits"]
 """Element types. "bits" is one bit per element, packed little-endian into bytes (a mask)."""
 
-Layout = Literal["", "NHWC"]
-"""Axis order of a value: "" is ONNX order, "NHWC" is channels last (4-D images; 1-D signals have H == 1)."""
+Layout = Literal["", "NHWC", "NWC"]
+"""Axis order of a value: "" is ONNX order, "NHWC" is channels last (4-D images; 1-D signals have H == 1).
+
+"NWC" is the input of a signal whose channels are last: as it is given, before it is an image of height 1.
+"""
 
 Phase = Literal["step", "apply"]
 """When a node runs: in every micro-batch, or only when accumulated gradients are applied."""
@@ -121,6 +124,18 @@ class Node:
         return hash(self.name)
 
 
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """What a parameter is called in the file: its tensors, and the modules that hold these, from the inside out."""
+
+    tensors: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+def _no_names() -> Mapping[str, FileNames]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Nodes in topological order and what they read from outside.
@@ -134,6 +149,7 @@ class Graph:
     guard: name of the value that must be known before any state or accumulator is overwritten: the loss, because where
         it is no number the rest of the step does not run. "": none.
     updates: (state or accumulator value, value that holds its new content after the step); the two share memory.
+    known_as: of forward graphs, what parameters are called in the file.
     """
 
     name: str
@@ -148,6 +164,7 @@ class Graph:
     notes: tuple[str, ...] = field(default=())
     """One-line remarks for the user on what a stage decided (for instance an absorbed softmax)."""
     guard: str = ""
+    known_as: Mapping[str, FileNames] = field(default_factory=_no_names)
 
     def producers(self) -> dict[str, Node]:
         """Value name -> the node that produces it."""

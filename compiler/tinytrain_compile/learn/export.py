@@ -116,11 +116,8 @@ def _load(twin: Twin, checkpoint: Path, left_out: bool) -> None:
     """left_out: whether the project has fixed subspaces and the twin has none."""
     try:
         twin.load(checkpoint)
-    except OSError as problem:
-        what = f"cannot be read ({problem.strerror or problem})"
-        raise CompileError("E0105", str(checkpoint), what, "give the bytes that m_save wrote") from problem
     except CompileError as problem:
-        if problem.code != "E0105":
+        if problem.code != "E0105" or isinstance(problem.__cause__, OSError):
             raise
         way = "give a checkpoint of this project, and the model file that it was compiled from"
         way += ", with --data if that has made its subspaces" if left_out else ""

@@ -123,7 +123,14 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
             repeated=True,
         ),
     )
-    input_layout: Literal["hwc", "chw"] = field(default="hwc", metadata=option("model", "Of images.", "--input-layout"))
+    input_layout: Literal["hwc", "chw", "lc", "cl"] = field(
+        default="hwc",
+        metadata=option(
+            "model",
+            "Of images (height, width, channels); of signals lc (length, channels: a sensor's FIFO) or cl, as without.",
+            "--input-layout",
+        ),
+    )
     batch_norm: Literal["fold", "keep"] = field(
         default="fold",
         metadata=option("model", "Into weights, or gamma and beta trained apart (float32).", "--batch-norm"),
@@ -132,7 +139,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
         default=(),
         metadata=option(
             "model",
-            "Initializers that are parameters, whatever the rules say (docs/parameters.md).",
+            "Initializers or modules that are parameters, whatever the rules say (docs/parameters.md).",
             "--trainable",
             metavar="GLOB",
             repeated=True,
@@ -140,7 +147,9 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
     )
     frozen: tuple[str, ...] = field(
         default=(),
-        metadata=option("model", "Initializers that are no parameters.", "--frozen", metavar="GLOB", repeated=True),
+        metadata=option(
+            "model", "Initializers or modules that are no parameters.", "--frozen", metavar="GLOB", repeated=True
+        ),
     )
     untie: bool = field(
         default=False,

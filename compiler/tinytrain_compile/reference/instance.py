@@ -110,7 +110,7 @@ class ReferenceInstance(Instance):
     @property
     def _open(self) -> Trainer:
         if self._trainer is None:
-            raise ValueError("this twin is closed")
+            raise CompileError("E0101", "twin", "it is closed", "make another: compiled.twin()")
         return self._trainer
 
     def _take(self, state: dict[str, Array]) -> None:

@@ -196,6 +196,7 @@ def _layer(layer: LayerUpdate) -> dict[str, Any]:
         channels = "all" if layer.channels is None else layer.channels
     return {
         "layer": layer.name,
+        **({"module": layer.module} if layer.module else {}),
         "bias": layer.bias,
         "channels": channels,
         "axis": layer.axis,

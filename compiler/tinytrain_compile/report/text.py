@@ -127,11 +127,11 @@ def proof(plan: MemoryPlan) -> str:
 def layer_text(layer: LayerUpdate) -> str:
     """A trained layer and which part of it: `conv3 (bias, 12 in channels)`; nothing in brackets if all of it is."""
     if layer.elements == layer.total_elements:
-        return printable(layer.name)
+        return printable(layer.shown)
     parts = ["bias"] if layer.bias else []
     if layer.weight:
         parts.append("weight" if layer.channels is None else f"{layer.channels} {layer.axis or 'out'} channels")
-    return f"{printable(layer.name)} ({', '.join(parts)})"
+    return f"{printable(layer.shown)} ({', '.join(parts)})"
 
 
 def layer_counts(summary: Summary) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tinytrain_compile.ir.types import Graph, Node, Value
+from tinytrain_compile.ir.types import FileNames, Graph, Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.names import operands
 
@@ -16,6 +17,7 @@ class Layer:
 
     weights: its parameters that multiply; biases: those that are added; node: the IR node that reads the first of them.
     also: names of further ONNX nodes that belong to it: the Add of a bias behind a MatMul.
+    known_as: what its parameters are called in the file.
     """
 
     name: str
@@ -23,11 +25,31 @@ class Layer:
     weights: tuple[Value, ...]
     biases: tuple[Value, ...]
     also: tuple[str, ...] = ()
+    known_as: Mapping[str, FileNames] = field(default_factory=dict[str, FileNames])
 
     @property
     def names(self) -> tuple[str, ...]:
         """By which it may be called."""
         return (self.name, *self.also)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of the file that its parameters are in, from the inside out, those of weights first."""
+        return tuple(dict.fromkeys(name for value in self.parameters for name in self._file(value).modules))
+
+    def tensors(self, value: Value) -> tuple[str, ...]:
+        """Names in the file of one of its parameters."""
+        return self._file(value).tensors
+
+    def _file(self, value: Value) -> FileNames:
+        return self.known_as.get(value.name, FileNames())
+
+    @property
+    def module(self) -> str:
+        """The innermost module, if its node's name does not tell it: exporters number nodes (`node_linear_2`)."""
+        inside = next(iter(self.modules), "")
+        path = self.name.replace("/", ".")
+        return "" if re.search(rf"(?<!\w){re.escape(inside)}(?!\w)", path) else inside
 
     @property
     def parameters(self) -> tuple[Value, ...]:
@@ -57,7 +79,8 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
             _, weights, biases = found.setdefault(name, (node, [], []))
             (biases if _is_bias(node, operand_name) else weights).append(value)
     return tuple(
-        Layer(name, node, tuple(w), tuple(b), tuple(also.get(name, ()))) for name, (node, w, b) in found.items()
+        Layer(name, node, tuple(w), tuple(b), tuple(also.get(name, ())), graph.known_as)
+        for name, (node, w, b) in found.items()
     )
 
 

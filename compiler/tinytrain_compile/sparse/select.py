@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
         _check_slices(graph, layers, plan)
         return plan
     if chosen is None:
-        chosen = [p for layer in _match_globs(layers, spec) for p in layer.parameters]
+        chosen = _match_globs(layers, spec)
     return UpdatePlan({value.name: None for value in chosen}, spec)
 
 
@@ -78,23 +79,36 @@ def _head(layers: tuple[Layer, ...]) -> Layer:
     return layers[-1]
 
 
-def _match_globs(layers: tuple[Layer, ...], spec: str) -> list[Layer]:
+def _match_globs(layers: tuple[Layer, ...], spec: str) -> list[Value]:
+    """Return the parameters of layers, or those alone that are named themselves (`c.weight`)."""
     patterns = [part.strip() for part in spec.split(",") if part.strip()]
     if not patterns:
         raise CompileError("E0101", "--update", "is empty", "use auto, all, bias, head, last:N, a glob list or a file")
-    matched: dict[str, Layer] = {}
-    for pattern in patterns:
-        matched.update({layer.name: layer for layer in _match(layers, pattern)})
-    return [layer for layer in layers if layer.name in matched]
+    matched = {value.name for pattern in patterns for _, values in _match(layers, pattern) for value in values}
+    return [value for layer in layers for value in layer.parameters if value.name in matched]
 
 
-def _match(layers: tuple[Layer, ...], pattern: str) -> list[Layer]:
-    found = [layer for layer in layers if any(name == pattern or fnmatchcase(name, pattern) for name in layer.names)]
+def _match(layers: tuple[Layer, ...], pattern: str) -> list[tuple[Layer, tuple[Value, ...]]]:
+    """Return the layers that a pattern names, and what it names of each: node names come before names of the file."""
+
+    def named(names: Iterable[str]) -> bool:
+        return any(name == pattern or fnmatchcase(name, pattern) for name in names)
+
+    found = [(layer, layer.parameters) for layer in layers if named(layer.names)]
     if not found:
-        names = [layer.name for layer in layers]
+        parts = [
+            (layer, tuple(value for value in layer.parameters if named(layer.modules) or named(layer.tensors(value))))
+            for layer in layers
+        ]
+        found = [(layer, values) for layer, values in parts if values]
+    if not found:
+        names = [name for layer in layers for name in (layer.name, layer.module) if name]
         near = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3) or names[-3:]
         raise CompileError(
-            "E0301", f"--update {pattern}", "matches no node with parameters", f"nearest names: {', '.join(near)}"
+            "E0301",
+            f"--update {pattern}",
+            "matches no node or module with parameters",
+            f"nearest names: {', '.join(near)}",
         )
     return found
 
@@ -102,7 +116,7 @@ def _match(layers: tuple[Layer, ...], pattern: str) -> list[Layer]:
 def _by_layer(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> dict[str, SchemeEntry]:
     final: dict[str, SchemeEntry] = {}
     for entry in entries:
-        for layer in _match(layers, entry.layer):
+        for layer, _ in _match(layers, entry.layer):
             final[layer.name] = entry
     return final
 

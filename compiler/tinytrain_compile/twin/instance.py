@@ -214,7 +214,7 @@ class Instance:
     def _give(self, x: Array, kind: int) -> None:
         """Put what a call reads where it reads it."""
         if not self._memories:
-            raise ValueError("this twin is closed")
+            raise CompileError("E0101", "twin", "it is closed", "make another: compiled.twin()")
         rows = self.interface.input_rows
         if rows:
             self._check("begin", self._call("begin")(self._handle, kind))

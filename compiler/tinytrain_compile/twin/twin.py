@@ -8,6 +8,7 @@ from types import TracebackType
 
 import numpy as np
 
+from tinytrain_compile.data.arrays import as_array
 from tinytrain_compile.data.samples import (
     in_input_slot,
     in_label_type,
@@ -17,6 +18,8 @@ from tinytrain_compile.data.samples import (
     labels_of,
     samples_of,
 )
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.files.user_file import read_file
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
@@ -49,11 +52,15 @@ class Twin:
         lr: the learning rate from now on. Raises E0105 for other shapes or labels, E0603 for a loss that is NaN.
         """
         x, y = self.as_slots(x, y)
-        if len(x) != self.batch:
-            raise ValueError(f"{len(x)} samples, an update takes {self.batch} (batch=)")
+        self._check_batch(len(x))
         if lr is not None:
             self.instance.set_rate(lr)
         return self._of_batch(self.instance.train(x, y), y)
+
+    def _check_batch(self, samples: int) -> None:
+        if samples != self.batch:
+            what = f"{samples} samples, an update takes {self.batch} (batch=)"
+            raise CompileError("E0105", "x", what, "give as many as an update takes")
 
     def _of_batch(self, losses: Array, y: Array) -> float:
         together = self.instance.interface.micro_batch
@@ -69,10 +76,9 @@ class Twin:
 
     def train_features(self, features: Array, y: Array, *, lr: float | None = None) -> float:
         """`train_step` on N samples by their features: the same bytes, for the work of the trained part alone."""
-        y = labels_of("y", np.asarray(y), len(features), self._model, self._train)
+        y = labels_of("y", as_array("y", "y", y), len(features), self._model, self._train)
         y = in_label_type(self.instance.interface, y)
-        if len(features) != self.batch:
-            raise ValueError(f"{len(features)} samples, an update takes {self.batch} (batch=)")
+        self._check_batch(len(features))
         if lr is not None:
             self.instance.set_rate(lr)
         return self._of_batch(self.instance.train_features(features, y), y)
@@ -108,12 +114,24 @@ class Twin:
         self._parameters.put(weights, {slot.name: self.instance.tensor(slot.name) for slot in slots})
 
     def save(self, path: Path | str) -> None:
-        """Write the device's checkpoint."""
-        Path(path).write_bytes(self.instance.save())
+        """Write the device's checkpoint. E0104 if the file cannot be written."""
+        try:
+            Path(path).write_bytes(self.instance.save())
+        except (OSError, ValueError) as problem:
+            what = f"cannot be written ({getattr(problem, 'strerror', None) or problem})"
+            raise CompileError("E0104", str(path), what, "choose another path") from problem
 
     def load(self, path: Path | str) -> None:
-        """Take a checkpoint of this model, of a device or a twin. E0105 for any other: then all is as in the file."""
-        self.instance.load(Path(path).read_bytes())
+        """Take a checkpoint of this model, of a device or a twin. E0105 for any other: then all is as in the file.
+
+        If the file cannot be read, that is E0105 too, and the weights stay as they are.
+        """
+        try:
+            checkpoint = read_file(Path(path))
+        except OSError as problem:
+            what = f"cannot be read ({problem.strerror or problem})"
+            raise CompileError("E0105", str(path), what, "give the bytes that m_save wrote") from problem
+        self.instance.load(checkpoint)
 
     def delta(self) -> bytes:
         """What training has changed since the file, as the device's message (docs/fleet.md).
@@ -153,12 +171,12 @@ class Twin:
 
     def as_inputs(self, x: Array) -> Array:
         """Inputs as the slot holds them."""
-        found = inputs_of("x", np.asarray(x), self._model, self._train)
+        found = inputs_of("x", as_array("x", "x", x), self._model, self._train)
         return in_input_slot(self.instance.interface, found)
 
     def as_slots(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Samples as the calls take them."""
-        found = samples_of("x, y", np.asarray(x), np.asarray(y), self._model, self._train)
+        found = samples_of("x, y", as_array("x, y", "x", x), as_array("x, y", "y", y), self._model, self._train)
         held = in_slots(self.instance.interface, found)
         return held.x, held.y
 

@@ -28,7 +28,7 @@ from tinytrain_compile.frontend.graph.origins import Claim, Fold, Indices, Lay, 
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.weights.trainable import Trainables
 from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
-from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, DType, Graph, Node, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, DType, Graph, Layout, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops._common import WrongTypeError
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
@@ -117,10 +117,12 @@ class ImportContext:
         self.define(tensor, entry)
         return entry
 
-    def graph_input(self, name: str, shape: tuple[int, ...], order: Order, image: bool, integer: bool = False) -> Value:
-        """Declare the data input; `image` marks its value as NHWC, `integer` as indices."""
+    def graph_input(
+        self, name: str, shape: tuple[int, ...], order: Order, layout: Layout, integer: bool = False
+    ) -> Value:
+        """Declare the data input; `integer` marks it as indices."""
         dtype = "int32" if integer else "float32"
-        value = Value(self._builder.unique(name), ir_shape(shape, order), dtype, "NHWC" if image else "", name)
+        value = Value(self._builder.unique(name), ir_shape(shape, order), dtype, layout, name)
         self.define_value(name, value, shape, order)
         return value
 

@@ -6,6 +6,7 @@ have gradient nodes, as the training artifacts of ONNX Runtime, a folder, and De
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import onnx
@@ -39,4 +40,4 @@ def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.Mo
 
 def model_file(path: Path) -> Path:
     """The file that is read for a path, which may be a folder of training artifacts."""
-    return path / TRAINING_MODEL if path.is_dir() else path
+    return path / TRAINING_MODEL if os.path.isdir(path) else path

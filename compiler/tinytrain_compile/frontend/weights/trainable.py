@@ -12,11 +12,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.exporters.module_names import modules_of
 from tinytrain_compile.frontend.exporters.numbered import numbered_remarks
 from tinytrain_compile.frontend.exporters.record import read_record
 from tinytrain_compile.frontend.exporters.recorded import recorded_remarks
@@ -89,7 +90,7 @@ def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) 
     floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size}
     made = {name: array for name, array in _constant_outputs(model).items() if links.is_used(name) and array.size}
     used = {name: array for name, array in floats.items() if links.is_used(name)}
-    asked = _asked({**used, **made}, options)
+    asked = _asked({**used, **made}, links, options)
     candidates = {**(used or made), **{name: made[name] for name in asked if name in made}}
     prepared = prepared_inputs(model, links)
     cases = [Case(name, array, tuple(_uses(links, name)), links, prepared) for name, array in candidates.items()]
@@ -148,15 +149,21 @@ def _constant_outputs(model: OnnxModel) -> dict[str, Array]:
     return found
 
 
-def _asked(names: Mapping[str, Array], options: FrontendOptions) -> dict[str, str]:
+def _named(glob: str, names: Iterable[str], links: Links) -> list[str]:
+    """Return the initializers of a name, or, if there are none, of a module."""
+    hits = [name for name in names if fnmatchcase(name, glob)]
+    return hits or [name for name in names if any(fnmatchcase(each, glob) for each in modules_of(name, links))]
+
+
+def _asked(names: Mapping[str, Array], links: Links, options: FrontendOptions) -> dict[str, str]:
     """By initializer, the option that names it."""
     said = {True: "--trainable", False: "--frozen"}
     found = {name: said[trained] for name, trained in options.chosen.items() if name in names}
     for flag, globs in (("--trainable", options.trainable), ("--frozen", options.frozen)):
         for glob in globs:
-            hits = [name for name in names if fnmatchcase(name, glob)]
+            hits = _named(glob, names, links)
             if not hits:
-                what = "no floating-point initializer that is used has such a name"
+                what = "no floating-point initializer that is used has such a name, nor its module"
                 raise CompileError("E0101", f"{flag} {glob}", what, "names are in report.json, or shown by --verbose")
             for name in hits:
                 if found.get(name, flag) != flag:
