@@ -125,7 +125,7 @@ class Node:
 class Graph:
     """Nodes in topological order and what they read from outside.
 
-    inputs: data input first, then labels; written by the caller before a step.
+    inputs: data inputs first, then labels; written by the caller before a step. label: name of the labels ("": none).
     outputs: what inference returns.
     constants: initial data of every value that no node produces and that is not an input (weights, tables).
     parameters: names of the constants that training may update (weights, biases, scales, shifts, slopes).
@@ -148,6 +148,12 @@ class Graph:
     notes: tuple[str, ...] = field(default=())
     """One-line remarks for the user on what a stage decided (for instance an absorbed softmax)."""
     guard: str = ""
+    label: str = ""
+
+    @property
+    def data(self) -> tuple[Value, ...]:
+        """The inputs that samples go to: all but the labels."""
+        return tuple(value for value in self.inputs if value.name != self.label)
 
     def producers(self) -> dict[str, Node]:
         """Value name -> the node that produces it."""
