@@ -161,7 +161,7 @@ def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
 def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
     if not options.label or (site is not None and site.label.name == options.label):
         return
-    used = f"its loss reads {site.label.name}" if site is not None else "it has no loss with such labels"
+    used = f"its loss reads {site.label.name or 'none'}" if site is not None else "it has no loss with such labels"
     raise CompileError("E0222", f"--label {options.label}", used, "name the label input of its loss, or leave it out")
 
 
@@ -170,7 +170,7 @@ def _data_inputs(
 ) -> tuple[OnnxInput, ...]:
     """The inputs that samples go to, in the order of the file. Inputs that nothing reads do not count."""
     used = [value for value in model.inputs if links.is_used(value.name)]
-    if site is not None and site.written and site.label is not None:
+    if site is not None and site.written:
         used = [value for value in used if value.name != site.label.name]
     if site is not None and site.label in used:
         raise CompileError("E0305", f"input {site.label.name}", "the labels also feed the network", "separate the two")
