@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from tinytrain_compile.data import labels
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
-from tinytrain_compile.ir.imported import ImportedModel, WholeNumbers
+from tinytrain_compile.ir.imported import DataInput, ImportedModel, WholeNumbers
+from tinytrain_compile.ir.records import packed, parts
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
-from tinytrain_compile.ir.types import Array, Graph
+from tinytrain_compile.ir.types import Array, Graph, Value
 from tinytrain_compile.ops.embedding import rows_to_choose_from
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
@@ -24,22 +26,15 @@ SLOT_DTYPES = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}
 """Of the type of an input slot, numpy's in the byte order of every target."""
 
 
-def random_samples(train: TrainGraph, count: int, seed: int, whole: WholeNumbers | None = None) -> Samples:
+def random_samples(train: TrainGraph, count: int, seed: int, data: Sequence[DataInput] = ()) -> Samples:
     """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy).
 
-    whole: inputs are such integers, all of a byte or those about 0.
+    data: what the file says of the inputs. One that is integers there gets such, all of a byte or those about 0.
     """
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((count, *train.of_one(train.graph.inputs[0])[1:])).astype(np.float32)
-    rows = index_count(train.graph)
-    if rows:
-        x = rng.integers(0, rows, x.shape).astype(np.int32)
-    quant = train.graph.inputs[0].quant
-    if whole is not None:
-        x = rng.integers(max(whole.low, -128), min(whole.high, 255), x.shape, endpoint=True).astype(np.float32)
-        x = stored_input(x, train)
-    elif train.integer and quant is not None:
-        x = stored_input(x * np.float32(quant.scale[0] * INT8_SPREAD), train)
+    known = {index: one.whole for index, one in enumerate(data)}
+    inputs = enumerate(train.data)
+    x = packed({value.name: _random_input(rng, train, value, count, known.get(index)) for index, value in inputs})
     shape = _many(count, train.of_one(train.label))
     classes = class_count(train)
     if classes:
@@ -49,9 +44,28 @@ def random_samples(train: TrainGraph, count: int, seed: int, whole: WholeNumbers
     return Samples(x, rng.standard_normal(shape).astype(np.float32))
 
 
+def _random_input(
+    rng: np.random.Generator, train: TrainGraph, source: Value, count: int, whole: WholeNumbers | None
+) -> Array:
+    x = rng.standard_normal((count, *train.of_one(source)[1:])).astype(np.float32)
+    rows = rows_of(train.graph, source)
+    if rows:
+        x = rng.integers(0, rows, x.shape).astype(np.int32)
+    if whole is not None:
+        x = rng.integers(max(whole.low, -128), min(whole.high, 255), x.shape, endpoint=True).astype(np.float32)
+        return _stored(x, source)
+    if train.integer and source.quant is not None:
+        return _stored(x * np.float32(source.quant.scale[0] * INT8_SPREAD), source)
+    return x
+
+
 def index_count(graph: Graph) -> int:
     """How many numbers the elements of an integer input may be: rows of the smallest table; 0 for another input."""
-    source = graph.inputs[0]
+    return rows_of(graph, graph.inputs[0])
+
+
+def rows_of(graph: Graph, source: Value) -> int:
+    """The same of any input."""
     return rows_to_choose_from(graph, source) if source.dtype == "int32" else 0
 
 
@@ -77,33 +91,53 @@ def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
 
 
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
-    """Arrays `x` (samples first, ONNX layout) and `y` of an .npz; CompileError E0105 or E0305.
+    """Inputs (samples first, ONNX layout) and labels `y` of an .npz; CompileError E0105 or E0305.
 
     Without `y`, a network whose labels are values of its input's shape is to repeat its input.
     """
-    alone = not labelled(path) and repeats_input(model, train)
-    x, *given = read_arrays(path, ("x",) if alone else ("x", "y"))
-    (y,) = given or [x]
+    keys, alone = input_keys(path, model), not labelled(path, model) and repeats_input(model, train)
+    reads = has_labels(model) and not alone
+    arrays = read_arrays(path, (*keys, *((label_key(model),) if reads else ())))
+    x = dict(zip((one.name for one in model.data), arrays, strict=False))
+    y = arrays[-1] if reads or alone else np.zeros((len(arrays[0]), *train.label.shape), np.float32)
     return samples_of(path.name, x, y, model, train)
 
 
-def samples_of(where: str, x: Array, y: Array, model: ImportedModel, train: TrainGraph) -> Samples:
-    """The same of arrays; `where` is what messages call them."""
-    return Samples(inputs_of(where, x, model, train), labels_of(where, y, len(x), model, train))
+def input_keys(path: Path, model: ImportedModel) -> tuple[str, ...]:
+    """Names in an .npz of the data inputs, which are the file's: the only one may be called `x` too."""
+    names = tuple(one.name for one in model.data)
+    return ("x",) if len(names) == 1 and names[0] not in names_in(path) else names
 
 
-def inputs_of(where: str, x: Array, model: ImportedModel, train: TrainGraph) -> Array:
+def label_key(model: ImportedModel) -> str:
+    """Name of the labels in an .npz: `y`, unless a data input is called like that; then their own."""
+    taken = any(one.name == "y" for one in model.data)
+    return (model.loss.label if model.loss is not None else "labels") if taken else "y"
+
+
+def samples_of(
+    where: str, x: Array | Mapping[str, Array], y: Array, model: ImportedModel, train: TrainGraph
+) -> Samples:
+    """The same of arrays; `where` is what messages call them. x: of several inputs, by their names."""
+    inputs = inputs_of(where, x, model, train)
+    return Samples(inputs, labels_of(where, y, len(inputs), model, train))
+
+
+def inputs_of(where: str, x: Array | Mapping[str, Array], model: ImportedModel, train: TrainGraph) -> Array:
     """Inputs alone."""
     return stored_input(graph_inputs(where, x, model), train)
 
 
 def stored_input(x: Array, train: TrainGraph) -> Array:
-    """Real inputs as the model takes them: float32, or int8 by the input's scale and zero point.
+    """Real inputs as the model takes them: float32, or int8 by each input's scale and zero point.
 
     One division in float32, as `m_quantise_input` does it: in more digits some numbers halfway between two steps would
     go to the other one.
     """
-    source = train.graph.inputs[0]
+    return packed({value.name: _stored(part, value) for value, part in zip(train.data, parts(x), strict=True)})
+
+
+def _stored(x: Array, source: Value) -> Array:
     if source.dtype != "int8":
         return x
     assert source.quant is not None
@@ -124,28 +158,35 @@ def in_label_type(interface: Interface, y: Array) -> Array:
 
 def in_input_slot(interface: Interface, x: Array) -> Array:
     """Inputs in the slot's type: a byte of a camera is BYTE_ZERO above what the graph reads."""
+    if x.dtype.names is not None:
+        return x  # each has its own type already
     kind = SLOT_DTYPES[interface.input_dtype]
     return np.ascontiguousarray(x.astype(np.int16) + BYTE_ZERO if kind == "u1" else x, kind)
 
 
-def labelled(path: Path) -> bool:
-    """Whether an .npz holds labels `y`; False if it cannot be read (who reads the rest will say so)."""
+def labelled(path: Path, model: ImportedModel) -> bool:
+    """Whether an .npz holds labels; False if it cannot be read (who reads the rest will say so)."""
+    return has_labels(model) and label_key(model) in names_in(path)
+
+
+def names_in(path: Path) -> tuple[str, ...]:
+    """Names of the arrays of an .npz; nothing if it cannot be read."""
     try:
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
-            return "y.npy" in archive.namelist()
+            return tuple(name.removesuffix(".npy") for name in archive.namelist())
     except (OSError, ValueError, zipfile.BadZipFile):
-        return False
+        return ()
 
 
-def raw_labels(path: Path) -> Array | None:
-    """Array `y` of an .npz as it is, None if there is none; CompileError E0105."""
-    return read_arrays(path, ("y",))[0] if labelled(path) else None
+def raw_labels(path: Path, model: ImportedModel) -> Array | None:
+    """Labels of an .npz as they are, None if there are none; CompileError E0105."""
+    return read_arrays(path, (label_key(model),))[0] if labelled(path, model) else None
 
 
 def load_inputs(path: Path, model: ImportedModel) -> Array:
-    """Array `x` of a calibration file, in the graph's layout; CompileError E0105."""
-    (x,) = read_arrays(path, ("x",))
-    return graph_inputs(path.name, x, model)
+    """Inputs of a calibration file, in the graph's layout; CompileError E0105."""
+    arrays = read_arrays(path, input_keys(path, model))
+    return graph_inputs(path.name, dict(zip((one.name for one in model.data), arrays, strict=True)), model)
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
@@ -159,26 +200,57 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
         raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
 
 
-def graph_inputs(where: str, x: Array, model: ImportedModel) -> Array:
-    """Inputs of an array of the file, in the graph's layout; CompileError E0105."""
-    axis = model.input_perm[0] if model.input_perm else 0  # of the samples: the second if time is the first
-    given = (axis, *(i for i in range(len(model.input_shape)) if i != axis))
-    wanted = tuple(model.input_shape[i] for i in given[1:])
+def graph_inputs(where: str, x: Array | Mapping[str, Array], model: ImportedModel) -> Array:
+    """Inputs of arrays of the file, in the graph's layout; CompileError E0105."""
+    given = _by_name(where, x, model)
+    shown = {name: "x" if len(given) == 1 else name for name in given}
+    found: dict[str, Array] = {}
+    for one, value in zip(model.data, model.graph.inputs, strict=True):
+        found[value.name] = _graph_input(where, shown[one.name], given[one.name], one, model, value)
+    sizes = {name: len(array) for name, array in found.items()}
+    if len(set(sizes.values())) > 1:
+        counts = ", ".join(f"{len(array)} of {name}" for name, array in given.items())
+        raise CompileError("E0105", where, f"has {counts}", "give as many samples of every input")
+    return packed(found)
+
+
+def _by_name(where: str, x: Array | Mapping[str, Array], model: ImportedModel) -> dict[str, Array]:
+    """Arrays by the names of the file's inputs; E0105 if one is missing."""
+    names = [one.name for one in model.data]
+    if not isinstance(x, Mapping):
+        fields = parts(x)
+        if len(fields) != len(names):
+            what = f"one array, and the model has the inputs {', '.join(names)}"
+            raise CompileError("E0105", where, what, "give an array for each, by its name")
+        return dict(zip(names, fields, strict=True))
+    if len(names) == 1 and "x" in x:
+        x = {names[0]: x["x"], **x}
+    missing = [name for name in names if name not in x]
+    if missing:
+        raise CompileError("E0105", where, f"has no array {missing[0]}", f"give {', '.join(names)}")
+    return {name: np.asarray(x[name]) for name in names}
+
+
+def _graph_input(where: str, name: str, x: Array, one: DataInput, model: ImportedModel, source: Value) -> Array:
+    axis = one.perm[0] if one.perm else 0  # of the samples: the second if time is the first
+    given = (axis, *(i for i in range(len(one.shape)) if i != axis))
+    wanted = tuple(one.shape[i] for i in given[1:])
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
         # How many there are is no fault unless there are none: `finetune` splits a file before this looks at it.
         shown = labels.shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
         hint = f"expected numbers of shape {labels.shape_of_samples((0, *wanted))}"
-        raise CompileError("E0105", where, f"x is {x.dtype} {shown}", hint)
-    labels.check_finite(where, "x", x)
-    rows = index_count(model.graph)
+        raise CompileError("E0105", where, f"{name} is {x.dtype} {shown}", hint)
+    labels.check_finite(where, name, x)
+    rows, whole = rows_of(model.graph, source), one.whole
     if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
-        raise CompileError("E0105", where, f"x has other numbers than 0 to {rows - 1}", "give indices of the table")
-    whole = model.whole
+        raise CompileError(
+            "E0105", where, f"{name} has other numbers than 0 to {rows - 1}", "give indices of the table"
+        )
     if whole is not None and not ((x == np.rint(x)).all() and x.min() >= whole.low and x.max() <= whole.high):
-        what = f"x has other numbers than integers from {whole.low} to {whole.high}"
+        what = f"{name} has other numbers than integers from {whole.low} to {whole.high}"
         raise CompileError("E0105", where, what, f"give what the {whole.kind} input of the model takes")
     dtype = np.int32 if rows else np.float32
-    return np.ascontiguousarray(x.astype(dtype).transpose([given.index(i) for i in model.input_perm]))
+    return np.ascontiguousarray(x.astype(dtype).transpose([given.index(i) for i in one.perm]))
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Array:
@@ -201,7 +273,13 @@ def is_written(model: ImportedModel) -> bool:
 
 def repeats_input(model: ImportedModel, train: TrainGraph) -> bool:
     """Whether samples without labels say what is to be learned: the input again."""
-    return model.output_shape == model.input_shape and not class_count(train) and not is_written(model)
+    same = model.output_shape == model.input_shape and not model.more
+    return same and not class_count(train) and not is_written(model)
+
+
+def has_labels(model: ImportedModel) -> bool:
+    """Whether the loss reads labels at all: one of the file's own may compare a network with its input."""
+    return model.loss is None or bool(model.loss.label)
 
 
 def labels_of(where: str, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:

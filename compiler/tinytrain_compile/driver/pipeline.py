@@ -256,7 +256,7 @@ def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -
     """Enough for all verification steps: of --data, or random."""
     if options.data is not None:
         return load_samples(options.data, model, train)
-    return random_samples(train, options.verify_steps * train.batch, options.seed, model.whole)
+    return random_samples(train, options.verify_steps * train.batch, options.seed, model.data)
 
 
 def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
@@ -272,7 +272,7 @@ def _choose(planner: Planner, progress: Progress, by_data: ByData | None) -> Can
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
     asks = options.update == "auto" and options.gains is None and options.activations != "auto"
-    if asks and options.data is not None and labelled(options.data):
+    if asks and options.data is not None and labelled(options.data, planner.model):
         if by_data is None:
             raise TypeError("--update auto with labelled samples asks for by_data")
         return with_micro_batch(planner, by_data(planner, progress))

@@ -9,6 +9,7 @@ import numpy as np
 
 from tinytrain_compile.data.samples import labelled, load_inputs, load_samples, stored_input
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.records import feeds
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import Agreement
 from tinytrain_compile.ir.types import Array, Graph
@@ -30,7 +31,7 @@ def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOpti
 
     The reference trains on the first TRIAL_SAMPLES with learning rate 0: exponents follow the peaks, weights stay.
     """
-    if train.exponents_known or options.calib is None or not labelled(options.calib):
+    if train.exponents_known or options.calib is None or not labelled(options.calib, model):
         return train
     samples = load_samples(options.calib, model, train)
     return with_exponents_of(train, Samples(samples.x[:TRIAL_SAMPLES], samples.y[:TRIAL_SAMPLES]))
@@ -66,7 +67,7 @@ def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, optio
     """
     path = options.data or options.calib
     floats = floats if train.integer else None
-    with_labels = path is not None and labelled(path)
+    with_labels = path is not None and labelled(path, model)
     if path is None or not (with_labels or floats is not None):
         return None
     if with_labels:
@@ -86,8 +87,8 @@ def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, optio
 
 def _outputs(floats: Graph, inputs: Array) -> Array:
     """What the float model gives, a row per sample."""
-    source, out = floats.inputs[0], floats.outputs[0].name
-    runs = (run_graph(floats, {source.name: x.reshape(source.shape)}) for x in inputs)
+    out = floats.outputs[0].name
+    runs = (run_graph(floats, feeds(inputs[at : at + 1], floats.inputs)) for at in range(len(inputs)))
     return np.stack([values[out].ravel() for values in runs]).astype(np.float64)
 
 

@@ -14,6 +14,7 @@ def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str
     several = train.label.elements > 1
     return {
         "label_array": several,
+        "label_read": any(value == train.label for node in train.graph.nodes for value in node.inputs),
         "label_type": label_ctype(train) if several else f"{prefix}_label_t",
         "label_elements": f"{prefix.upper()}_LABEL_ELEMENTS",
         "label_values": "labels->values" if several else "label",

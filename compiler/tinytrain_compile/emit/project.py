@@ -13,7 +13,7 @@ from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.c_text import fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.counted import header_data, tables_of_plans
-from tinytrain_compile.emit.input_slot import image_of, input_data, line_stream
+from tinytrain_compile.emit.input_slot import image_of, input_data, line_stream, slots
 from tinytrain_compile.emit.labels import label_ctype
 from tinytrain_compile.emit.names import Names, comment_lines, comment_text
 from tinytrain_compile.emit.parts.average import average_data
@@ -189,7 +189,7 @@ def _source(model: dict[str, object], pieces: list[str], what: str) -> str:
 
 
 def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Interface:
-    slots = tuple(
+    state = tuple(
         StateSlot(value.name, offset, value.size_bytes, value.dtype, memory)
         for value in train.graph.state
         for memory, offset in (plan.place(plan.offsets[value.name]),)
@@ -205,13 +205,14 @@ def _interface(train: TrainGraph, plan: MemoryPlan, options: EmitOptions) -> Int
         alignment_bytes=options.alignment_bytes,
         accumulates=train.batch > 1,
         chooses=train.choice is not None,
-        state=slots,
+        state=state,
         micro_batch=train.micro_batch,
         input_dtype=image_of(train, plan).dtype,
         exact=train.integer,
         further_bytes=tuple(memory.used_bytes for memory in plan.further),
         terms=train.terms,
         transient_offsets=_transient_offsets(plan),
+        more_inputs=slots(train),
         input_rows=train.graph.inputs[0].shape[1] if line_stream(plan) else 0,
         feature_bytes=_feature_bytes(train, plan) if options.features else 0,
         trains=train.reads_state_of is None,
@@ -271,6 +272,7 @@ def _template_data(
         "state_block": state_block(train, sequencer, tables),
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in zeroed],
         **input_data(train, plan, sequencer),
+        "first_input": comment_text(graph.inputs[0].origin or graph.inputs[0].name),
         "epochs": options.epochs,
         "warm_up": options.warm_up,
         "exponents_known": train.exponents_known,

@@ -67,7 +67,7 @@ from tinytrain_compile.frontend.weights.new_head import with_fresh_head
 from tinytrain_compile.frontend.weights.shared_weights import Merged, merged, untied, without_copies
 from tinytrain_compile.frontend.weights.trainable import choose_trainables, with_numbers_of_the_loss
 from tinytrain_compile.ir import Graph, check_graph
-from tinytrain_compile.ir.imported import FileTraining, ImportedLoss, ImportedModel
+from tinytrain_compile.ir.imported import DataInput, FileTraining, ImportedLoss, ImportedModel, WholeNumbers
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
@@ -88,6 +88,9 @@ _MODULES = (
     import_slicing,
 )
 HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
+
+MOST_INPUTS = 8
+"""Data inputs that a model may have."""
 
 _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"))
 """Operators that work on the last ONNX axis: a rank 4 input that goes straight to them is no NCHW image."""
@@ -110,7 +113,10 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
     model = replace(model, nodes=reachable(model.nodes, outputs))
     model = in_two_parts(model, site) if site is not None and site.written else model
     links = Links(model.nodes, outputs, model.constants)
-    model, source, whole = in_real_numbers(model, links, _data_input(model, links, site, options))
+    data = list[tuple[OnnxInput, WholeNumbers | None]]()
+    for source in _data_inputs(model, links, site, options):
+        model, real, whole = in_real_numbers(model, links, source)
+        data.append((real, whole))
     links = Links(model.nodes, outputs, model.constants)
     judged = site.read if site is not None else outputs  # numbers of the loss itself are no parameters
     trainables = choose_trainables(model, Links(reachable(model.nodes, judged), judged, model.constants), options)
@@ -119,12 +125,11 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
     tied: frozenset[str] = frozenset()
     while True:
         ctx = ImportContext(model, links, options, trainables, tied)
-        order = plain(0) if source is None else _declare_input(ctx, source)
-        data = None if source is None else ctx.entry(source.name).value
+        inputs = tuple(DataInput(one.name, one.shape, _declare_input(ctx, one), whole) for one, whole in data)
         label = declare_label(ctx, site) if site is not None and site.written else None
         _import_nodes(ctx)
         ctx.notes += [*left_out, *_parameter_notes(ctx, tied_by_exporter)]
-        imported = replace(_finish(ctx, site, source, (data, order), label), whole=whole)
+        imported = _finish(ctx, site, inputs, label)
         found = _check_parameters(ctx, imported)
         if not found:
             imported = imported if training is None else trained_as_the_file(ctx, imported, training)
@@ -170,25 +175,22 @@ def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
 def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
     if not options.label or (site is not None and site.label.name == options.label):
         return
-    used = f"its loss reads {site.label.name}" if site is not None else "it has no loss with such labels"
+    used = f"its loss reads {site.label.name or 'none'}" if site is not None else "it has no loss with such labels"
     raise CompileError("E0222", f"--label {options.label}", used, "name the label input of its loss, or leave it out")
 
 
-def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions) -> OnnxInput | None:
-    """The one input that samples go to. Inputs that nothing reads do not count."""
+def _data_inputs(
+    model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions
+) -> tuple[OnnxInput, ...]:
+    """The inputs that samples go to, in the order of the file. Inputs that nothing reads do not count."""
     used = [value for value in model.inputs if links.is_used(value.name)]
     if site is not None and site.written:
         used = [value for value in used if value.name != site.label.name]
     if site is not None and site.label in used:
         raise CompileError("E0305", f"input {site.label.name}", "the labels also feed the network", "separate the two")
-    if len(used) > 1:
+    if len(used) > MOST_INPUTS:
         names = ", ".join(value.name for value in used)
-        raise CompileError(
-            "E0209",
-            "inputs",
-            f"{len(used)} data inputs: {names}",
-            "keep one, or say with --label which is the labels of a loss",
-        )
+        raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", f"use {MOST_INPUTS} at the most")
     if len(model.outputs) > 1 and site is None and not options.any_batch:
         names = ", ".join(model.outputs)
         raise CompileError(
@@ -196,13 +198,13 @@ def _data_input(model: OnnxModel, links: Links, site: LossSite | None, options: 
         )
     if not used:
         if options.any_batch:
-            return None
+            return ()
         raise CompileError("E0219", "inputs", "the output depends on no input", "export the model with its data input")
-    shape = used[0].shape
-    if shape[:1] != (1,) and not (options.any_batch or is_time_first(shape)):
+    wrong = next((value for value in used if value.shape[:1] != (1,) and not is_time_first(value.shape)), None)
+    if wrong is not None and not options.any_batch:
         try_ = "export with batch 1 and use --batch to accumulate"
-        raise CompileError("E0211", f"input {used[0].name}", f"the batch is not 1 (shape {list(shape)})", try_)
-    return used[0]
+        raise CompileError("E0211", f"input {wrong.name}", f"the batch is not 1 (shape {list(wrong.shape)})", try_)
+    return tuple(used)
 
 
 def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
@@ -307,11 +309,9 @@ def _shape_of(ctx: ImportContext, node: OnnxNode) -> None:
 def _finish(
     ctx: ImportContext,
     site: LossSite | None,
-    source: OnnxInput | None,
-    declared: tuple[Value | None, Order],
+    data: tuple[DataInput, ...],
     label: Value | None = None,
 ) -> ImportedModel:
-    data, order = declared
     outputs = ctx.model.outputs[:1] if site is not None else ctx.model.outputs
     entries = [ctx.entry(name) for name in outputs]
     orders = [class_order(entry) if site is not None else _output_order(ctx, entry) for entry in entries]
@@ -319,7 +319,7 @@ def _finish(
         ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )
     values = values if site is None else (*values, *ends_of(ctx, site, values))
-    inputs = () if data is None else (data,)
+    inputs = tuple(value for one in data if (value := ctx.entry(one.name).value) is not None)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
     if ctx.folded_norms:
@@ -335,9 +335,11 @@ def _finish(
         graph=graph,
         contract=1 if site is None else 2,
         loss=loss,
-        input_name=source.name if source else "",
-        input_shape=source.shape if source else (),
-        input_perm=order,
+        input_name=data[0].name if data else "",
+        input_shape=data[0].shape if data else (),
+        input_perm=data[0].perm if data else plain(0),
+        whole=data[0].whole if data else None,
+        more=data[1:],
         output_name=ctx.model.outputs[0],
         output_shape=entries[0].shape,
         output_perm=orders[0],

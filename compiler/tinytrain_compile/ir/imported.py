@@ -41,7 +41,7 @@ class ImportedLoss:
     class_weights: one float32 factor per class, or None.
     ignore_index: the label whose samples do not count, or None.
     axis: the class axis of the graph's output (in the graph's own axis order).
-    label / label_shape: the ONNX input that holds the labels, and its shape (for classes the output's without their
+    label / label_shape: the ONNX input that holds the labels ("": it reads none), and its shape (for classes the output's without their
     axis).
     origin: the ONNX node. output: the file's output that is the loss.
     """
@@ -202,6 +202,18 @@ class WholeNumbers:
     high: int
 
 
+@dataclass(frozen=True)
+class DataInput:
+    """An input of the file that samples go to. shape: of ONNX, batch included; perm: graph array = ONNX array
+    transposed by it. whole: the numbers of one that is integers in the file and float32 in the graph.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    perm: tuple[int, ...]
+    whole: WholeNumbers | None = None
+
+
 def _no_tensors() -> Mapping[str, FileTensor]:
     return {}
 
@@ -224,7 +236,7 @@ def _no_sources() -> Mapping[str, ParameterSource]:
 
 @dataclass(frozen=True, eq=False)
 class ImportedModel:
-    """A forward graph with one data input, and the way from ONNX arrays to it. Its first output is the model's.
+    """A forward graph with its data inputs, and the way from ONNX arrays to it. Its first output is the model's.
 
     contract: 1 is a forward model (the user names the loss), 2 a model that ends in its loss; 3 and 4 see FileTraining.
     graph: with a loss of its own it ends where the loss reads it, so it may have further outputs (WrittenLoss.reads).
@@ -237,6 +249,7 @@ class ImportedModel:
     floats: ONNX nodes that compute in float32 whatever the others do (recurrent layers).
     training: how the file itself is trained, if it says so.
     whole: the numbers of an input that is integers in the file and float32 in the graph.
+    more: data inputs besides the first, in the order of the file.
     sources: of every parameter, the numbers of the file that it holds. fresh: what --classes has replaced.
     copies: initializers that the graph makes of another one, which may be trained.
     requantised: integer initializers that take other scales here, because their numbers do not fit int8.
@@ -262,3 +275,9 @@ class ImportedModel:
     fresh: tuple[FileNumbers, ...] = ()
     copies: Mapping[str, Copy] = field(default_factory=_no_copies)
     requantised: frozenset[str] = frozenset()
+    more: tuple[DataInput, ...] = ()
+
+    @property
+    def data(self) -> tuple[DataInput, ...]:
+        """All data inputs, in the order of the graph's."""
+        return (DataInput(self.input_name, self.input_shape, self.input_perm, self.whole), *self.more)

@@ -133,6 +133,11 @@ class TrainGraph:
     choice: ChannelChoice | None = None
 
     @property
+    def data(self) -> tuple[Value, ...]:
+        """The inputs that samples go to: all but the label."""
+        return self.graph.data
+
+    @property
     def training_step(self) -> TrainGraph:
         """The step that makes the checkpoints: this, or what an inference belongs to."""
         return self.reads_state_of or self
@@ -312,6 +317,19 @@ class StateSlot:
 
 
 @dataclass(frozen=True)
+class InputSlot:
+    """A further data input: the number in the name of its call (m_input_2), its elements and their type.
+
+    name: of the file's input.
+    """
+
+    number: int
+    name: str
+    elements: int
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Interface:
     """All that a caller of the generated C needs to know."""
 
@@ -332,6 +350,7 @@ class Interface:
     terms: LossTerms = MEAN_OF_SAMPLES
     transient_offsets: tuple[int, ...] = ()
     """Per memory, where what is carried from one call to the next ends (nothing: unknown)."""
+    more_inputs: tuple[InputSlot, ...] = ()  # besides the first
     input_rows: int = 0  # of an image that comes row by row; 0: it is given as a whole
     feature_bytes: int = 0  # of what m_features writes; 0: the step is not cut
     trains: bool = True  # or the project is an inference alone, which loads checkpoints
@@ -364,6 +383,7 @@ class SourceBundle:
 class Samples:
     """Data for verification, in the graph's own layout: x (n, *one input's shape), y (n, ...) labels of n samples.
 
+    x of several inputs is n records (ir/records.py).
     checkpoint: what a project that does not train loads.
     """
 

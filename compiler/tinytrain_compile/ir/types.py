@@ -140,7 +140,7 @@ def _no_names() -> Mapping[str, FileNames]:
 class Graph:
     """Nodes in topological order and what they read from outside.
 
-    inputs: data input first, then labels; written by the caller before a step.
+    inputs: data inputs first, then labels; written by the caller before a step. label: name of the labels ("": none).
     outputs: what inference returns.
     constants: initial data of every value that no node produces and that is not an input (weights, tables).
     parameters: names of the constants that training may update (weights, biases, scales, shifts, slopes).
@@ -165,6 +165,12 @@ class Graph:
     """One-line remarks for the user on what a stage decided (for instance an absorbed softmax)."""
     guard: str = ""
     known_as: Mapping[str, FileNames] = field(default_factory=_no_names)
+    label: str = ""
+
+    @property
+    def data(self) -> tuple[Value, ...]:
+        """The inputs that samples go to: all but the labels."""
+        return tuple(value for value in self.inputs if value.name != self.label)
 
     def producers(self) -> dict[str, Node]:
         """Value name -> the node that produces it."""

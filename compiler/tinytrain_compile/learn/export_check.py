@@ -44,7 +44,7 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
         tensors = _tensors(again)
         twin.load_state_dict({name: tensors[name].initial for name in learned})
     train, quant = project.one, project.summary.quant
-    samples = random_samples(train, SAMPLES, options.seed, project.model.whole)
+    samples = random_samples(train, SAMPLES, options.seed, project.model.data)
     graph = replace(train.graph, constants={**train.graph.constants, **twin.state_dict(raw=True)})
     held, checked = replace(train, graph=graph), replace(options, verify="host", quant=quant)
     if not train.integer:
@@ -116,7 +116,7 @@ def _outputs_differ(
     ours = [twin.as_output(each[None]) for each in raw]
     try:
         file = FileModel(options.model, options.model_output, options.weights)
-        theirs = [_output(file, model, values.onnx_input(x[None])) for x in samples.x]
+        theirs = [_output(file, model, values.onnx_inputs(samples.x[at : at + 1])) for at in range(len(samples.x))]
     except EvaluatorLacksError:
         return None
     worst = 0.0
@@ -128,12 +128,14 @@ def _outputs_differ(
     return worst
 
 
-def _output(file: FileModel, model: ImportedModel, x: Array) -> Array:
+def _output(file: FileModel, model: ImportedModel, given: Mapping[str, Array]) -> Array:
     """What the file makes of a sample; of a batch of its own, the first sample's."""
     size = 1 if model.input_shape[:1] != (1,) else file.batch_of(model.input_name)
-    whole = x.dtype.kind == "i" or model.whole is not None  # other floats are float32 for both
-    kind = file.inputs.get(model.input_name, x.dtype) if whole else x.dtype
-    values: dict[str, Array] = {**file.constants, model.input_name: batch_with(x, size).astype(kind)}
+    values: dict[str, Array] = dict(file.constants)
+    for one in model.data:
+        x = given[one.name]
+        whole = x.dtype.kind == "i" or one.whole is not None  # other floats are float32 for both
+        values[one.name] = batch_with(x, size).astype(file.inputs.get(one.name, x.dtype) if whole else x.dtype)
     for node in file.nodes:
         if model.loss is None or all(name in values for name in node.inputs if name):  # else it is behind the labels
             values.update(zip(node.outputs, file.run(node, values), strict=False))

@@ -41,8 +41,10 @@ def takes_lines(node: Node) -> bool:
 
 
 def arena_inputs(graph: Graph) -> tuple[Value, ...]:
-    """The graph's inputs that lie in the arena: the image, unless it comes by rows. Labels are the caller's."""
-    return () if any(takes_lines(node) for node in graph.nodes) else graph.inputs[:1]
+    """The graph's inputs that lie in the arena: all data, unless an image comes by rows. Labels are the caller's."""
+    if any(takes_lines(node) for node in graph.nodes):
+        return ()
+    return graph.data
 
 
 register(

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.ir.records import feeds
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.interpreter import run_nodes
@@ -101,7 +102,7 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
     """Names of the values that get a range of their own."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
-    names = [value.name for value in graph.inputs[:1] if value.dtype == "float32"]
+    names = [value.name for value in graph.inputs if value.dtype == "float32"]
     computed = {value.name for value in graph.inputs}
     for node in graph.nodes:
         if not any(value.name in computed for value in node.inputs):
@@ -211,17 +212,17 @@ def _check_ranges(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> No
     for name, bounds in ranges.items():
         if not np.isfinite(bounds).all() or max(map(abs, bounds)) > 255 * LARGEST:
             raise out_of_range(name, f"it is from {bounds[0]:.3g} to {bounds[1]:.3g} on the calibration samples")
-    source = graph.inputs[0].name
-    if source in ranges and 0 < max(map(abs, ranges[source])) < 127 * SMALLEST:
-        raise out_of_range(source, f"the calibration samples are below {max(map(abs, ranges[source])):.3g}")
+    for source in (value.name for value in graph.inputs if value.name in ranges):
+        if 0 < max(map(abs, ranges[source])) < 127 * SMALLEST:
+            raise out_of_range(source, f"the calibration samples are below {max(map(abs, ranges[source])):.3g}")
 
 
 def _runs(graph: Graph, samples: Array) -> Iterator[Mapping[str, Array]]:
     """Every sample's values by name."""
     constants = {name: _double(data) for name, data in graph.constants.items()}
-    data = graph.inputs[0]
-    for sample in samples:
-        yield run_nodes(graph.nodes, {**constants, data.name: _double(np.asarray(sample)).reshape(data.shape)})
+    for at in range(len(samples)):
+        given = feeds(samples[at : at + 1], graph.inputs)
+        yield run_nodes(graph.nodes, {**constants, **{name: _double(array) for name, array in given.items()}})
 
 
 def _double(data: Array) -> Array:

@@ -66,10 +66,9 @@ class _Rewrite:
     def rewrite(self) -> None:
         """Go through the graph once."""
         graph = self._train.graph
-        source = graph.inputs[0]
-        if source.quant is not None:
-            stored = replace(source, dtype="int8")
-            self._r.forms[source.name] = Act(stored, source.quant)
+        for source in self._train.data:
+            if source.quant is not None:
+                self._r.forms[source.name] = Act(replace(source, dtype="int8"), source.quant)
         for node in graph.nodes:
             self._node(node)
         self._updates.finish()
@@ -122,7 +121,7 @@ class _Rewrite:
         known = {v.name for v in r.accumulators}
         accumulators = [v for v in old.accumulators if v.name not in known] + r.accumulators
         flag = None if train.choice is None else train.choice.flag
-        updates, inputs = self._all_updates(integer), (self._stored_input(old), *old.inputs[1:])
+        updates, inputs = self._all_updates(integer), tuple(map(self._stored_input, old.inputs))
         nodes = [n for n in r.builder.nodes if n.phase == "step"] + [n for n in r.builder.nodes if n.phase == "apply"]
         whole = Graph(old.name, tuple(nodes), inputs, outputs, {}, (), (), (), updates)
         needed = whole.ancestors((*outputs, loss, *(new for _, new in updates)))
@@ -141,6 +140,7 @@ class _Rewrite:
             updates,
             (*old.notes, *self._rescaling.notes(), *self._updates.notes(), *self._notes()),
             loss.name,
+            old.label,
         )
 
     def _all_updates(self, integer: set[str]) -> tuple[tuple[Value, Value], ...]:
@@ -169,6 +169,6 @@ class _Rewrite:
                 formats.setdefault(node.inputs[0].name, formats[node.outputs[0].name])
         return formats
 
-    def _stored_input(self, graph: Graph) -> Value:
-        form = self._r.forms.get(graph.inputs[0].name)
-        return form.value if isinstance(form, Act) else graph.inputs[0]
+    def _stored_input(self, value: Value) -> Value:
+        form = self._r.forms.get(value.name)
+        return form.value if isinstance(form, Act) and value.name != self._train.label.name else value

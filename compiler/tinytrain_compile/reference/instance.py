@@ -9,6 +9,7 @@ import numpy as np
 
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, checkpoint_of, contents, stored
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.records import is_finite
 from tinytrain_compile.ir.stages import Interface, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
@@ -64,11 +65,10 @@ class ReferenceInstance(Instance):
 
     def infer(self, x: Array) -> Array:
         """What the model computes of each sample: (samples, output elements) in float32."""
-        if not np.isfinite(x).all():
+        if not is_finite(x):
             raise CompileError("E0603", "infer", "a number of the input is NaN or infinite", "see docs/twin.md")
-        shape, together = self._train.graph.inputs[0].shape, self._train.micro_batch
-        slots = (np.concatenate([sample.ravel()] * together).reshape(shape) for sample in self._given(x))
-        count = self.interface.output_elements
+        together, count, given = self._train.micro_batch, self.interface.output_elements, self._given(x)
+        slots = (np.repeat(given[at : at + 1], together, axis=0) for at in range(len(given)))
         found = [self._open.infer(slot).ravel()[:count] for slot in slots]
         return np.asarray(found, np.float32).reshape(len(x), count)
 

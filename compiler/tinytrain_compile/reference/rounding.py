@@ -93,7 +93,7 @@ class StepwiseReference:
     def _probe(self) -> Array:
         count = len(self._samples.x)
         first = [i % count for i in range(self._train.micro_batch)]
-        return self._samples.x[first].reshape(self._train.graph.inputs[0].shape)
+        return self._samples.x[first]
 
     def _stepped(self, trainer: Trainer, number: int) -> Step:
         count, batch = len(self._samples.x), self._train.batch

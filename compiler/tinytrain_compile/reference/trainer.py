@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tinytrain_compile.ir.choice import FIXED, chosen_places, scoring_nodes
+from tinytrain_compile.ir.records import feeds, in_calls, is_finite
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import alias_of, run_node
@@ -59,8 +60,8 @@ class Trainer:
     def infer(self, x: Array) -> Array:
         """The model's output for one input slot: a micro-batch of samples (graph layout)."""
         graph = self._train.graph
-        feeds = {**self._constants, **self.state, **self._active(0), graph.inputs[0].name: x}
-        return self.run_nodes(self._infer, feeds)[graph.outputs[0].name]
+        known = {**self._constants, **self.state, **self._active(0), **feeds(x, self._train.data)}
+        return self.run_nodes(self._infer, known)[graph.outputs[0].name]
 
     def set_rate(self, learning_rate: float) -> None:
         """What m_set_lr does."""
@@ -120,9 +121,9 @@ class Trainer:
         weights, weight = train.terms.weights, np.float32(0.0)
         self.set_scalars(train.batch if train.in_place else 1)
         self.sums |= self._active(1)
-        shapes = (train.graph.inputs[0].shape, train.label.shape)
-        for x, y in zip(*(a.reshape(-1, *shape) for a, shape in zip((xs, ys), shapes, strict=True)), strict=True):
-            if not (np.isfinite(x).all() and (train.integer or np.isfinite(y).all())):
+        calls = in_calls(xs, train.data, train.micro_batch)
+        for x, y in zip(calls, ys.reshape(-1, *train.label.shape), strict=True):
+            if not (is_finite(x) and (train.integer or np.isfinite(y).all())):
                 losses.append(float("nan"))
                 continue
             values = self._judged(x, y)
@@ -147,8 +148,7 @@ class Trainer:
 
     def values(self, x: Array, y: Array) -> dict[str, Array]:
         """Every value of a step on one micro-batch, by name; nothing is kept of it."""
-        shapes = self._train.graph.inputs[0].shape, self._train.label.shape
-        return self._backpropagated(self._judged(x.reshape(shapes[0]), y.reshape(shapes[1])))
+        return self._backpropagated(self._judged(x, y.reshape(self._train.label.shape)))
 
     def gather(self, x: Array, y: Array) -> dict[str, Array]:
         """The same, and what a step with several samples to an update keeps: sums, exponents, noise; no update."""
@@ -186,8 +186,8 @@ class Trainer:
 
     def _judged(self, x: Array, y: Array) -> dict[str, Array]:
         """All values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
-        feeds = {self._train.graph.inputs[0].name: x, self._train.label.name: y}
-        return self.run_nodes(self._forward, {**self._constants, **self.state, **self.sums, **feeds})
+        given = {**feeds(x, self._train.data), self._train.label.name: y}
+        return self.run_nodes(self._forward, {**self._constants, **self.state, **self.sums, **given})
 
     def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
         """These, and what the rest of the step makes of them."""
@@ -232,14 +232,14 @@ def run_inference(train: TrainGraph, x: Array, state: Mapping[str, Array]) -> Ar
     """The output of one input slot from a state, flat."""
     trainer = Trainer(train)
     trainer.state = dict(state)
-    return trainer.infer(x.reshape(train.graph.inputs[0].shape)).ravel()
+    return trainer.infer(x).ravel()
 
 
 def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceRun:
     """Outputs of the first micro-batch before and after, losses, and the state after every step."""
     trainer = Trainer(train)
     count, batch = len(samples.x), train.batch
-    probe = samples.x[[i % count for i in range(train.micro_batch)]].reshape(train.graph.inputs[0].shape)
+    probe = samples.x[[i % count for i in range(train.micro_batch)]]
     first = inferred(train, trainer.infer(probe))
     losses: list[float] = []
     states: list[dict[str, Array]] = []

@@ -21,7 +21,8 @@ def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
     if not train.integer:
         return []
     graph, told = train.graph, _told(train)
-    kinds = [(graph.inputs[0], "input"), *((value, told.get(value.name) or _by_type(value)) for value in graph.state)]
+    kinds = [*((value, "input") for value in train.data)]
+    kinds += [*((value, told.get(value.name) or _by_type(value)) for value in graph.state)]
     kinds += [(value, "sum") for value in graph.accumulators]
     kinds += [(v, _kind(n, v, train)) for n in graph.nodes if not op_def(n.op).view for v in _made(n)]
     errors = ((node.outputs[0].name, error_operands(node)) for node in graph.nodes)

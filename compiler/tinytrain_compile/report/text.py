@@ -200,7 +200,8 @@ def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
-    shapes = f"{_shape(graph.inputs[0].shape)} -> {_shape(graph.outputs[0].shape)}"
+    inputs = " and ".join(_shape(value.shape) for value in graph.data)
+    shapes = f"{inputs} -> {_shape(graph.outputs[0].shape)}"
     parameters = f"{grouped(totals['total_parameters'] - left_out(summary))} parameters"
     yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width)
     optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"

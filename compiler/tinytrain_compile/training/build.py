@@ -162,6 +162,11 @@ def _names(graph: Graph) -> set[str]:
     return names
 
 
+def _inputs(graph: Graph, label: Value) -> tuple[Value, ...]:
+    """The data inputs and the label."""
+    return (*(value for value in graph.inputs if value.name != label.name), label)
+
+
 def _prune(
     graph: Graph,
     nodes: list[Node],
@@ -173,7 +178,7 @@ def _prune(
 ) -> Graph:
     """The final graph: only nodes that outputs, loss or updates need, and only constants that these read."""
     order = [node for node in nodes if node.phase == "step"] + [node for node in nodes if node.phase == "apply"]
-    whole = Graph(graph.name, tuple(order), (graph.inputs[0], label), graph.outputs, {})
+    whole = Graph(graph.name, tuple(order), _inputs(graph, label), graph.outputs, {})
     needed = whole.ancestors((*graph.outputs, loss, *(new for _, new in optimizer.updates)))
     kept = tuple(node for node in order if node.name in needed)
     state = tuple(optimizer.state)
@@ -181,7 +186,7 @@ def _prune(
     return Graph(
         graph.name,
         kept,
-        (graph.inputs[0], label),
+        _inputs(graph, label),
         graph.outputs,
         {name: data for name, data in constants.items() if name in used},  # type: ignore[misc]
         tuple(value for value in graph.parameters if value.name in used),
@@ -190,4 +195,5 @@ def _prune(
         tuple(optimizer.updates),
         notes,
         loss.name,
+        label.name,
     )

@@ -26,6 +26,8 @@ def for_samples(model: ImportedModel, count: int) -> ImportedModel:
     if model.loss is not None and model.loss.written is not None:
         raise SamplesMixError(f"the loss {model.loss.origin!r} is nodes of the model, for one sample")
     graph = model.graph
+    if model.more:
+        raise SamplesMixError(f"the model has {len(model.data)} data inputs")
     source = _longer(graph.inputs[0], count)
     known = {source.name: source}
     nodes: list[Node] = []

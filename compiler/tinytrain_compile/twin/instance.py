@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.records import parts
 from tinytrain_compile.ir.stages import Interface
 from tinytrain_compile.ir.types import Array
 
@@ -121,8 +122,8 @@ class Instance:
         face = self.interface
         out = np.empty((len(x), face.output_elements), np.float32)
         call = "infer_end" if face.input_rows else "infer"
-        for sample, result in zip(np.ascontiguousarray(x), out, strict=True):
-            self._give(sample, _INFER)
+        for index, result in enumerate(out):
+            self._give(np.ascontiguousarray(x[index : index + 1]), _INFER)
             self._check("infer", self._call(call)(self._handle, ctypes.c_void_p(result.ctypes.data)))
         return out
 
@@ -221,7 +222,10 @@ class Instance:
             status = self._call("push_rows")(self._handle, ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(rows))
             self._check("rows", status)
             return
-        ctypes.memmove(self._call("input", ctypes.c_void_p)(self._handle), x.ctypes.data, x.nbytes)
+        calls = ("input", *(f"input_{slot.number}" for slot in self.interface.more_inputs))
+        for call, part in zip(calls, parts(x), strict=True):
+            data = np.ascontiguousarray(part)
+            ctypes.memmove(self._call(call, ctypes.c_void_p)(self._handle), data.ctypes.data, data.nbytes)
 
     def _delta_call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
         if not hasattr(self._library, f"{self.interface.prefix}_delta_{name}"):

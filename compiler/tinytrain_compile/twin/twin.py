@@ -46,7 +46,7 @@ class Twin:
         """Samples of an update."""
         return self._train.batch
 
-    def train_step(self, x: Array, y: Array, *, lr: float | None = None) -> float:
+    def train_step(self, x: Array | Mapping[str, Array], y: Array, *, lr: float | None = None) -> float:
         """One update on N samples, a batch of the compilation; its loss before the update.
 
         lr: the learning rate from now on. Raises E0105 for other shapes or labels, E0603 for a loss that is NaN.
@@ -67,7 +67,7 @@ class Twin:
         calls = [y[first : first + together] for first in range(0, len(y), together)]
         return self._train.terms.of_batch([float(loss) for loss in losses], calls)
 
-    def features(self, x: Array) -> Array:
+    def features(self, x: Array | Mapping[str, Array]) -> Array:
         """What the frozen part of the model makes of N samples: (N, bytes) in uint8, as the device keeps them.
 
         Raises E0101 of a build without `features="on"`, or whose first layer is trained.
@@ -83,11 +83,11 @@ class Twin:
             self.instance.set_rate(lr)
         return self._of_batch(self.instance.train_features(features, y), y)
 
-    def predict(self, x: Array) -> Array:
+    def predict(self, x: Array | Mapping[str, Array]) -> Array:
         """The model's output of each sample: (N, *one output's shape) in float32."""
         return self.as_output(self.instance.infer(self.as_inputs(x)))
 
-    def evaluate(self, x: Array, y: Array) -> dict[str, float]:
+    def evaluate(self, x: Array | Mapping[str, Array], y: Array) -> dict[str, float]:
         """`loss`, and `accuracy` where labels are classes or yes and no, of N samples."""
         x, y = self.as_slots(x, y)
         if is_written(self._model):  # only the C knows that loss
@@ -169,14 +169,14 @@ class Twin:
 
     # ---- arrays of the file, and of the slots -----------------------------------------------------------------------
 
-    def as_inputs(self, x: Array) -> Array:
+    def as_inputs(self, x: Array | Mapping[str, Array]) -> Array:
         """Inputs as the slot holds them."""
-        found = inputs_of("x", as_array("x", "x", x), self._model, self._train)
+        found = inputs_of("x", _arrays("x", x), self._model, self._train)
         return in_input_slot(self.instance.interface, found)
 
-    def as_slots(self, x: Array, y: Array) -> tuple[Array, Array]:
+    def as_slots(self, x: Array | Mapping[str, Array], y: Array) -> tuple[Array, Array]:
         """Samples as the calls take them."""
-        found = samples_of("x, y", as_array("x, y", "x", x), as_array("x, y", "y", y), self._model, self._train)
+        found = samples_of("x, y", _arrays("x, y", x), as_array("x, y", "y", y), self._model, self._train)
         held = in_slots(self.instance.interface, found)
         return held.x, held.y
 
@@ -185,3 +185,10 @@ class Twin:
         value = FileTensor("", self._model.output_shape, self._model.output_perm)
         shape = self._train.of_one(self._train.graph.outputs[0])
         return np.concatenate([value.to_onnx(each.reshape(shape)) for each in raw]) if len(raw) else raw
+
+
+def _arrays(where: str, x: Array | Mapping[str, Array]) -> Array | dict[str, Array]:
+    """Samples as arrays, those of several inputs by their names; CompileError E0105 if they are none."""
+    if isinstance(x, Mapping):
+        return {name: as_array(where, name, array) for name, array in x.items()}
+    return as_array(where, "x", x)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text
+from tinytrain_compile.ir.records import parts
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
 from tinytrain_compile.target import QemuBoard, Region, Target, Toolchain
 
@@ -157,10 +158,13 @@ def _image(interface: Interface) -> dict[str, str]:
             "LINES": "".join(
                 _template(name, prefixes) for name in ("lines.c", "push.c")[: 2 if interface.trains else 1]
             ),
+            "MORE_PROBES": "",
+            "GET_PROBES": "",
             "INFER": "    status = infer_lines(model);\n",
             "TRAIN": "    push_file(model);\n    get(&label, sizeof label);\n"
             f"    PORT_MEASURED(stack_high_water, status = (uint32_t){end}(model, &label, &loss));\n",
         }
+    more = [slot.number for slot in interface.more_inputs]
     call = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
     label = f"label, {interface.micro_batch}u" if interface.counted else "&label"
     step = f"    PORT_MEASURED(stack_high_water, status = (uint32_t){call}(model, {label}, &loss));\n"
@@ -172,9 +176,14 @@ def _image(interface: Interface) -> dict[str, str]:
         if interface.counted
         else f"{prefix}_input_t",
         "LINES": "",
+        "MORE_PROBES": "".join(f"static {prefix}_input_{n}_t probe_{n};\n" for n in more),
+        "GET_PROBES": "".join(f"    get(&probe_{n}, sizeof probe_{n});\n" for n in more),
         "INFER": f"    memcpy({prefix}_input(model), &probe, sizeof probe);\n"
-        f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer(model, &prediction));\n",
-        "TRAIN": f"    get({prefix}_input(model), sizeof probe);\n    get(&label, sizeof label);\n"
+        + "".join(f"    memcpy({prefix}_input_{n}(model), &probe_{n}, sizeof probe_{n});\n" for n in more)
+        + f"    PORT_MEASURED(stack_high_water, status = (uint32_t){prefix}_infer(model, &prediction));\n",
+        "TRAIN": f"    get({prefix}_input(model), sizeof probe);\n"
+        + "".join(f"    get({prefix}_input_{n}(model), sizeof probe_{n});\n" for n in more)
+        + "    get(&label, sizeof label);\n"
         + (_by_features(interface, step) if interface.feature_bytes else step),
     }
 
@@ -352,8 +361,10 @@ def verification_input(
     """
     count, together = len(samples.x), interface.micro_batch
     held = in_slots(interface, samples)
-    x, y = held.x.reshape(count, -1), held.y.reshape(count, -1)
-    for array, expected, name in ((x, interface.input_elements, "x"), (y, interface.label_elements, "y")):
+    arrays = [*parts(held.x), held.y]
+    slots = [("x", interface.input_elements), *((slot.name, slot.elements) for slot in interface.more_inputs)]
+    for whole, (name, expected) in zip(arrays, (*slots, ("y", interface.label_elements)), strict=True):
+        array = whole.reshape(count, -1)
         if count == 0 or array.shape[1] * together != expected:
             what = f"{name}: {array.shape[1]} elements in a sample, the model takes {expected // together}"
             raise CompileError("E0105", "verification data", what, "give at least one sample of the model's shape")
@@ -361,9 +372,10 @@ def verification_input(
     calls = sample_indices(interface, samples, steps, batch)
     if not interface.trains:
         head = struct.pack("<IIIIf", INPUT_MAGIC, 0, 0, 0, rate)
-        return b"".join([head, x[:1].tobytes(), samples.checkpoint])
+        return b"".join([head, *(array[:1].tobytes() for array in arrays[:-1]), samples.checkpoint])
     head = struct.pack("<IIIIf", INPUT_MAGIC, steps, batch, int(learning_rate is not None), rate)
-    return b"".join([head, x[calls[0]].tobytes(), *(a[call].tobytes() for call in calls for a in (x, y))])
+    first = (array[calls[0]].tobytes() for array in arrays[:-1])
+    return b"".join([head, *first, *(array[call].tobytes() for call in calls for array in arrays)])
 
 
 def sample_indices(interface: Interface, samples: Samples, steps: int, batch: int) -> list[list[int]]:

@@ -47,7 +47,7 @@ def inference_of(train: TrainGraph, one: TrainGraph) -> TrainGraph:
     forward = replace(
         graph,
         nodes=nodes,
-        inputs=graph.inputs[:1],
+        inputs=one.data,
         constants={name: data for name, data in graph.constants.items() if name in read},
         parameters=tuple(value for value in graph.parameters if value.name in read),
         state=tuple(value for value in graph.state if value.name in read),

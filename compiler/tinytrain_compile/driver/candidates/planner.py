@@ -201,7 +201,7 @@ class Planner:
         one = self._train(replace(update, activations={}), 1)  # errors do not see what layers keep
         if error_ops(train.graph.nodes) != error_ops(one.graph.nodes):
             raise SamplesMixError("some errors would be computed in another way")
-        if self.options.calib is None or not labelled(self.options.calib):
+        if self.options.calib is None or not labelled(self.options.calib, self.model):
             what = "the first step finds the exponents of errors in its own sample"
             raise SamplesMixError(f"{what}: give --calib with x and y to compile them in")
 
@@ -222,7 +222,7 @@ class Planner:
         means = means or self.means
         planned, attempts = plan_with_fallbacks(train.graph, self.settings(train, quick), means)
         if means.lines:
-            check_lines(train, planned.plan, self.options)
+            check_lines(train, planned.plan, self.model, self.options)
         return planned, PlanChoice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, attempts)
 
     def _as_planned(self, train: TrainGraph) -> Graph:
@@ -337,7 +337,7 @@ class Planner:
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
         planned = plan_from_lock(self._as_planned(train), lock, settings, self.means.memories)
         if self.means.lines:
-            check_lines(train, planned.plan, self.options)
+            check_lines(train, planned.plan, self.model, self.options)
         choice = PlanChoice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
         graph, update = _with_graph(train, planned.graph), self.low_rank.applied(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)

@@ -229,16 +229,34 @@ def check_model(options: CompileOptions, model: ImportedModel) -> None:
         _check_dropout(options, model)
     if options.quant == "int8":
         _check_penalty(model)
+    if model.more:
+        _check_inputs(options, model)
     if not has_formats(model):
         return
     if "calib_range" in options.given:
         what = "says how ranges are measured, and this model brings its own (QDQ)"
         raise CompileError("E0101", "--calib-range", what, "leave it out")
-    if options.calib is not None and load_inputs(options.calib, model).size and not labelled(options.calib):
+    if options.calib is not None and load_inputs(options.calib, model).size and not labelled(options.calib, model):
         what = (
             f"the model brings its ranges (QDQ), and {options.calib.name} has no labels y for the exponents of errors"
         )
         raise CompileError("E0101", "--calib", what, "add y, or leave --calib out")
+
+
+def _check_inputs(options: CompileOptions, model: ImportedModel) -> None:
+    """E0101 for options that are about the one input of a model, if it has several."""
+    asked = {
+        "--input-lines": bool(options.input_lines),
+        "--features on": options.features == "on",
+        "--plans": bool(options.plans),
+        "--runtime replay": "replay" in options.runtime.names,
+        "--micro-batch": options.micro_batch not in (None, "auto", 1),
+    }
+    for option, given in asked.items():
+        if given:
+            names = ", ".join(one.name for one in model.data)
+            what = f"it is for models of one data input, and this one has {len(model.data)}: {names}"
+            raise CompileError("E0101", option, what, "leave it out")
 
 
 def check_loss(options: CompileOptions, model: ImportedModel) -> None:

@@ -16,15 +16,16 @@ import numpy as np
 from tinytrain_compile.data.samples import (
     class_count,
     ignored_labels,
-    index_count,
     is_binary,
     label_shape,
     load_inputs,
     raw_labels,
+    rows_of,
 )
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.records import parts
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.types import Array, Graph
+from tinytrain_compile.ir.types import Array, Graph, Value
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.interpreter import run_nodes
@@ -79,34 +80,39 @@ def notes_of(name: str, x: Array, y: Array | None, model: ImportedModel, train: 
 
 
 def _of_file(path: Path, model: ImportedModel, train: TrainGraph) -> tuple[DataNote, ...]:
-    return notes_of(path.name, load_inputs(path, model), raw_labels(path), model, train)
+    return notes_of(path.name, load_inputs(path, model), raw_labels(path, model), model, train)
 
 
 # ---- inputs ---------------------------------------------------------------------------------------------------------
 
 
 def _of_inputs(name: str, x: Array, model: ImportedModel) -> Iterator[DataNote]:
+    for one, part, source in zip(model.data, parts(x), model.graph.inputs, strict=True):
+        yield from _of_input(one.name if model.more else "x", name, part, model, source)
+
+
+def _of_input(what: str, name: str, x: Array, model: ImportedModel, source: Value) -> Iterator[DataNote]:
     if x.min() == x.max():
-        yield DataNote(f"x of {name} is {x.min():g} everywhere: is it the right array?")
+        yield DataNote(f"{what} of {name} is {x.min():g} everywhere: is it the right array?")
         return
     if len(x) > 1 and (x == x[0]).all():
-        yield DataNote(f"all {len(x)} samples x of {name} are the same: are they the right ones?")
-    scale = _scale(x, model)
+        yield DataNote(f"all {len(x)} samples {what} of {name} are the same: are they the right ones?")
+    scale = _scale(x, model, source)
     if scale:
-        yield DataNote(f"x of {name}{scale} as in training")
+        yield DataNote(f"{what} of {name}{scale} as in training")
 
 
-def _scale(x: Array, model: ImportedModel) -> str:
+def _scale(x: Array, model: ImportedModel, source: Value) -> str:
     """What is wrong with the scale of inputs, and what to do; "" if nothing is."""
     x = x[:COMPARED].astype(np.float64)
     pixels = x.min() >= 0 and 20 < x.max() <= 255 and (x == np.rint(x)).all()
-    known = _input_range(model.graph)
+    known = _input_range(model.graph, source)
     misfit = "" if known is None else _misfit(x, *known)
     if known is not None and misfit:
-        source = "of the model's input" if model.quantised else "that --calib shows"
-        what = f": {misfit} the range {source}, {known[0]:g} to {known[1]:g}"
+        whose = "of the model's input" if model.quantised else "that --calib shows"
+        what = f": {misfit} the range {whose}, {known[0]:g} to {known[1]:g}"
         return f"{what}: {'divide pixels' if pixels else 'scale it'}"
-    sums = 0.0 if model.quantised else _first_sums(x[:SUMMED], model.graph)
+    sums = 0.0 if model.quantised else _first_sums(x[:SUMMED], model.graph, source)
     if pixels and sums > LARGE_SUM_OF_BYTES:
         return " looks like pixels from 0 to 255, the model like one for numbers of about 1: divide them"
     if sums > LARGE_SUM:
@@ -124,9 +130,8 @@ def _misfit(x: Array, low: float, high: float) -> str:
     return "it has less than a twentieth of" if x.max() - x.min() < (high - low) / 20 else ""
 
 
-def _input_range(graph: Graph) -> tuple[float, float] | None:
+def _input_range(graph: Graph, source: Value) -> tuple[float, float] | None:
     """What the format of the input holds; None if it has none."""
-    source = graph.inputs[0]
     if source.quant is not None:
         q = source.quant
         return (q.low - q.zero) * q.scale[0], (q.high - q.zero) * q.scale[0]
@@ -137,16 +142,16 @@ def _input_range(graph: Graph) -> tuple[float, float] | None:
     return None
 
 
-def _first_sums(x: Array, graph: Graph) -> float:
+def _first_sums(x: Array, graph: Graph, source: Value) -> float:
     """Root mean square of the sums that the first layers with weights make of samples; 0 if there are none.
 
     What comes before these layers (a normalisation, a division) is computed, so that inputs that the network scales
     itself are not out of scale.
     """
-    if index_count(graph):
+    if rows_of(graph, source):
         return 0.0
-    made, first, needed = {graph.inputs[0].name}, list[str](), list[str]()
-    behind = set[str]()
+    made, first, needed = {source.name}, list[str](), list[str]()
+    behind = {value.name for value in graph.inputs if value != source}
     for node in graph.nodes:
         names = {value.name for value in node.inputs}
         outputs = {value.name for value in node.outputs}
@@ -159,11 +164,11 @@ def _first_sums(x: Array, graph: Graph) -> float:
             made |= outputs
     wanted = [value for node in graph.nodes for value in node.outputs if value.name in first]
     needed = graph.ancestors(tuple(wanted))
-    nodes, shape = [node for node in graph.nodes if node.name in needed], graph.inputs[0].shape
+    nodes, shape = [node for node in graph.nodes if node.name in needed], source.shape
     squares = [0.0]
     for one in x.astype(np.float32):
         with np.errstate(all="ignore"):
-            values = run_nodes(nodes, {**graph.constants, graph.inputs[0].name: one.reshape(shape)})
+            values = run_nodes(nodes, {**graph.constants, source.name: one.reshape(shape)})
         squares += [float(np.square(values[name].astype(np.float64)).mean()) for name in first]
     return math.sqrt(sum(squares) / max(1, len(squares) - 1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tinytrain_compile.data.samples import labelled
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.stream import StreamAttrs
@@ -12,7 +13,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 _WHERE = "--input-lines"
 
 
-def check_lines(train: TrainGraph, plan: MemoryPlan, options: CompileOptions) -> None:
+def check_lines(train: TrainGraph, plan: MemoryPlan, model: ImportedModel, options: CompileOptions) -> None:
     """E0101 unless a plan takes the image row by row, never twice, and never needs more than some rows of it."""
     stream = next((node for node in plan.order if takes_lines(node)), None)
     image = train.graph.inputs[0]
@@ -23,6 +24,6 @@ def check_lines(train: TrainGraph, plan: MemoryPlan, options: CompileOptions) ->
     if stream.attrs.nodes[0].outputs[0].name in stream.attrs.outputs:
         what = f"--update {options.update} trains a layer that reads the image, which then has to be there as a whole"
         raise CompileError("E0101", _WHERE, what, "freeze the first layer: --update last:N, or a scheme")
-    if not train.exponents_known and (options.calib is None or not labelled(options.calib)):
+    if not train.exponents_known and (options.calib is None or not labelled(options.calib, model)):
         what = "the first step would compute errors twice to find their exponents"
         raise CompileError("E0101", _WHERE, what, "give --calib with x and y, which compiles the exponents in")

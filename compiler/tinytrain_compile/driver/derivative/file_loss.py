@@ -24,12 +24,12 @@ _LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One sample as the file takes it (`x`, ONNX layout, without the batch that the file may have), and its label.
+    """One sample as the file takes it, and its label. x: by the file's inputs, without the batch that it may have.
 
     count: how often it is in the batch.
     """
 
-    x: Array
+    x: Mapping[str, Array]
     y: Array
     count: int = 1
 
@@ -112,13 +112,9 @@ class FileLoss:
 
     def _feeds(self, sample: Sample) -> dict[str, Array]:
         """The sample as often as the file takes samples at once: they are the same, so that the first tells."""
-        name = self._model.input_name
-        x = np.concatenate([sample.x] * self._batch) if self._batch > 1 else sample.x
-        feeds = {name: x.astype(self._file.inputs[name])}
-        if self._label:
-            y = np.concatenate([sample.y] * self._batch) if self._batch > 1 else sample.y
-            feeds[self._label] = y.astype(self._file.inputs[self._label])
-        return feeds
+        given = {**sample.x, self._label: sample.y} if self._label else sample.x
+        count, kinds = self._batch, self._file.inputs
+        return {name: np.concatenate([array] * count).astype(kinds[name]) for name, array in given.items()}
 
     def _loss(self, values: Mapping[str, Array], sample: Sample) -> float:
         out = values[self._output]

@@ -17,6 +17,7 @@ from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, with_ot
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
 from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSearch, Shown
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ir.records import in_calls
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
@@ -148,8 +149,9 @@ class IntegerStep:
         are cut off. otherwise: round errors by chance, with this seed.
         """
         self._trainer.finer = finer
-        shapes = self.train.graph.inputs[0].shape, self.train.label.shape
-        calls = list(zip(x.reshape(-1, *shapes[0]), y.reshape(-1, *shapes[1]), strict=True))
+        train = self.train
+        given = in_calls(x, train.data, train.micro_batch)
+        calls = list(zip(given, y.reshape(-1, *train.label.shape), strict=True))
         first = tuple(self._found(*call) for call in calls)
         if otherwise is not None:
             self._trainer.otherwise = np.random.default_rng(otherwise)
@@ -157,7 +159,7 @@ class IntegerStep:
         values = first if alike else self._again(calls, first, coarser)
         self._trainer.otherwise = None
         found = zip(values, calls, strict=True)
-        losses = tuple(float(self.train.terms.of_call(v[self.train.loss.name], y)) for v, (_, y) in found)
+        losses = tuple(float(train.terms.of_call(v[train.loss.name], y)) for v, (_, y) in found)
         if not self._together:
             return Pass(values[0], values, losses, self.train.batch)
         held = {**self.train.graph.constants, **self._trainer.state, **self._trainer.sums}

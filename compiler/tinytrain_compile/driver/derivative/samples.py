@@ -80,7 +80,7 @@ def sample_of(values: ImportedValues, model: ImportedModel, samples: Samples, in
         label = FileTensor("", model.output_shape, model.output_perm).to_onnx(y).astype(np.float64)
     else:
         label = y
-    return Sample(values.onnx_input(samples.x[index : index + 1]), label)
+    return Sample(values.onnx_inputs(samples.x[index : index + 1]), label)
 
 
 class RoundedValues:

@@ -48,7 +48,7 @@ def check_file(
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
-        more = random_samples(train, SAMPLES, options.seed, model.whole)
+        more = random_samples(train, SAMPLES, options.seed, model.data)
         samples = Samples(np.concatenate((samples.x, more.x)), np.concatenate((samples.y, more.y)))
     judge = _float_judge(model, floats, options) if floats is not None and train.integer and model.loss else None
     ours = ImportedValues(model, train, floats, judge)
@@ -138,15 +138,16 @@ class _Walk:
         self._index = index
         self._ours.run(x, y)
         values: dict[str, Array] = dict(self._constants)
-        given = self._ours.onnx_input(x)
-        indices = given.dtype.kind == "i" or self._model.whole is not None
-        kind = self._file.inputs.get(self._model.input_name) if indices else None
-        given = given if kind is None else given.astype(kind)
-        values[self._model.input_name] = batch_with(given, self._batch)
+        given = self._ours.onnx_inputs(x)
+        for one in self._model.data:
+            array = given[one.name]
+            indices = array.dtype.kind == "i" or one.whole is not None
+            kind = self._file.inputs.get(one.name) if indices else None
+            values[one.name] = batch_with(array if kind is None else array.astype(kind), self._batch)
         loss = self._model.loss
         if loss is not None and self._batch > 1:
             self._tally.skipped.setdefault(f"the loss: of {self._batch} samples in the file, of one here")
-        elif loss is not None and y is not None:
+        elif loss is not None and loss.label and y is not None:
             values[loss.label] = self._ours.onnx_label(y).astype(self._file.inputs.get(loss.label, np.int64))
         ignored = y is None or self._ours.ignores(y)  # 0 / 0 in the file, no step in ours
         state = _WalkState((values, dict(values)), loss.output if loss is not None and not ignored else "")

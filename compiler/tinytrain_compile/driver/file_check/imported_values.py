@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.imported import FileTensor, ImportedModel
+from tinytrain_compile.ir.imported import DataInput, FileTensor, ImportedModel
+from tinytrain_compile.ir.records import feeds, packed, parts
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.types import Array, Graph, Node
+from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.int8.pointwise import plainly_rounded
 from tinytrain_compile.ops.interpreter import run_graph, run_nodes
 from tinytrain_compile.quantize import storage_clamps
@@ -66,15 +67,13 @@ class ImportedValues:
         """Compute everything on one sample, as a step takes it (y: its label)."""
         train = self._judge
         if train is not None and y is not None:
-            source, label = train.graph.inputs[0], train.label
-            sample = x if train.integer else self._real_input(x)
-            feeds = {source.name: sample.reshape(source.shape), label.name: y.reshape(label.shape)}
-            self._values = run_nodes(self._nodes, {**self._known, **feeds}, train.integer)
+            sample = x if train.integer else self._real_inputs(x)
+            given = {**feeds(sample, train.data), train.label.name: y.reshape(train.label.shape)}
+            self._values = run_nodes(self._nodes, {**self._known, **given}, train.integer)
             loss = None if self.model.loss is None else self._values[train.loss.name]
             self.loss = None if loss is None else train.terms.of_call(loss, y)
         if self._floats is not None:
-            source = self._floats.inputs[0]
-            self._values = run_graph(self._floats, {source.name: self._real_input(x).reshape(source.shape)})
+            self._values = run_graph(self._floats, feeds(self._real_inputs(x), self._floats.inputs))
 
     def quantised_anew(self, constants: Mapping[str, Array]) -> frozenset[str]:
         """Integer initializers of the file that the graph holds with other numbers.
@@ -111,11 +110,13 @@ class ImportedValues:
         weights = None if self._train is None else self._train.terms.weights
         return weights is not None and bool(np.isin(y, weights.nothing).all())
 
-    def onnx_input(self, x: Array) -> Array:
-        """A sample as the file takes it: real numbers, ONNX axes."""
-        perm = self.model.input_perm
-        shape = [self.model.input_shape[axis] for axis in perm]
-        return np.ascontiguousarray(self._real_input(x).reshape(shape).transpose(np.argsort(perm)))
+    def onnx_inputs(self, x: Array) -> dict[str, Array]:
+        """A sample as the file takes it, by its inputs: real numbers, ONNX axes."""
+        found: dict[str, Array] = {}
+        for one, part in zip(self.model.data, parts(self._real_inputs(x)), strict=True):
+            shape = [one.shape[axis] for axis in one.perm]
+            found[one.name] = np.ascontiguousarray(part.reshape(shape).transpose(np.argsort(one.perm)))
+        return found
 
     def onnx_label(self, y: Array) -> Array:
         """A label as the file's own loss takes it."""
@@ -125,12 +126,11 @@ class ImportedValues:
             return FileTensor("", model.output_shape, model.output_perm).to_onnx(y)
         return y.reshape(loss.label_shape)
 
-    def _real_input(self, x: Array) -> Array:
-        quant = None if self._train is None else self._train.graph.inputs[0].quant
-        if quant is None or x.dtype != np.int8:
+    def _real_inputs(self, x: Array) -> Array:
+        if self._train is None:
             return x
-        real, whole = _real(x, quant.scale[0], quant.zero), self.model.whole
-        return real if whole is None else np.clip(np.rint(real), whole.low, whole.high)
+        values = zip(self._train.data, parts(x), self.model.data, strict=True)
+        return packed({value.name: _real_input(part, value, one) for value, part, one in values})
 
     def tensor(self, name: str, stored: bool) -> tuple[Held, ...]:
         """A tensor of the file as the graph holds it; nothing where it does not.
@@ -153,6 +153,14 @@ class ImportedValues:
             array, step = _real(array, quant.scale[0], quant.zero), quant.scale[0]
         fits = array.size == math.prod(tensor.shape)
         return Held(tensor.to_onnx(array) if fits else array, step)
+
+
+def _real_input(x: Array, value: Value, one: DataInput) -> Array:
+    quant, whole = value.quant, one.whole
+    if quant is None or x.dtype != np.int8:
+        return x
+    real = _real(x, quant.scale[0], quant.zero)
+    return real if whole is None else np.clip(np.rint(real), whole.low, whole.high)
 
 
 def _real(integers: Array, scale: float, zero: int) -> Array:

@@ -35,14 +35,14 @@ _COUNTED = frozenset(["Abs", "Add", "Cast", "Clip", "CumSum", "Max", "Min", "Mul
 
 
 def in_real_numbers(
-    model: OnnxModel, links: Links, source: OnnxInput | None
-) -> tuple[OnnxModel, OnnxInput | None, WholeNumbers | None]:
+    model: OnnxModel, links: Links, source: OnnxInput
+) -> tuple[OnnxModel, OnnxInput, WholeNumbers | None]:
     """The model with a data input of real numbers in place of one of integers that become such, which, and its numbers.
 
     As it is where the input is real numbers already, or indices of tables. E0221 where integers are computed with that
     would wrap around elsewhere.
     """
-    if source is None or source.elem_type == _T.FLOAT:
+    if source.elem_type == _T.FLOAT:
         return model, source, None
     if source.elem_type in INDICES and _looked_up(links, source.name):
         return model, source, None

@@ -134,6 +134,10 @@ class ImportContext:
             self.labels[name] = value
         return value
 
+    def no_label(self) -> Value:
+        """Return what stands in place of labels that a loss does not read."""
+        return Value(self._builder.unique("no_label"), (1,), "float32")
+
     def stand_in(self, name: str, shape: tuple[int, ...], dtype: DType) -> None:
         """An entry for what an unsupported node would compute, only to look for further unsupported nodes."""
         self.define_value(name, Value(self._builder.unique(name), shape, dtype), shape)

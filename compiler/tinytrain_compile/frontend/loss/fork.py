@@ -12,12 +12,14 @@ from dataclasses import replace
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS
 from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.loss.own_loss import LAYERS, LossSite, find_loss, needs_of
+from tinytrain_compile.frontend.loss.own_loss import LAYERS, NO_LABEL, LossSite, find_loss, needs_of
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.weights.trainable import SETTINGS, Trainables, by_rules
 
 _SUMS = frozenset(("Add", "Sub", "Sum", "Mean", "Concat", "ReduceMean", "ReduceSum", "Neg", "Expand", *VIEWS))
 """Operators through which a loss is a sum of what they read."""
+_ENDS = frozenset(("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Gelu", *VIEWS))
+"""Operators behind a layer that belong to the model, if the loss has no labels."""
 _TABLES = LAYERS | {
     *("LSTM", "GRU", "RNN", "Gather", "PRelu"),
     *("BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization"),
@@ -71,6 +73,8 @@ class _Fork:
         self._roots = self._weights(trained)
         self._sums = self._summing()
         self._judged = {node.name for node in self._before(self._read_beside_labels())}
+        if site.label is NO_LABEL:
+            self._judged |= self._close_to_layers()
 
     def site(self) -> LossSite:
         """Leave a site alone whose scores all weights lead to; the weights of the loss itself are ends of their own."""
@@ -151,6 +155,20 @@ class _Fork:
         """Tensors of the model that a term of the loss compares with labels."""
         terms = [node for node in self._nodes if self._of_labels(node) and node.name not in self._sums]
         return [name for node in terms for name in node.inputs if self._of_samples(name)]
+
+    def _close_to_layers(self) -> frozenset[str]:
+        """Without labels, the nodes that belong to the model: on the only way behind a layer, each of one tensor."""
+        found = set[str]()
+        for node in self._nodes:
+            end = node.output(0) if node.op in _TABLES and self._of_samples(node.output(0)) else ""
+            while end and (reader := self._links.sole_reader(end)) is not None and reader.name not in self._sums:
+                others = [name for name in reader.inputs if name != end and self._of_samples(name)]
+                weighted = any(self._roots.get(name) for name in reader.inputs)
+                if others or not (weighted or reader.op in _ENDS):
+                    break
+                found.add(reader.name)
+                end = reader.output(0)
+        return frozenset(found)
 
     def _carries(self, node: OnnxNode) -> bool:
         """Whether a node of the model computes with a weight."""

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.folding import VIEWS
 from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxInput, OnnxModel, OnnxNode, reachable
+
+NO_LABEL = OnnxInput("", (1,), onnx.TensorProto.FLOAT)
+"""In place of the labels, if a loss reads none: a network that repeats its input, or that is to be sure."""
 
 LAYERS = frozenset(["Gemm", "MatMul", "Conv", "ConvTranspose"])
 """Operators with weights: the input that reaches one is no label."""
@@ -19,7 +26,7 @@ class LossSite:
 
     node: the one that makes the loss, for messages (and the loss operator itself, unless `written`).
     scores: the tensor at which the forward model ends, "" if all of a written loss reads no common one.
-    label: the input with the labels. output: the model's output.
+    label: the input with the labels, or NO_LABEL. output: the model's output.
     written: whether the loss is nodes of the file that are differentiated as they stand.
     beside: whether the scores are an output of the file.
     ends: further tensors of the model that a written loss reads (see fork.py).
@@ -48,7 +55,7 @@ def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | Non
     but not a term of a loss to the loss.
     """
     needs = needs_of(model.nodes, [value.name for value in model.inputs])
-    scalars = [name for name in model.outputs if len(needs.get(name, ())) == 2 and _is_scalar(model, links, name)]
+    scalars = [name for name in model.outputs if needs.get(name) and _is_scalar(model, links, name)]
     terms = _terms(model, scalars)
     for output in (name for name in model.outputs if name not in terms):
         site = _operator(model, links, output)
@@ -119,29 +126,28 @@ def _written(
 ) -> LossSite | None:
     inputs = {value.name: value for value in model.inputs if value.name in needs[output]}
     label = inputs.get(asked) if asked else _label(model, tuple(inputs.values()), needs)
-    if label is None or _feeds_layer(model.nodes, needs, label.name):
+    if label is None and not asked and _is_over_samples(model, links, output):
+        label = _no_label(model, tuple(inputs.values()), needs)
+    if label is None or (label is not NO_LABEL and _feeds_layer(model.nodes, needs, label.name)):
         return None
-    (data,) = (name for name in inputs if name != label.name)
     node = links.maker(through(links, output, ("Identity",)))
-    if node is None:
+    if node is None or (label is not NO_LABEL and len(inputs) < 2):
         return None
-    own = frozenset((data,))
     read = {name for one in reachable(model.nodes, (output,)) for name in one.inputs}
-    beside = [name for name in model.outputs if needs.get(name) == own and name != data]
+    of_samples = [name for name in model.outputs if needs.get(name) and label.name not in needs[name]]
+    beside = [name for name in of_samples if links.maker(name) is not None]
+    if label is NO_LABEL:
+        beside = [name for name in beside if not _is_scalar(model, links, name)]
     beside.sort(key=lambda name: name not in read)  # one that the loss follows from, if there is any
-    scores = beside[0] if beside else _scores(model, output, needs, (data, label.name))
+    scores = beside[0] if beside else _scores(model, output, needs, label.name)
     return LossSite(node, scores, label, output, True, bool(beside))
 
 
-def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], names: tuple[str, str]) -> str:
-    """The last tensor that all of the loss reads; "" if there is none.
-
-    names: of the inputs with the samples and with the labels.
-    """
-    data, label = names
-    own = frozenset((data,))
+def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], label: str) -> str:
+    """The last tensor that all of the loss reads; "" if there is none. label: name of the input with the labels."""
     nodes = reachable(model.nodes, (output,))
-    behind: dict[str, frozenset[str]] = {data: frozenset((data,))}
+    data = [value.name for value in model.inputs if value.name != label]
+    behind: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in data}
     made: dict[str, int] = {}
     for node in nodes:  # the tensors that every way from the samples to a result leads through
         ways = [behind[name] for name in node.inputs if name in behind]
@@ -150,7 +156,7 @@ def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], 
                 behind[name] = _common(ways) | {name}
                 made[name] = len(made)
     reads = [behind[n] for node in nodes if label in _of_any(needs, node.inputs) for n in node.inputs if n in behind]
-    common = [name for name in _common(reads) if needs[name] == own and name in made] if reads else []
+    common = [name for name in _common(reads) if label not in needs[name] and name in made] if reads else []
     return max(common, key=lambda name: made[name], default="")
 
 
@@ -169,7 +175,53 @@ def _label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, fr
     """The input with the labels: it reaches no layer, and is the one of integers; None if that does not tell."""
     free = [value for value in inputs if not _feeds_layer(model.nodes, needs, value.name)]
     found = [value for value in free if value.elem_type != onnx.TensorProto.FLOAT] or free
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and len(inputs) > 1 else None
+
+
+def _no_label(
+    model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]
+) -> OnnxInput | None:
+    """NO_LABEL if every input is data; E0209 if several could be the labels."""
+    free = [value.name for value in inputs if not _feeds_layer(model.nodes, needs, value.name)]
+    if len(inputs) == 1 or not free:
+        return NO_LABEL
+    what = f"{', '.join(free)} reach no layer: any may be the labels of the loss"
+    raise CompileError("E0209", "inputs", what, "name the labels with --label")
+
+
+def _is_over_samples(model: OnnxModel, links: Links, output: str) -> bool:
+    """Whether an output joins the samples of a batch, which no output of a forward model does."""
+    tensors, seen = [output], set[str]()
+    while tensors:
+        node = links.maker(tensors.pop())
+        if node is None or node.name in seen or node.domain:
+            continue
+        seen.add(node.name)
+        if node.op.startswith("Reduce"):
+            if 0 in _reduced_axes(model, node):
+                return True
+        elif node.op not in _JOINING:
+            continue
+        tensors += node.inputs
+    return False
+
+
+_JOINING = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Sqrt", *VIEWS))
+
+
+def _reduced_axes(model: OnnxModel, node: OnnxNode) -> tuple[int, ...]:
+    """Axes of a reduction as the file writes them; (0,) for all."""
+    axes = node.integers("axes")
+    if axes is None and node.input(1):
+        data = model.constants.get(node.input(1))
+        maker = next((one for one in model.nodes if node.input(1) in one.outputs), None)
+        if data is None and maker is not None and "value_ints" in maker.attrs:
+            data = np.asarray(maker.attrs["value_ints"])
+        if data is None and maker is not None and "value" in maker.attrs:
+            data = numpy_helper.to_array(maker.attrs["value"])
+        axes = () if data is None else tuple(int(axis) for axis in np.ravel(data))
+    whole = not axes and not node.integer("noop_with_empty_axes", 0)
+    return (0,) if axes is None or whole else axes
 
 
 def _feeds_layer(nodes: Sequence[OnnxNode], needs: Mapping[str, frozenset[str]], name: str) -> bool:

@@ -14,7 +14,7 @@ from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, On
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order
 from tinytrain_compile.frontend.loss.forms import joined, known_loss
-from tinytrain_compile.frontend.loss.own_loss import LossSite, through
+from tinytrain_compile.frontend.loss.own_loss import NO_LABEL, LossSite, through
 from tinytrain_compile.ir.imported import ImportedLoss, LossKind, WrittenLoss
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.embedding import GatherAttrs
@@ -35,6 +35,8 @@ def in_two_parts(model: OnnxModel, site: LossSite) -> OnnxModel:
 def declare_label(ctx: ImportContext, site: LossSite) -> Value:
     """The labels as a value of the graph: class indices, or numbers. E0305 for any other type."""
     label = site.label
+    if label is NO_LABEL:
+        return ctx.no_label()
     numbers = label.elem_type == onnx.TensorProto.FLOAT or _is_cast(ctx.links, label.name)
     integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
     if not numbers and label.elem_type not in integers:
@@ -130,7 +132,7 @@ def _label_shape(ctx: ImportContext, site: LossSite, kind: LossKind | None) -> t
 
 def _known_kind(ctx: ImportContext, site: LossSite) -> LossKind | None:
     """The loss of ours that the file writes out, if it reads what the forward graph gives, and only that."""
-    known = None if site.ends else known_loss(ctx, site)
+    known = None if site.ends or site.label is NO_LABEL else known_loss(ctx, site)
     if known is None:
         return None
     if known.scores == site.scores:
@@ -171,6 +173,6 @@ def _read_by(nodes: tuple[Node, ...], constants: Mapping[str, Array]) -> dict[st
 def _scalar(ctx: ImportContext, site: LossSite, entry: Entry) -> Value:
     if entry.elements != 1 or entry.value is None:
         names = ", ".join(value.name for value in ctx.model.inputs)
-        what = f"2 data inputs: {names}, and the output {site.output} of shape {list(entry.shape)} is no loss"
-        raise CompileError("E0209", "inputs", what, "keep one input, or end in a scalar")
+        what = f"inputs {names}, and the output {site.output} of shape {list(entry.shape)} is no loss"
+        raise CompileError("E0209", "inputs", what, "end in a scalar")
     return ctx.reshape(site.node, ctx.value(site.node, entry), ())

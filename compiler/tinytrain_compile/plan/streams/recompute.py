@@ -45,7 +45,7 @@ class Waists:
         self.found = tuple(self._waists())
 
     def _waists(self) -> Iterator[Value]:
-        place = {self.graph.inputs[0].name: -1}
+        place = dict.fromkeys((value.name for value in self.graph.data), -1)
         place |= {value.name: index for index, node in enumerate(self.forward) for value in node.outputs}
         last = {v.name: index for index, node in enumerate(self.forward) for v in node.inputs if v.name in place}
         for index, node in enumerate(self.forward):
@@ -84,7 +84,8 @@ class Waists:
         """Bytes that the backward pass reads, between each waist and the one before, without these."""
         late = {node.name for node in (*self.forward, *self.beside)}
         read = {value.name for node in self.graph.nodes if node.name not in late for value in node.inputs}
-        place, stage, bytes_read = {self.graph.inputs[0].name: 0}, 0, [0] * (len(self.found) + 1)
+        place = dict.fromkeys((value.name for value in self.graph.data), 0)
+        stage, bytes_read = 0, [0] * (len(self.found) + 1)
         waists = {value.name for value in self.found}
         for node in self.forward:
             place.update((value.name, stage) for value in node.outputs)

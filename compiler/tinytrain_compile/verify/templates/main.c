@@ -57,7 +57,7 @@ static const struct {
 
 static int32_t input_file, output_file;
 static @IMAGE@ probe; /* what is inferred before and after training */
-static @prefix@_output_t prediction;
+@MORE_PROBES@static @prefix@_output_t prediction;
 @BATCH_OUTPUT@static uint32_t arena_high_water; /* bytes of the arena, from its start, that any call wrote */
 static unsigned char paint[@PREFIX@_MEMORIES];
 #ifdef __arm__
@@ -219,7 +219,7 @@ int main(void)
         fail("input.bin is not a vector file\n", EXIT_INPUT);
     }
     get(&probe, sizeof probe);
-    port_paint_free();
+@GET_PROBES@    port_paint_free();
     struct instance_ instance;
     for (size_t i = 0; i < @PREFIX@_MEMORIES; i++) {
         memset(memories[i].low, GUARD_PATTERN, GUARD_BYTES);
