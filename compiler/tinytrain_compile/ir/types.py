@@ -164,8 +164,8 @@ class Graph:
     notes: tuple[str, ...] = field(default=())
     """One-line remarks for the user on what a stage decided (for instance an absorbed softmax)."""
     guard: str = ""
-    known_as: Mapping[str, FileNames] = field(default_factory=_no_names)
     label: str = ""
+    known_as: Mapping[str, FileNames] = field(default_factory=_no_names)
 
     @property
     def data(self) -> tuple[Value, ...]:

@@ -72,7 +72,7 @@ class Slopes:
         return True
 
     def length(self, part: Part) -> float:
-        """Return how long the file's derivative is along the gradient of a tensor, of the latter; 1 if both are alike."""
+        """Return how long the file's derivative is along a tensor's gradient, of the latter; 1 if both are alike."""
         gradient, most = self._gradients[part.name], float(np.abs(self._gradients[part.name]).max(initial=0.0))
         if not most:
             return 1.0

@@ -1,8 +1,8 @@
 """The model file in float64: what onnx.reference would round to float32 on the way, and what it would not say.
 
 A central difference divides by a step of a millionth: one operator that rounds inside makes noise of it. Which ones do
-was found by running every operator at two step sizes (tests/driver/derivative/test_file_function.py); these forms follow the
-operators' definitions in the ONNX specification, version 1.23.
+was found by running every operator at two step sizes (tests/driver/derivative/test_file_function.py); these forms
+follow the operators' definitions in the ONNX specification, version 1.23.
 """
 
 from __future__ import annotations

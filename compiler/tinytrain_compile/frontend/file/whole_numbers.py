@@ -27,10 +27,43 @@ _EXACT = 1 << 24
 _MOVED = "DepthToSpace Expand Flatten Identity Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"
 _MOVES = frozenset(_MOVED.split())
 _COMPARED = frozenset(
-    ["Clip", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where", "Max", "Min", "OneHot", "Pad", "Gather", "Concat"]
+    [
+        "Clip",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Where",
+        "Max",
+        "Min",
+        "OneHot",
+        "Pad",
+        "Gather",
+        "Concat",
+    ]
 )
 """Operators that give the same for integers of any width."""
-_COUNTED = frozenset(["Abs", "Add", "Cast", "Clip", "CumSum", "Max", "Min", "Mul", "Neg", "ReduceSum", "Sub", "Sum", "Trilu", "Where", "Concat", "Pad"])
+_COUNTED = frozenset(
+    [
+        "Abs",
+        "Add",
+        "Cast",
+        "Clip",
+        "CumSum",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "ReduceSum",
+        "Sub",
+        "Sum",
+        "Trilu",
+        "Where",
+        "Concat",
+        "Pad",
+    ]
+)
 """Operators whose result is integers if their operands are."""
 
 

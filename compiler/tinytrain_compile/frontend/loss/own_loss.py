@@ -178,9 +178,7 @@ def _label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, fr
     return found[0] if len(found) == 1 and len(inputs) > 1 else None
 
 
-def _no_label(
-    model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]
-) -> OnnxInput | None:
+def _no_label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
     """NO_LABEL if every input is data; E0209 if several could be the labels."""
     free = [value.name for value in inputs if not _feeds_layer(model.nodes, needs, value.name)]
     if len(inputs) == 1 or not free:
