@@ -34,7 +34,19 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 def same(a: Graph, b: Graph) -> None:
     """Graphs compare by identity; this compares what they are made of."""
-    for field in ("name", "nodes", "inputs", "outputs", "parameters", "state", "accumulators", "updates", "notes"):
+    for field in (
+        "name",
+        "nodes",
+        "inputs",
+        "outputs",
+        "parameters",
+        "state",
+        "accumulators",
+        "updates",
+        "notes",
+        "guard",
+        "label",
+    ):
         assert getattr(a, field) == getattr(b, field), field
 
 

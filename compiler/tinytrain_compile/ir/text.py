@@ -67,7 +67,7 @@ def print_graph(graph: Graph, names_of: NamesOf | None = None) -> str:
         lines += [f" {label} {_value(value)}" for value in values]
     lines += [f" update {_value(old)} <- {_value(new)}" for old, new in graph.updates]
     lines += [f" note {note!r}" for note in graph.notes]
-    lines += [f" guard {graph.guard!r}"] if graph.guard else []
+    lines += [f" {key} {name!r}" for key, name in (("guard", graph.guard), ("label", graph.label)) if name]
     for node in graph.nodes:
         names = names_of(node) if names_of else ((), ())
         ins, outs = map(_values, (node.inputs, node.outputs), names)
@@ -83,7 +83,7 @@ def parse_graph(
     sections: dict[str, list[Value]] = {k: [] for k in ("inputs", "outputs", "parameters", "state", "accumulators")}
     updates: list[tuple[Value, Value]] = []
     notes: list[str] = []
-    guard = ""
+    names = {"guard": "", "label": ""}
     nodes: list[Node] = []
     for line in lines[1:]:
         scanner = _Scanner(line)
@@ -99,15 +99,15 @@ def parse_graph(
             updates.append((old, scanner.value()))
         elif key == "note":
             notes.append(str(scanner.literal()))
-        elif key == "guard":
-            guard = str(scanner.literal())
+        elif key in names:
+            names[key] = str(scanner.literal())
         else:
             sections[key].append(scanner.value())
     name: str = ast.literal_eval(lines[0].removeprefix("graph "))
     parts = {key: tuple(values) for key, values in sections.items()}
     whole = (name, tuple(nodes))
     said = (tuple(updates), tuple(notes))
-    return Graph(*whole, constants=constants, updates=said[0], notes=said[1], guard=guard, known_as={}, **parts)
+    return Graph(*whole, constants=constants, updates=said[0], notes=said[1], known_as={}, **names, **parts)
 
 
 def _node(scanner: _Scanner, attrs_of: Mapping[str, type[Attrs]], nested: Mapping[str, type]) -> Node:
