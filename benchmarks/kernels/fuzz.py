@@ -23,15 +23,15 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
 from testing.cores import NAMES
 from testing.cores import VECTORS as VECTOR_CORES
-from testing.fuzz import INTEGERS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.fuzz import INTEGERS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
+from testing.kernels.sanitised import SCALAR, run_sanitised
+from testing.kernels.sanitised import VECTORS as FEATURES
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.places import ROOT
-from testing.sanitised import SCALAR, run_sanitised
-from testing.sanitised import VECTORS as FEATURES
 
 CHUNK = 10
 """Cases of every op in one image."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from testing.fuzz import CONVOLUTIONS, OTHERS, check_on_board, fuzz_cases
+from testing.kernels.fuzz import CONVOLUTIONS, OTHERS, check_on_board, fuzz_cases
+from testing.kernels.sanitised import run_sanitised
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
-from testing.sanitised import run_sanitised
 from tests.e2e.marks import needs_qemu
 
 CASES = 5

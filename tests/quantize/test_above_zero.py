@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing.models import Network
+from testing.networks.models import Network
 from tests.e2e.exact import check_exact, check_on
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph

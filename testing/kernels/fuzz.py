@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.sanitised import SCALAR
 from testing.ops.case import Case
 from testing.ops.case_qpool import int8_cases
 from testing.ops.case_quantised import RANDOM_QUANTISED
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
-from testing.sanitised import SCALAR
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS, NoRowsError, row_block_spec
 from tinytrain_compile.ops import OPS
