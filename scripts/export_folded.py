@@ -5,7 +5,7 @@
     python -m benchmarks zoo --zoo3 --notes --folder tests/frontend/exported
 
 NAME.ts.onnx: by the TorchScript exporter; NAME.dyn.onnx: by the newer one; NAME.raw.onnx: by that with optimize=False.
-The rest is as in ../shared/zoo3 (testing/zoo.py). Nothing else in this repository needs torch.
+The rest is as in ../shared/zoo3 (testing/networks/zoo.py). Nothing else in this repository needs torch.
 """
 
 # ruff: noqa: D102, N801, N812

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import tinytrain_compile as tt
-from testing import models
+from testing.networks import models
 from testing.places import ROOT, SHARED
 
 BUILDS = ROOT / "scripts" / "hash_builds.toml"

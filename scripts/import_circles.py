@@ -28,7 +28,6 @@ REGISTRIES = {
     "tinytrain_compile.ops.int8": "an operator a file",
     "tinytrain_compile.lower.kernels.float32": "a kernel a file",
     "tinytrain_compile.lower.kernels.int8": "a kernel a file",
-    "testing": "no registry: folders are still to be made",
     "testing.ops": "an operator a file",
 }
 Graph = Mapping[str, frozenset[str]]

@@ -27,7 +27,7 @@ from benchmarks.learning.choice import interval
 from benchmarks.learning.learning import trained
 from benchmarks.learning.learning_tasks import FAMILIES, Domain, Recipe
 from benchmarks.record import Record
-from testing.kept_inputs import kept_bytes
+from testing.planning.kept_inputs import kept_bytes
 
 RATES = {
     "turned": {"fp32": 0.3, "int8": 0.3},

@@ -17,7 +17,7 @@ from benchmarks.activations.activation_accuracy import main as accuracy
 from benchmarks.activations.activation_auto import main as auto
 from benchmarks.activations.activation_counts import main as count
 from benchmarks.activations.activation_nets import KINDS, options_of, samples
-from testing.kept_inputs import kept_bytes
+from testing.planning.kept_inputs import kept_bytes
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.boards.packages import DIGITS, EXAMPLES, HEAD, copy_example, package, package_rows
-from testing.board_image import Linked, cmake, differences, link, ram_is_in_qemu, run_in_qemu
-from testing.image import by_owner
+from testing.images.board_image import Linked, cmake, differences, link, ram_is_in_qemu, run_in_qemu
+from testing.images.image import by_owner
 from tinytrain_compile.target import Target, list_boards, load_target
 
 TWO = ("--update", "all", "--reserve", "32KB", "--arena", "16KB", "--memory", "dtcm=16KB")

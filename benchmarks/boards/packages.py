@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from testing.arduino_rules import library_objects, sketch_program
-from testing.image import sections
+from testing.images.arduino_rules import library_objects, sketch_program
+from testing.images.image import sections
 from testing.places import ROOT
 from tinytrain_compile.target import load_target
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from testing import models
+from testing.networks import models
 
 NETWORKS = ("mlp", "ds_cnn", "resnet8", "transformer")
 BARS = {"matrix product": 1.8, "matrix-vector": 3.0, "rank-1": 5.0}

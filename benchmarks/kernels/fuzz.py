@@ -23,26 +23,19 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
 from testing.cores import NAMES
 from testing.cores import VECTORS as VECTOR_CORES
-from testing.fuzz import OPS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
-from testing.ops.case import GENERATORS
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.fuzz import INTEGERS, POOLS, check_on_board, check_rows_on_board, fuzz_cases, row_cases
+from testing.kernels.sanitised import SCALAR, run_sanitised
+from testing.kernels.sanitised import VECTORS as FEATURES
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.places import ROOT
-from testing.sanitised import SCALAR, run_sanitised
-from testing.sanitised import VECTORS as FEATURES
 
 CHUNK = 10
 """Cases of every op in one image."""
-FLOATS = (
-    *("QMeanSquaredError", "QModeProduct", "QSigmoidCrossEntropy", "QSoftmaxLoss", "QSquareTotal", "QSubspacePower"),
-    *("QWeightedSoftmaxLoss", "QScoreChannels"),
-)
-"""Integer operators that write float32, which is not compared to the byte here."""
-OTHERS = tuple(op for op in sorted(GENERATORS) if op.startswith(("Q", "Error")) and op not in (*OPS, *FLOATS))
-ALL = (*OPS, *OTHERS, *POOLS)
+ALL = (*INTEGERS, *POOLS)
 """Every operator whose results are integers."""
 SOURCES = (("runtime_c", "h"), ("compiler", "py"), ("testing", "py"), ("targets", "toml"))
 """Folder, and how names of files in it end."""

@@ -17,7 +17,7 @@ import json
 import sys
 
 from testing.cores import missing_tools
-from testing.ledger import (
+from testing.kernels.ledger import (
     LEDGER,
     SHORT_TARGETS,
     TARGETS,

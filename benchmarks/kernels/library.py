@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from testing.boards import Measured, measure
-from testing.layers import SEED
+from testing.kernels.boards import Measured, measure
+from testing.kernels.layers import SEED
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, Rng, make
 from tinytrain_compile.ops.conv import ConvAttrs

@@ -10,9 +10,9 @@ import contextlib
 import re
 from unittest import mock
 
-from testing.boards import measure
 from testing.cores import SCALAR
-from testing.layers import LAYERS
+from testing.kernels.boards import measure
+from testing.kernels.layers import LAYERS
 
 TARGETS = SCALAR
 """Vectors have no such tiles."""

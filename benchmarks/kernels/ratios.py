@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.kernels.float_ratios import float_table
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
-from testing.layers import LAYERS, rows_layer
-from testing.ledger import SHORT_TARGETS, TARGETS, layer_rows
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.layers import LAYERS, rows_layer
+from testing.kernels.ledger import SHORT_TARGETS, TARGETS, layer_rows
 from tinytrain_compile.lower.kernels.row_blocks import NoRowsError
 
 BAR = 1.05

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from testing.models import Network, ds_cnn
+from testing.networks.models import Network, ds_cnn
 
 SAMPLES = 16
 MOBILENET = (

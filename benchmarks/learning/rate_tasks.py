@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 import tinytrain_compile as tt
 from benchmarks.learning.digit_domains import domain_a, domain_b
-from testing.models import Network
+from testing.networks.models import Network
 from tinytrain_compile.ir.types import Array
 
 OWN, TEST = 240, 400

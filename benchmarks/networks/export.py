@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from testing.networks.zoo import networks
+from testing.networks.zoo_verdicts import OTHERWISE
 from testing.places import SHARED
-from testing.zoo import networks
-from testing.zoo_verdicts import OTHERWISE
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.data.samples import in_slots, load_samples, random_samples
 from tinytrain_compile.driver.pipeline import Result

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from testing.zoo import ABSOLUTE, RELATIVE, ZOO3, Network, networks, networks3, trained, trained_in_integers
-from testing.zoo_verdicts import OTHERWISE, judged
+from testing.networks.zoo import ABSOLUTE, RELATIVE, ZOO3, Network, networks, networks3, trained, trained_in_integers
+from testing.networks.zoo_verdicts import OTHERWISE, judged
 from tinytrain_compile.compilation import compile_model
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 from testing.places import SHARED
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored

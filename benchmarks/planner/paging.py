@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from testing.big_models import MODELS
+from testing.networks.big_models import MODELS
 from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Summary

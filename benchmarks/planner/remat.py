@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from testing.big_models import MODELS
+from testing.networks.big_models import MODELS
 from testing.places import SHARED
 from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -30,9 +30,9 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.record import Record
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
-from testing.layers import STREAMED
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.layers import STREAMED
 from testing.places import SHARED
 from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.driver.candidates.external_kernels import Externals

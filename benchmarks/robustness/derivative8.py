@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.robustness.derivative_networks import options_of, step_of
+from testing.networks.zoo import Network, networks, networks3
 from testing.places import SHARED
-from testing.zoo import Network, networks, networks3
 from tinytrain_compile import compilation
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative import integers

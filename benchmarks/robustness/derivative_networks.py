@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
+from testing.networks.training_info import info_model
+from testing.networks.zoo import Network, networks, networks3
+from testing.networks.zoo_verdicts import OTHERWISE
 from testing.places import SHARED
-from testing.training_info import info_model
-from testing.zoo import Network, networks, networks3
-from testing.zoo_verdicts import OTHERWISE
 from tinytrain_compile.data.samples import load_samples, random_samples
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner

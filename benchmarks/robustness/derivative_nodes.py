@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.robustness.derivative_networks import step_of
-from testing.backend_cases import listed_cases, numpy_inputs, numpy_outputs, skip_reason
+from testing.networks.backend_cases import listed_cases, numpy_inputs, numpy_outputs, skip_reason
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.check import GraphError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Record
-from testing.models import Network
+from testing.networks.models import Network
 from testing.places import SHARED
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import AUTO, Planner

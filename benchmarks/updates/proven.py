@@ -7,8 +7,8 @@ answers first. Then every scheme of more gain is planned as `--update scheme.tom
 * beyond: a scheme gains more than the report says that any can, and fits.
 * better: a scheme of more gain fits, and the report does not exclude it.
 
-The enumeration (testing/all_schemes.py) reads the ONNX file. It shares with the search only the planner of one given
-scheme. A scheme whose trained parameters and input alone are larger than the arena needs no plan.
+The enumeration (testing/planning/all_schemes.py) reads the ONNX file. It shares with the search only the planner of
+one given scheme. A scheme whose trained parameters and input alone are larger than the arena needs no plan.
 
 usage: python -m benchmarks proven [--count N] [--first N] [--large] [--keep FILE]
 
@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from testing.all_schemes import LARGE_FIRST, Kept, Outcome, compared
+from testing.planning.all_schemes import LARGE_FIRST, Kept, Outcome, compared
 
 
 def outcomes(numbers: Sequence[int], kept: Kept) -> Iterator[tuple[int, Outcome]]:

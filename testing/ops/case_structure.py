@@ -175,7 +175,7 @@ def _page(op: str) -> None:
 LINES = ((1, 3, 4, 2), (1, 1, 1, 1), (1, 5, 3, 3), (1, 4, 7, 4))
 
 
-@generator("InputLines", len(LINES))
+@generator("InputLines", len(LINES) + 1)
 def _lines(rng: Rng, index: int) -> Case:
     shape = (1, *listed(rng, LINES, index, 1)[1:])
     dtype, low = (("int8", -128), ("uint8", 0))[index % 2]

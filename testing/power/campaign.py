@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from testing.models import Network
+from testing.networks.models import Network
 from testing.places import ROOT
 from testing.power.reader import Layout
 from tinytrain_compile.compilation import make_project

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from testing import ledger
-from testing.boards import measure
-from testing.layers import LAYERS
+from testing.kernels import ledger
+from testing.kernels.boards import measure
+from testing.kernels.layers import LAYERS
 from tests.e2e.marks import needs_qemu
 
 ROW = {"name": "a", "target": "cortex-m7", "flags": "-O2", "instructions": 5, "macs": 2, "code_bytes": 8}
@@ -43,5 +43,5 @@ def test_a_wrong_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = next(layer for layer in LAYERS if layer.name.startswith("1x1 8x8x160"))
     case = layer.case()
     assert measure([case], "cortex-m7")[0].equal
-    monkeypatch.setattr("testing.boards.run_node", lambda *_: (1 - case.arrays[0],))
+    monkeypatch.setattr("testing.kernels.boards.run_node", lambda *_: (1 - case.arrays[0],))
     assert not measure([case], "cortex-m7")[0].equal

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from testing.chains import random_chain, random_shares
-from testing.streams import random_lines, random_streams
+from testing.networks.chains import random_chain, random_shares
+from testing.planning.streams import random_lines, random_streams
 from tests.campaign.cases import Case, Kind
 from tests.e2e import chain
 from tests.e2e.command import Outcome

@@ -6,7 +6,7 @@ from functools import cache
 
 import onnx
 
-from testing import models
+from testing.networks import models
 from testing.places import SHARED
 from tests.quantize import nets
 

@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.campaign.byte_mutants import byte_mutant, splice
 from tests.campaign.cases import NEVER, Case, Kind

@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import onnx
 
-from testing import models
-from testing.models import Network, with_loss
+from testing.networks import models
+from testing.networks.models import Network, with_loss
 from tests.campaign import newer_layers as newer
 
 Shape = tuple[int, ...]

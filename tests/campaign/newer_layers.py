@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from testing.models import Network
+from testing.networks.models import Network
 
 Shape = tuple[int, ...]
 

@@ -11,7 +11,7 @@ import click
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from testing import models
+from testing.networks import models
 from tinytrain_compile.target.loader import data_dir
 
 Edit = Callable[[onnx.ModelProto], None]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
-from testing.choices import choices
+from testing.networks import models
+from testing.networks.choices import choices
 from tests.e2e import chain
 from tests.e2e.gradients import LossFunction, largest_error, sample
 from tests.e2e.marks import needs_qemu

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.chain import Project
 from tests.e2e.marks import needs_qemu

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run

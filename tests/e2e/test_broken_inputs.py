@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import FILES, MODELS, OPTIONS, Broken, write
 from tests.e2e.command import Outcome, run, run_process, tree
 from tinytrain_compile.errors import ERRORS

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import CompileError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.exact import MODELS, check_exact
 from tests.e2e.marks import needs_qemu

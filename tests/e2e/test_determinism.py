@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tinytrain_compile
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
 from tinytrain_compile.cli import start

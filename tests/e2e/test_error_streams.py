@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.chains import random_chain
-from testing.models import inverted
-from testing.streams import random_streams
+from testing.networks.chains import random_chain
+from testing.networks.models import inverted
+from testing.planning.streams import random_streams
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.e2e.test_streams import planned, run

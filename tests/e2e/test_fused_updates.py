@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.e2e.test_planted_faults import failure, once, planted

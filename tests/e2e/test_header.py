@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu

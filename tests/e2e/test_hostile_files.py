@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import weight, write
 from tests.e2e.command import run
 from tinytrain_compile.data import samples

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing import models
-from testing.chains import random_chain
+from testing.networks import models
+from testing.networks.chains import random_chain
 from tests.e2e.broken import write
 from tests.e2e.command import run, tree
 

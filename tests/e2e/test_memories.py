@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
-from testing.chains import random_chain
+from testing.networks import models
+from testing.networks.chains import random_chain
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.chain import Project

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from testing.models import mlp, segmenter
+from testing.networks.models import mlp, segmenter
 from tests.e2e.command import Outcome, run
 from tests.frontend.models import write
 from tests.quantize import nets

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.models import mlp
+from testing.networks.models import mlp
 from tests.e2e.command import run
 from tests.frontend.models import write
 from tests.frontend.qdq import Maker

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import weight, write
 from tests.e2e.command import Outcome, run
 from tests.quantize import nets

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from testing.places import SHARED
 from tests.e2e import chain
 from tests.e2e.broken import write

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from testing.places import ROOT, SHARED
 from tests.e2e import chain
 from tests.e2e.command import run

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from testing.streams import random_streams
+from testing.planning.streams import random_streams
 from tests.e2e import chain
 from tests.e2e.test_error_streams import train_of
 from tests.e2e.test_planted_faults import Change, failure, planted

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.chains import random_chain, random_shares
-from testing.streams import random_streams
+from testing.networks.chains import random_chain, random_shares
+from testing.planning.streams import random_streams
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run as command

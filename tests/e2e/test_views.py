@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.test_watched_plans import bundle_of, outcome, report
 from tests.quantize import nets

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples

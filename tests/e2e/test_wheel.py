@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.e2e.broken import write
 from tinytrain_compile import __version__

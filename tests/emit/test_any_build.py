@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import build, call, sources

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
-from testing.ledger import TARGETS
+from testing.kernels.ledger import TARGETS
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.delta_formula import counted, tensors

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.emit.device import OK, Device
 from tests.emit.test_generated_c import needs_gcc

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.emit.device import ERR_FORMAT, ERR_NAN, HEAD_BYTES, OK, Device
 from tests.quantize import nets

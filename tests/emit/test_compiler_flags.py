@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from testing.by_row_blocks import by_row_blocks
 from testing.cores import NAMES
-from testing.layers import LAYERS, STREAMED
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.layers import LAYERS, STREAMED
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import kernel_context

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import tinytrain_compile as tt
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu

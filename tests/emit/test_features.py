@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
-from testing.chains import random_chain
+from testing.networks import models
+from testing.networks.chains import random_chain
 from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.emit.device import ERR_NAN, OK, Device
 from tests.emit.test_features import instances

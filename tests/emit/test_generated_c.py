@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.c_text import readable

@@ -17,8 +17,8 @@ import onnx
 import pytest
 
 import tinytrain_compile as tt
-from testing import models
-from testing.chains import random_chain
+from testing.networks import models
+from testing.networks.chains import random_chain
 from tests.e2e import test_dropout
 from tests.e2e.broken import write
 from tests.e2e.command import run

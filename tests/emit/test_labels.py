@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import tinytrain_compile as tt
-from testing.models import segmenter, with_loss
+from testing.networks.models import segmenter, with_loss
 
 IGNORED = 1
 

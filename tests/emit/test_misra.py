@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
 from tinytrain_compile.verify.build import write_files

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tinytrain_compile.emit.runtime_headers import FIRST, copied, directly_used, with_included
 from tinytrain_compile.files.resources import runtime_headers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.streams import random_streams
+from testing.planning.streams import random_streams
 from tests.e2e import chain
 from tests.e2e.test_streams import train_of
 from tests.emit.test_generated_c import needs_gcc

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from testing.arduino_rules import STRICT, sketch_program
-from testing.board_image import differences, link, ram_is_in_qemu, run_in_qemu
-from testing.image import pieces
+from testing.images.arduino_rules import STRICT, sketch_program
+from testing.images.board_image import differences, link, ram_is_in_qemu, run_in_qemu
+from testing.images.image import pieces
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.compilation import make_project

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.backend_cases import expanded_cases, listed_cases, numpy_inputs, numpy_outputs, skip_reason
+from testing.networks.backend_cases import expanded_cases, listed_cases, numpy_inputs, numpy_outputs, skip_reason
 from tests.frontend.models import run_imported, write
 from tinytrain_compile.frontend import FrontendOptions, load_model
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from testing.zoo import Outcome, networks3, trained
-from testing.zoo_verdicts import judge
+from testing.networks.zoo import Outcome, networks3, trained
+from testing.networks.zoo_verdicts import judge
 from tests.learn.exporting import arrays
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.frontend.exporters.remarks import REMEDY

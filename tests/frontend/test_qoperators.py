@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 from onnxruntime.quantization import QuantType
 
-from testing import models
+from testing.networks import models
 from testing.places import SHARED
 from tests.e2e.file_level import agreement
 from tests.frontend.models import write

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from testing.training_info import SHAPES, info_model
+from testing.networks.training_info import SHAPES, info_model
 from tests.training.test_optimizer import gradient_at
 from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.driver.candidates.training_options import training_options, with_file_training

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from testing.networks.zoo import Network, networks, networks3, trained
+from testing.networks.zoo_verdicts import NOT_ASKED, OTHERWISE, judge, judged
 from testing.places import ROOT
-from testing.zoo import Network, networks, networks3, trained
-from testing.zoo_verdicts import NOT_ASKED, OTHERWISE, judge, judged
 from tests.e2e.marks import needs_shared
 from tinytrain_compile.frontend import derived, importer
 from tinytrain_compile.frontend.weights import known_constants, trainable

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.sparse.test_select import scheme
 from tinytrain_compile.ir import NO_ATTRS, Graph, GraphError, Node, Value, check_graph, parse_graph, print_graph

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tinytrain_compile as tt
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tinytrain_compile as tt
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.e2e.command import run
 from tests.learn.exporting import changed, outputs

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.boards import measure
+from testing.kernels.boards import measure
+from testing.kernels.sanitised import run_sanitised
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
 from testing.ops.case_quantised import KINDS
 from testing.ops.case_vectors import classifier
-from testing.sanitised import run_sanitised
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from testing.boards import measure
 from testing.cores import missing_tools
+from testing.kernels.boards import measure
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
 from tinytrain_compile.lower.kernels import SIZE, kernel_context

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.boards import measure
+from testing.kernels.boards import measure
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
 from tests.lower import kernel_harness

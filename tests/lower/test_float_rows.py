@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.by_row_blocks import by_row_blocks
-from testing.fuzz import ROW_OPS, has_rows
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.fuzz import ROW_OPS, has_rows
+from testing.kernels.sanitised import run_alike, whole
 from testing.ops.case import Case, make
 from testing.ops.case_stream import float_conv
 from testing.ops.cases import GENERATORS, cases_of
 from testing.ops.random_linear import random_products
 from testing.ops.random_structure import random_cases
-from testing.sanitised import run_alike, whole
 from tinytrain_compile.lower.kernels import SIZE, InstructionSet, KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS
 from tinytrain_compile.ops.base import row_form

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from testing.boards import measure
+from testing.kernels.boards import measure
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
 from tests.e2e.marks import needs_qemu

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from testing.kernels.sanitised import run_sanitised
 from testing.ops.case import Case
 from testing.ops.case_quantised import of_range, qconv
 from testing.ops.random_structure import random_cases
-from testing.sanitised import run_sanitised
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import forward_lines
 

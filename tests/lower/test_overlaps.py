@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.layers import LAYERS, Layer
+from testing.kernels.layers import LAYERS, Layer
 from testing.ops import case_quantised as quantised
 from testing.ops.cases import Case, cases_of
 from testing.ops.random_structure import RANDOM, random_cases

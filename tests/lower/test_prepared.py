@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.by_row_blocks import by_row_blocks
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.sanitised import Make, run_sanitised, whole
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
-from testing.sanitised import Make, run_sanitised, whole
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.lower.kernels import KernelContext

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
 from testing.cores import NAMES
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.sanitised import SCALAR, VECTORS, run_sanitised
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
-from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import SIZE, KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
-from testing.fuzz import ROW_OPS, check_rows_on_board, has_rows, row_cases
-from testing.layers import rows_layer, streamed_layer
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.fuzz import ROW_OPS, check_rows_on_board, has_rows, row_cases
+from testing.kernels.layers import rows_layer, streamed_layer
+from testing.kernels.sanitised import SCALAR, VECTORS, run_sanitised
 from testing.ops.case import Case
 from testing.ops.case_quantised import qconv, qconv_grad_input
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
-from testing.sanitised import SCALAR, VECTORS, run_sanitised
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.ir import Node
 from tinytrain_compile.lower.kernels import KernelContext

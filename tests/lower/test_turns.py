@@ -10,7 +10,7 @@ import pytest
 from tvm import tirx
 from tvm.tirx import Stmt
 
-from testing.layers import LAYERS
+from testing.kernels.layers import LAYERS
 from testing.ops.cases import Case, cases_of
 from tests.lower.kernel_harness import Built, build, compare, run
 from tests.lower.test_kernels import COMPUTED

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from testing.boards import measure
-from testing.layers import ADAPTIVE, WEIGHTS, adaptive_layer
+from testing.kernels.boards import measure
+from testing.kernels.layers import ADAPTIVE, WEIGHTS, adaptive_layer
 from tests.e2e.marks import needs_qemu
 
 MOST = {"RMSprop": 30, "Adagrad": 30}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from testing.boards import measure
-from testing.fuzz import CONVOLUTIONS
+from testing.kernels.boards import measure
+from testing.kernels.fuzz import CONVOLUTIONS
+from testing.kernels.sanitised import VECTORS as FEATURES
+from testing.kernels.sanitised import run_sanitised
 from testing.ops.case_linear import CONVS
 from testing.ops.case_quantised import GEOMETRIES
 from testing.ops.case_vectors import VECTORS, vector_cases
 from testing.ops.cases import cases_of
-from testing.sanitised import VECTORS as FEATURES
-from testing.sanitised import run_sanitised
 from tests.e2e.marks import needs_qemu
 from tests.lower.vector_tables import vectors_from_tables
 from tinytrain_compile.lower.kernels import VECTOR_KERNELS, KernelContext

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.compilation import compile_model

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from testing import models
-from testing.chains import random_chain
-from testing.plan_graphs import training_graph
+from testing.networks import models
+from testing.networks.chains import random_chain
+from testing.planning.plan_graphs import training_graph
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph

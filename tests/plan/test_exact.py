@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tests.plan.random_tasks import is_topological, load_while, optimum, peak_of, random_tasks
 from tinytrain_compile.plan import PlanOptions, plan_memory, planner
 from tinytrain_compile.plan.model import TaskGraph, build_model, program_order

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from testing.ops.cases import cases_of
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tinytrain_compile.ir.cost import Objective, StepCost
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tests.plan.random_tasks import is_topological, optimum, peak_of, random_tasks
 from tinytrain_compile.plan.model import build_model, program_order

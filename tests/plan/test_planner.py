@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from testing.places import ROOT
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tests.plan.arena_run import infer, train, truth_of
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Value, check_graph
@@ -237,7 +237,7 @@ def test_quick_plans_are_cheap() -> None:
 
 SCRIPT = """
 import hashlib
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan import PlanOptions, plan_memory
 cases = [(*random_graph(seed, 30), effort) for seed in range(12) for effort in ("quick", "full")]

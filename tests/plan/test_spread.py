@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from testing import models
-from testing.chains import random_chain
-from testing.plan_graphs import training_graph
+from testing.networks import models
+from testing.networks.chains import random_chain
+from testing.planning.plan_graphs import training_graph
 from tests.e2e import chain
 from tests.plan.arena_run import train, truth_of
 from tests.plan.random_graphs import random_graph

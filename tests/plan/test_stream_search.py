@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from testing.chains import random_chain, random_shares
+from testing.networks.chains import random_chain, random_shares
 from testing.places import SHARED
 from tests.e2e.marks import needs_shared
 from tests.plan.test_views import random_pieces

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Value
 from tinytrain_compile.ir.buffers import Buffer, load_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testing.plan_graphs import training_graph
+from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.options import Effort, PlanOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from testing.chains import random_chain
+from testing.networks.chains import random_chain
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from testing.models import Network, with_loss
+from testing.networks.models import Network, with_loss
 from tests.e2e import chain
 from tests.frontend.qdq import Maker
 from tinytrain_compile.ir.imported import ImportedModel

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from testing.models import Network
+from testing.networks.models import Network
 from tests.e2e.exact import check_exact, check_on
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.int8.pointwise import plainly_rounded
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.names import operands, result
 
 ERRORS = ("QConvGradInput", "ErrorScale", "QuantizeError")
-KINDS = ("QConv", "QAdd", "QRescale")
+KINDS = tuple(op for op in OPS if any(field.name == "above" for field in fields(OPS[op].attrs)))
+"""Operators whose sums may be rounded up to 1 if they are positive."""
 
 
 def two_layers(clip: bool = False, mean: bool = False) -> onnx.ModelProto:

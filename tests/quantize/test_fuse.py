@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
-from testing.models import Network
+from testing.networks import models
+from testing.networks.models import Network
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.ir import check_graph

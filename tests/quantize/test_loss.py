@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets

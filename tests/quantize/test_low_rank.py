@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing.kept_inputs import kept_bytes
+from testing.planning.kept_inputs import kept_bytes
 from tests.quantize import nets
 from tests.training.low_rank_nets import GRADS, everywhere, kinds, points
 from tests.training.test_low_rank import CONVS, Iteration, correlation, rotated, square

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.quantize import nets
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ops import OPS

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing.models import Network
+from testing.networks.models import Network
 from tests.e2e import chain
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs

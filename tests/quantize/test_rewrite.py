@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.quantize import nets
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import check_graph

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing.models import Network
+from testing.networks.models import Network
 from tests.e2e.exact import check_exact, check_on
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.quantize import nets
 from tests.quantize.gradients import (
     SAMPLES,

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing.models import Network
+from testing.networks.models import Network
 from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.options.compile_options import CompileOptions
 

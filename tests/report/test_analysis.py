@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tinytrain_compile as tt
-from testing.models import segmenter
+from testing.networks.models import segmenter
 from tests.report.hand import deep_summary, two_layers, two_layers_plan
 from tinytrain_compile.plan import PlanOptions, load_per_step, validate_plan
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of

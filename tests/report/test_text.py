@@ -9,7 +9,7 @@ import onnx
 import pytest
 from rich.cells import cell_len
 
-from testing import models
+from testing.networks import models
 from tests.quantize import nets
 from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
 from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried, StepCost, UpdateChoice

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 

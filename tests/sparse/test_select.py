@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testing import models
-from testing.models import Network
+from testing.networks import models
+from testing.networks.models import Network
 from tests.e2e import chain
 from tests.e2e.gradients import largest_error
 from tests.frontend.nets import Net

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from testing.models import Network
+from testing.networks.models import Network
 from tests.e2e import chain
 from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import TrainGraph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from testing.models import Network
+from testing.networks.models import Network
 from tinytrain_compile.ir.stages import TrainGraph
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.quantize import nets
 from tests.quantize.gradients import real_inputs

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
-from testing.models import Network
+from testing.networks import models
+from testing.networks.models import Network
 from tests.e2e import chain
 from tests.training.nets import ops, shared_weight
 from tinytrain_compile.data.samples import random_samples

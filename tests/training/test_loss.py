@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.gradients import LossFunction, largest_error, sample
 from tests.quantize import nets as int8_nets

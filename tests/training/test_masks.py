@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.gradients import largest_error
 from tests.training import nets

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.e2e import chain
 from tests.training import nets
 from tests.training.test_optimizer import State, gradient_at

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from testing import models
-from testing.models import Network
+from testing.networks import models
+from testing.networks.models import Network
 from tests.e2e import chain
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinytrain_compile as tt
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import write
 from tests.emit.test_generated_c import needs_gcc
 from tinytrain_compile.errors import CompileError

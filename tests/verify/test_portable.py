@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tinytrain_compile
-from testing import models
+from testing.networks import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.errors import CompileError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing import models
+from testing.networks import models
 from testing.ops import case_quantised as quantised
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.networks.training_info import info_model
 from testing.places import ROOT
-from testing.training_info import info_model
 from tinytrain_compile import compilation
 from tinytrain_compile.data.samples import load_samples, random_samples
 from tinytrain_compile.driver import pipeline

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from testing.backend_cases import listed_cases, numpy_inputs
+from testing.networks.backend_cases import listed_cases, numpy_inputs
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
 from tinytrain_compile.ir.types import Array
 

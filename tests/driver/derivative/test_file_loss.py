@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.models import Network
+from testing.networks.models import Network
 from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver import pipeline

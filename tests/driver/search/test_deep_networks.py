@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from testing import models
+from testing.networks import models
 from tests.driver.planning import planner
 from tests.e2e.broken import write
 from tinytrain_compile.driver.candidates import fallbacks

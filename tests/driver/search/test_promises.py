@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from testing import models
+from testing.networks import models
 from testing.places import ROOT
 from tests.driver.search.test_ways_out import NETS, follow_all
 from tests.e2e.broken import write

@@ -13,9 +13,9 @@ from typing import Any
 import onnx
 import pytest
 
-from testing import models
-from testing.all_schemes import Kept, case_of, compared
+from testing.networks import models
 from testing.places import ROOT
+from testing.planning.all_schemes import Kept, case_of, compared
 from tests.driver.planning import planner
 from tests.e2e.broken import write
 from tests.e2e.command import run

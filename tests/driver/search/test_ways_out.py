@@ -11,8 +11,8 @@ from typing import Any
 import onnx
 import pytest
 
-from testing import models
-from testing.chains import random_chain, random_shares
+from testing.networks import models
+from testing.networks.chains import random_chain, random_shares
 from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run

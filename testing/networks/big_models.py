@@ -1,6 +1,6 @@
 """Two nets too large for a small RAM when all of them is trained: ResNet-18 at quarter width, a small BERT encoder.
 
-`python -m testing.big_models FOLDER` writes them as ONNX files.
+`python -m testing.networks.big_models FOLDER` writes them as ONNX files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from testing.models import Network
+from testing.networks.models import Network
 
 
 def resnet18(width: int = 16, size: int = 32, classes: int = 10) -> onnx.ModelProto:

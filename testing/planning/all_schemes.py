@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from testing.models import Network
+from testing.networks.models import Network
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored

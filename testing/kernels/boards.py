@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from testing.kernels.sanitised import Make
 from testing.ops.case import Case
-from testing.sanitised import Make
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel

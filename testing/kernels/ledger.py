@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from testing.boards import measure
 from testing.cores import MAIN, NAMES
-from testing.layers import LAYERS
+from testing.kernels.boards import measure
+from testing.kernels.layers import LAYERS
 from testing.places import ROOT, SHARED
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import cross_version

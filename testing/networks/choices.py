@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from testing.models import Network
+from testing.networks.models import Network
 
 
 def choices() -> onnx.ModelProto:

@@ -6,37 +6,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from testing.boards import measure
-from testing.by_row_blocks import by_row_blocks
+from testing.kernels.boards import measure
+from testing.kernels.by_row_blocks import by_row_blocks
+from testing.kernels.sanitised import SCALAR
 from testing.ops.case import Case
 from testing.ops.case_qpool import int8_cases
+from testing.ops.case_quantised import RANDOM_QUANTISED
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
-from testing.sanitised import SCALAR
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS, NoRowsError, row_block_spec
+from tinytrain_compile.ops import OPS
+from tinytrain_compile.ops.fused_update import PAIRS
 from tinytrain_compile.target import load_target
 
-CONVOLUTIONS = (
-    "QConv",
-    "QConvGradInput",
-    "QConvUpdate",
-    "QConvUpdateFine",
-    "QConvMomentum",
-    "QConvMomentumFine",
-    "QConvSum",
-)
+
+def _in_integers(op: str) -> bool:
+    """Whether an operator computes in integers and writes them: then its results are compared to the byte."""
+    inside = ".ops.int8." in OPS[op].reference.__module__
+    return inside and all(value.dtype != "float32" for value in cases_of(op)[0].node().outputs)
+
+
+CONVOLUTIONS = tuple(RANDOM_QUANTISED)
 """Operators with random shapes."""
-OTHERS = ("QAdd", "QRescale", "ErrorScale", "ErrorAdd", "QClipMask", "QBiasUpdate", "QWeightApply", "QRoundGradient")
+OTHERS = tuple(op for op in OPS if op not in (*CONVOLUTIONS, *PAIRS) and _in_integers(op))
 """Operators with the shapes of their tests, then random ones."""
 POOLS = ("MaxPool", "MaxPoolIndex", "MaxPoolGrad")
 """Operators of both formats: here on int8."""
-OPS = (*CONVOLUTIONS, *OTHERS)
-ROW_OPS = tuple(op for op in ROW_KERNELS if op in OPS)
+INTEGERS = (*CONVOLUTIONS, *OTHERS)
+"""Every operator whose results are integers, but for those that are written into one kernel with an update (PAIRS)."""
+ROW_OPS = tuple(op for op in ROW_KERNELS if op in INTEGERS)
 """Those that have kernels of a few rows."""
 
 
-def fuzz_cases(cases_per_op: int, first: int = 0, ops: Sequence[str] = OPS) -> list[Case]:
+def fuzz_cases(cases_per_op: int, first: int = 0, ops: Sequence[str] = INTEGERS) -> list[Case]:
     """Cases `first` to `first + cases_per_op` of every operator."""
     wanted = first + cases_per_op
     makers = dict.fromkeys(CONVOLUTIONS, random_cases) | dict.fromkeys(POOLS, int8_cases)
@@ -44,7 +47,7 @@ def fuzz_cases(cases_per_op: int, first: int = 0, ops: Sequence[str] = OPS) -> l
     return [case for cases in made for case in cases[first:]]
 
 
-def check_on_board(target: str, cases_per_op: int, first: int = 0, ops: Sequence[str] = OPS) -> int:
+def check_on_board(target: str, cases_per_op: int, first: int = 0, ops: Sequence[str] = INTEGERS) -> int:
     """Compare `cases_per_op` cases of every op, from number `first` on; the number of kernels that ran."""
     cases = fuzz_cases(cases_per_op, first, ops)
     for case, found in zip(cases, measure(cases, target), strict=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testing.image import by_owner, sections
+from testing.images.image import by_owner, sections
 from tinytrain_compile.target import Board, Target
 from tinytrain_compile.verify.firmware import qemu_arguments
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from testing.zoo import ABSOLUTE, RELATIVE, Network, Outcome, loss_error, trained, weight_errors
+from testing.networks.zoo import ABSOLUTE, RELATIVE, Network, Outcome, loss_error, trained, weight_errors
 
 OTHERWISE: Mapping[str, tuple[Mapping[str, Any], str]] = {
     **dict.fromkeys(

@@ -1,0 +1,1 @@
+"""Networks to import and train: small ones, real ones, random ones, the zoos."""

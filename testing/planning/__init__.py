@@ -1,0 +1,1 @@
+"""Graphs to plan, and oracles of what plans and searches answer."""
