@@ -284,9 +284,9 @@ _kind(
     "E0221",
     EXIT_INPUT,
     "input type",
-    "The data input may hold numbers (float32, integers) or truth values. An operator whose result depends on the width "
-    "of integers narrower than int32 is not read (a sum of bytes wraps around in the file, and not here). Put a Cast to "
-    "float32 or int64 behind the input, or export with a float32 input.",
+    "The data input may hold numbers (float32, integers) or truth values. An operator whose result depends on the "
+    "width of integers narrower than int32 is not read (a sum of bytes wraps around in the file, and not here). Put a "
+    "Cast to float32 or int64 behind the input, or export with a float32 input.",
 )
 _kind(
     "E0222",

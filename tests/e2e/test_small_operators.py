@@ -211,8 +211,13 @@ def test_tokens_with_a_padding_mask(name: str, tmp_path: Path) -> None:
             n: rng.normal(size=s).astype(np.float32)
             for n, s in (("table", (7, 4)), ("positions", (6, 4)), ("w", (4, 3)))
         },
-        **{"none": np.int64(0), "unit": np.int64(1), "minus": np.int64([-1]), "ones": np.int64([1])},
-        **{"half": np.float32(0.5), "full": np.float32(1), "nothing": np.float32(0)},
+        "none": np.int64(0),
+        "unit": np.int64(1),
+        "minus": np.int64([-1]),
+        "ones": np.int64([1]),
+        "half": np.float32(0.5),
+        "full": np.float32(1),
+        "nothing": np.float32(0),
     }
     model = parse(text, {n: a for n, a in arrays.items() if f" {n}," in text or f" {n})" in text or f"({n}," in text})
     train = chain.train_graph(model, loss="cross-entropy", learning_rate=0.1)

@@ -14,7 +14,8 @@ from tinytrain_compile.frontend import load_model
 
 BODIES = {
     "loop with a count": """
-        h, rows = Loop (three, , x) <body = b (int64 i, bool c, float[1, 4] s) => (bool d, float[1, 4] t, float[4] row) {
+        h, rows = Loop (three, , x) <body = b (int64 i, bool c, float[1, 4] s) =>
+                (bool d, float[1, 4] t, float[4] row) {
             d = Identity (c)
             n = Cast <to = 1> (i)
             m = MatMul (s, w)

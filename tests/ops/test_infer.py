@@ -158,5 +158,5 @@ def test_real_operands_are_no_integers(op: str) -> None:
         floats = [i for i, value in enumerate(case.inputs) if value.dtype == "float32"]
         wrong = tuple(replace(v, dtype="int32") if i in floats else v for i, v in enumerate(case.inputs))
         if floats:
-            with pytest.raises(ValueError, match="."):
+            with pytest.raises(ValueError, match=r"."):
                 infer(op, wrong, case.attrs)

@@ -88,9 +88,11 @@ class ImportedValues:
             name
             for name, array in constants.items()
             if name in self.model.requantised
-            or name in held
-            and array.dtype == held[name].dtype == np.int8
-            and not np.array_equal(np.sort(array.ravel()), np.sort(held[name].ravel()))
+            or (
+                name in held
+                and array.dtype == held[name].dtype == np.int8
+                and not np.array_equal(np.sort(array.ravel()), np.sort(held[name].ravel()))
+            )
         )
 
     def computed_anew(self, known: Mapping[str, Array]) -> frozenset[str]:

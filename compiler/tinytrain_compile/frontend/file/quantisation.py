@@ -67,7 +67,7 @@ class Quantisation:
     tensors: ONNX tensor -> how it is stored; constants: the same for initializers (now float32).
     aliases: outputs of Q and DQ nodes -> the real tensor that stands for them.
     refused: node name -> why it has no real counterpart (such nodes stay in the model, to be reported).
-    places: real operand of a QLinear operator -> the node of the file that reads its integers, by its output, and where.
+    places: real operand of a QLinear operator -> the output of the node of the file that reads its integers, and where.
     """
 
     found: bool = False

@@ -41,7 +41,7 @@ def _written(node: Node, x: te.Tensor, shape: tuple[int, ...], body: Callable[[B
     def whole(sources: Sequence[Buffer], targets: Sequence[Buffer]) -> Stmt:
         return body(sources[0], targets[0])
 
-    out = te.extern([shape], [x], whole, "out", in_buffers=[source], out_buffers=[y], dtype=dtype)
+    out = te.extern([y.shape], [x], whole, "out", in_buffers=[source], out_buffers=[y], dtype=dtype)
     return KernelSpec([x], [out], plain)
 
 
