@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,20 @@ def _dense(body: str) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     weights = {"w1": rng.normal(size=(6, 5)), "w2": rng.normal(size=(5, 3)), "w3": rng.normal(size=(6, 5))}
     text = f"net (float[1, 6] x) => (float[1, 3] y) {{ a = MatMul (x, w1)\n{body}\ny = MatMul (m, w2) }}"
-    return parse(text, {name: data.astype(np.float32) for name, data in weights.items()})
+    known = {name: data for name, data in CONSTANTS.items() if f" {name})" in text or f" {name}," in text}
+    return parse(text, {**{name: data.astype(np.float32) for name, data in weights.items()}, **known})
+
+
+CONSTANTS = {
+    "one": np.int64(1),
+    "two": np.int64([2]),
+    "ones": np.int64([1]),
+    "twos": np.int64([2]),
+    "five": np.int64(5),
+    "values": np.float32([0.5, 2.0]),
+    "places": np.int64([[4, 0, 0, -2, 1]]),
+    "column": np.float32(np.arange(1, 6).reshape(1, 5, 1)),
+}
 
 
 BODIES = {
@@ -78,6 +92,16 @@ BODIES = {
     "normalised": "m = LpNormalization <axis = 1, p = 2> (a)",
     "norm 1": "b = ReduceL1 <keepdims = 1> (a)\nm = Div (a, b)",
     "einsum": 'b = Einsum <equation = "ni,nj->ij"> (a, a)\nc = Einsum <equation = "i...->i"> (b)\nm = Mul (a, c)',
+    "sign": "s = Sign (a)\nm = Mul (s, a)",
+    "running sums": "c = CumSum <reverse = 1> (a, one)\nd = CumSum <exclusive = 1> (c, one)\nm = Add (c, d)",
+    "top k": "v, i = TopK <axis = 1, largest = 0> (a, two)\nr = ReduceSum <keepdims = 1> (v, ones)\nm = Add (a, r)",
+    "hardmax": "h = Hardmax <axis = 1> (a)\nm = Mul (h, a)",
+    "arg max": "i = ArgMax <axis = 1, keepdims = 1, select_last_index = 1> (a)\nv = GatherElements <axis = 1> (a, i)\n"
+    "m = Sub (a, v)",
+    "one hot": "i = ArgMin <axis = 1, keepdims = 0> (a)\nh = OneHot <axis = -1> (i, five, values)\nm = Mul (h, a)",
+    "chosen": "m = GatherElements <axis = 1> (a, places)",
+    "triangle": "u = Unsqueeze (a, ones)\nt = Mul (u, column)\nl = Trilu <upper = 0> (t)\n"
+    "m = ReduceSum <keepdims = 0> (l, twos)",
     "spread": "b = ReduceMax <keepdims = 1> (a)\nc = ReduceMin <keepdims = 1> (a)\nd = Sub (b, c)\nm = Div (a, d)",
 }
 
@@ -155,15 +179,65 @@ def test_rows_lie_beside_an_integer_network(tmp_path: Path) -> None:
     assert "int32_t values[NET_INPUT_ELEMENTS]" in header
 
 
-def test_what_is_computed_with_integers_of_the_input_is_refused() -> None:
+MASKS = {
+    "equal": "q = Equal (x, none)\nk = Cast <to = 1> (q)",
+    "not": "q = Equal (x, none)\nn = Not (q)\nk = Cast <to = 1> (n)",
+    "greater": "q = Greater (x, none)\nk = Cast <to = 1> (q)",
+    "as numbers": "f = Cast <to = 1> (x)\nq = Greater (f, half)\nk = Cast <to = 1> (q)",
+    "where": "q = Less (none, x)\nk = Where (q, full, nothing)",
+    "sign": "f = Cast <to = 1> (x)\nk = Sign (f)",
+    "of integers": "q = Equal (x, none)\nn = Not (q)\ni = Cast <to = 7> (n)\nj = Clip (x, none, unit)\nl = Mul (i, j)\n"
+    "k = Cast <to = 1> (l)",
+}
+MASKED = """net (int64[1, 5] x) => (float[1, 3] y) {{ {mask}
+    c = Cast <to = 7> (k)
+    s = CumSum (c, unit)
+    p = Mul (s, c)
+    e = Gather (table, x)
+    o = Gather (positions, p)
+    t = Add (e, o)
+    u = Unsqueeze (k, minus)
+    m = Mul (t, u)
+    r = ReduceSum <keepdims = 0> (m, ones)
+    y = MatMul (r, w) }}"""
+"""Embeddings of tokens and of their positions, which padding (token 0) does not count in."""
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_tokens_with_a_padding_mask(name: str, tmp_path: Path) -> None:
+    rng, text = np.random.default_rng(0), MASKED.format(mask=MASKS[name])
+    arrays = {
+        **{
+            n: rng.normal(size=s).astype(np.float32)
+            for n, s in (("table", (7, 4)), ("positions", (6, 4)), ("w", (4, 3)))
+        },
+        "none": np.int64(0),
+        "unit": np.int64(1),
+        "minus": np.int64([-1]),
+        "ones": np.int64([1]),
+        "half": np.float32(0.5),
+        "full": np.float32(1),
+        "nothing": np.float32(0),
+    }
+    model = parse(text, {n: a for n, a in arrays.items() if f" {n}," in text or f" {n})" in text or f"({n}," in text})
+    train = chain.train_graph(model, loss="cross-entropy", learning_rate=0.1)
+    assert {value.name for value in train.graph.state} >= {"table", "positions", "w"}
+    assert largest_error(train)[0] < 1e-6
+    onnx.save(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.integers(0, 3, (8, 5)), y=rng.integers(0, 3, 8))
+    options = ("--data", tmp_path / "data.npz", "--verify", "host", "-o", tmp_path / "out")
+    out = run(tmp_path / "net.onnx", *options).check_success().out
+    assert "file == reference == host" in out and "PASS" in out and re.search(r"(\d) of \1 tensors within", out)
+
+
+def test_integers_of_the_input_are_computed_with() -> None:
     model = _embedding(
         "i = Add (x, x)\nf = Gather (table, i)\ns = ReduceSum <keepdims = 0> (f, one)\nt = Add (s, m)\n"
         "y = MatMul (t, w)"
     )
-    with pytest.raises(CompileError) as caught:
-        chain.imported(model)
-    assert caught.value.code == "E0501"
-    assert "integers of the input" in caught.value.details[0]
+    train = chain.train_graph(model, loss="mse")
+    assert largest_error(train)[0] < 1e-6
+    assert chain.check(chain.project(train), mode="host").result == "pass"
 
 
 def test_indices_outside_the_table_are_refused(tmp_path: Path) -> None:

@@ -435,3 +435,21 @@ def test_labels_of_another_shape(tmp_path: Path) -> None:
 def test_labels_that_are_not_indices(tmp_path: Path) -> None:
     model = parse(LOSS.replace("int64[1] t", "float[1] t"), {"w": np.ones((4, 3), np.float32)})
     assert error_of(write(model, tmp_path)).code == "E0305"
+
+
+def test_unsupported_nodes_come_before_any_error_behind_them(tmp_path: Path) -> None:
+    """Behind a node without an operator come truth values, integers, and a shape that cannot be."""
+    text = """net (float[1, 4] x) => (float[1, 4] y) {
+        u = IsNaN (x)
+        n = Not (u)
+        m = Cast <to = 1> (n)
+        k = NonZero (x)
+        g = Gather (x, k)
+        b = Reshape (x, wrong)
+        d = Det (b)
+        s = Add (m, g)
+        y = Add (s, d) }"""
+    with pytest.raises(CompileError) as caught:
+        load_model(write(parse(text, {"wrong": np.int64([3])}), tmp_path))
+    assert caught.value.code == "E0501"
+    assert [line.split(":")[1].strip() for line in caught.value.details] == ["IsNaN", "NonZero", "Det"]

@@ -299,13 +299,25 @@ def test_unsigned_weight_around_its_middle_is_int8(tmp_path: Path) -> None:
     np.testing.assert_array_equal(integers_of(imported, "w"), stored.astype(int) - 128)
 
 
-def test_zero_point_of_a_weight_that_leaves_int8(tmp_path: Path) -> None:
-    stored = np.random.default_rng(0).integers(-99, 99, (4, 6)).astype(np.int8)
-    stored[3, 5] = 127
-    error = refusal(weight_model(Maker(), 0, np.float32(0.01), np.int8(-3), stored), tmp_path)
-    assert error.code == "E0501"
-    assert "weight w is int8 with zero point -3: it reaches 130 from there, int8 127" in str(error.details)
-    assert '{"WeightSymmetric": True}' in str(error.details)
+def test_asymmetric_weight_takes_symmetric_scales(tmp_path: Path) -> None:
+    """Its real numbers are the file's; the format that they are stored in is one per channel, and a note says how far
+    off it is."""
+    for kind, zero in ((np.uint8, 20), (np.int8, -97)):
+        stored = (
+            np.random.default_rng(0).integers(*((0, 256) if kind is np.uint8 else (-128, 128)), (4, 6)).astype(kind)
+        )
+        path = write(weight_model(Maker(), 0, np.float32(0.01), kind(zero), stored), tmp_path)
+        imported = load_model(path)
+        real = (stored.astype(int) - zero) * np.float64(np.float32(0.01))
+        np.testing.assert_allclose(imported.graph.constants["w"], real, rtol=1e-6)
+        scale = np.float32(np.abs(real).max(axis=1) / 127).astype(np.float64)
+        np.testing.assert_allclose(quantised_of(imported)["w"].scale, scale, rtol=1e-6)
+        off = np.abs(np.rint(real / scale[:, None]) * scale[:, None] - real).max()
+        assert any(
+            f"weight w: asymmetric in the file, symmetric int8 here: off by at most {off:.2g}" in note
+            for note in imported.graph.notes
+        )
+        assert imported.requantised == {"w"}
 
 
 def test_scales_per_input_channel(tmp_path: Path) -> None:

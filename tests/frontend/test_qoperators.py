@@ -16,7 +16,7 @@ from onnxruntime.quantization import QuantType
 from testing.networks import models
 from testing.places import SHARED
 from tests.e2e.file_level import agreement
-from tests.frontend.models import write
+from tests.frontend.models import parse, write
 from tests.frontend.nets import Net
 from tests.frontend.qdq import Maker, check_quantised
 from tests.frontend.qoperator import OPSETS, JudgedByOnnxruntime, qoperator_form, run_node
@@ -139,6 +139,21 @@ def conv_all_over(kind: str) -> onnx.ModelProto:
     return net.model()
 
 
+def conv_twice() -> onnx.ModelProto:
+    """One layer applied to its own result: its bias is stored once, in units of the first use."""
+    rng = np.random.default_rng(0)
+    sizes = {"w": (4, 4, 3, 3), "b": (4,), "v": (3, 64), "d": (3,)}
+    weights = {name: (rng.normal(size=size) * 0.3).astype(np.float32) for name, size in sizes.items()}
+    text = """net (float[1, 4, 8, 8] x) => (float[1, 3] y) {
+        c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w, b)
+        r = Relu (c)
+        e = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r, w, b)
+        p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (e)
+        f = Flatten (p)
+        y = Gemm <transB = 1> (f, v, d) }"""
+    return parse(text, weights)
+
+
 NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
     "mlp": (models.mlp, {}),
     "ds_cnn": (lambda: models.ds_cnn(8, 2, (12, 10)), {"per_channel": True}),
@@ -153,6 +168,7 @@ NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
     ),
     "transformer": (lambda: models.transformer(4, 8, 2), {"activation_type": QuantType.QUInt8}),
     "all over": (lambda: conv_all_over("AveragePool"), {"per_channel": True}),
+    "a layer twice": (conv_twice, {"activation_type": QuantType.QUInt8}),
     "opset 11": (lambda: old_network(11), {}),
     "all over, unsigned": (lambda: conv_all_over("MaxPool"), {"activation_type": QuantType.QUInt8}),
 }

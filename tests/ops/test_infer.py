@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from testing.ops.cases import cases_of
 from tinytrain_compile.ir import NO_ATTRS, Attrs, Value
-from tinytrain_compile.ops import Split, infer
+from tinytrain_compile.ops import OPS, NonDifferentiable, Split, infer
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
@@ -138,3 +141,22 @@ def test_inferred_types() -> None:
     assert infer("NegativeLogLikelihood", (v(2, 3), v(2, dtype="int32")), NllAttrs(1, "none"))[0].shape == (2,)
     assert infer("NegativeLogLikelihood", (v(2, 3), v(2, dtype="int32")), NllAttrs(1))[0].shape == ()
     assert infer("Concat", (v(2, 3, dtype="int32"), v(2, 1, dtype="int32")), ConcatAttrs(1))[0] == ((2, 4), "int32", "")
+
+
+TAKES_INTEGERS = frozenset(("Cast", "CumSum", "Equal", "Greater", "GreaterOrEqual", "Expand", "Where"))
+
+
+FORWARD = [
+    n for n, op in OPS.items() if not isinstance(op.gradient, NonDifferentiable) and not has_trait(n, "moves_data")
+]
+
+
+@pytest.mark.parametrize("op", sorted({*FORWARD, "Sign", "TopIndices"} - TAKES_INTEGERS))
+def test_real_operands_are_no_integers(op: str) -> None:
+    """What computes with integers says so: no other operator of a network takes them for real numbers."""
+    for case in cases_of(op)[:2]:
+        floats = [i for i, value in enumerate(case.inputs) if value.dtype == "float32"]
+        wrong = tuple(replace(v, dtype="int32") if i in floats else v for i, v in enumerate(case.inputs))
+        if floats:
+            with pytest.raises(ValueError, match=r"."):
+                infer(op, wrong, case.attrs)

@@ -23,6 +23,7 @@ from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs
+from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttrs
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs, SliceAttrs, TransposeAttrs
 from tinytrain_compile.ops.update import AdamAttrs, SgdAttrs
 
@@ -191,6 +192,7 @@ POINTWISE: list[tuple[str, Attrs, str, dict[str, Any]]] = [
     ("Erf", NO_ATTRS, "Erf", {}),
     ("Exp", NO_ATTRS, "Exp", {}),
     ("Neg", NO_ATTRS, "Neg", {}),
+    ("Sign", NO_ATTRS, "Sign", {}),
     ("Softmax", AxisAttrs(1), "Softmax", {"axis": 1}),
     ("LogSoftmax", AxisAttrs(0), "LogSoftmax", {"axis": 0}),
     ("Clip", ClipAttrs(0.0), "Relu", {}),
@@ -203,6 +205,26 @@ def test_one_input_ops(op: str, attrs: Attrs, name: str, attributes: dict[str, A
     x = np.random.default_rng(1).standard_normal((4, 7)) * 3.0
     want = onnx_result(name, x, **attributes)
     np.testing.assert_allclose(evaluate(op, x, attrs=attrs), want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_running_sums(exclusive: int, reverse: int) -> None:
+    x = np.random.default_rng(2).standard_normal((2, 5, 3))
+    want = onnx_result("CumSum", x, np.int64(1), exclusive=exclusive, reverse=reverse)
+    np.testing.assert_allclose(evaluate("CumSum", x, attrs=CumSumAttrs(1, bool(exclusive), bool(reverse))), want)
+
+
+def test_of_equal_elements_the_first_comes_first() -> None:
+    x = np.asarray([[1.0, 3.0, 3.0, -2.0, 3.0, 1.0]])
+    np.testing.assert_array_equal(evaluate("TopIndices", x, attrs=TopAttrs(5)), [[1, 2, 4, 0, 5]])
+    np.testing.assert_array_equal(evaluate("TopIndices", x, attrs=TopAttrs(3, True)), [[3, 0, 5]])
+
+
+def test_elements_by_an_index_for_each() -> None:
+    x, index = np.random.default_rng(2).standard_normal((3, 9)), np.array([[0, 8], [3, 3], [5, 1]])
+    want = onnx_result("GatherElements", x, index, axis=1)
+    np.testing.assert_array_equal(evaluate("TakeAlong", x, index.astype(np.int32), attrs=TakeAlongAttrs(9)), want)
 
 
 def test_prelu() -> None:

@@ -168,7 +168,7 @@ def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
     """
     stored, numbers = ctx.model.quantisation.constants, model.graph.constants
     bases = {one.tensor.name for name, one in model.sources.items() if np.ptp(numbers[name], axis=None) > 0}
-    times = Counter(stored[name].root for name in bases if name in stored)
+    times = Counter(stored[name].root for name in bases if name in stored and not stored[name].is_bias)
     return sorted(root for root, count in times.items() if count > 1)
 
 

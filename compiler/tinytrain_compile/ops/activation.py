@@ -11,6 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
+from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.base import (
     ELEMENTWISE,
     GradientContext,
@@ -171,6 +172,7 @@ activation_grad(
 
 def _prelu_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     first, *_, slope = inputs  # x, or dy and x
+    expect_float("PRelu", *inputs)
     if np.broadcast_shapes(first.shape, slope.shape) != first.shape:
         raise ValueError(f"slope {slope.shape} does not broadcast to {first.shape}")
     return (first.type,)

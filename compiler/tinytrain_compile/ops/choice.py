@@ -56,6 +56,7 @@ def broadcast_type(values: tuple[Value, ...], dtype: DType) -> tuple[TensorType,
 
 
 def _infer_floats(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    expect_float("the larger of two", *inputs)
     return broadcast_type(inputs, "float32")
 
 

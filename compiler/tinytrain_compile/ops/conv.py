@@ -194,6 +194,7 @@ register(
 
 def _grad_input_infer(inputs: tuple[Value, ...], attrs: ConvGradInputAttrs) -> tuple[TensorType, ...]:
     conv, (dy, *weights) = attrs.conv, inputs
+    expect_float("ConvGradInput", dy, weights[0])
     weight = whole_shape(tuple(weights), conv.split, 0, 3)
     _check_weight(weight, conv, weight[3] * conv.groups)
     if dy.shape[1:] != (*conv.output_hw(*attrs.input_hw), weight[0]):

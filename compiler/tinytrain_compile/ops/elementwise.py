@@ -188,9 +188,9 @@ gradient_op(
 unary(
     "Sign",
     "1 above 0, -1 below 0, else 0.",
-    lambda x: np.where(x > 0, x.dtype.type(1), np.where(x < 0, x.dtype.type(-1), x.dtype.type(0))),
+    lambda x: np.where(x > 0, 1, np.where(x < 0, -1, 0)).astype(x.dtype),
     NonDifferentiable("a sign is piecewise constant", flat=True),
-    lambda x: np.where(x > 0, np.float32(1), np.where(x < 0, np.float32(-1), np.float32(0))),
+    lambda x: np.where(x > 0, 1, np.where(x < 0, -1, 0)).astype(np.float32),
 )
 unary("Sin", "Sine of an angle in radians.", np.sin, _sin_gradient, scalar_math.sin)
 unary("Cos", "Cosine of an angle in radians.", np.cos, _cos_gradient, scalar_math.cos)

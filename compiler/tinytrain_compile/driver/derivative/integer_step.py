@@ -22,7 +22,7 @@ from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.update import error_exponents
-from tinytrain_compile.ops.names import operands
+from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.training import TrainingOptions
 
@@ -104,6 +104,10 @@ class IntegerStep:
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]
         errors = ((error_operands(node), node) for node in train.graph.nodes)
         self._errors = {own.exponent.name: node.outputs[0].name for own, node in errors if own is not None}
+        sums = (node for node in train.graph.nodes if node.op == "QGradientAdd")
+        self._sums = {
+            result(node, "exponent").name: (operand(node, "p_a").name, operand(node, "p_b").name) for node in sums
+        }
         self._together = train.batch > 1 and not train.in_place
         self._moving = self._rate_nodes()
         self._bases: dict[str, int] = {}
@@ -203,9 +207,16 @@ class IntegerStep:
         return total
 
     def own_exponents(self, part: Part) -> tuple[str, ...]:
-        """Return the exponents of the errors that a parameter's gradient is made of."""
+        """Return the exponents of the errors that a parameter's gradient is made of: of all layers that share it."""
         nodes = (operands(node) for node, names in self._moving.items() if part.name in names)
-        return tuple(dict.fromkeys(own["p"].name for own in nodes if "p" in own))
+        pending, found = [own["p"].name for own in nodes if "p" in own], dict[str, None]()
+        while pending:
+            name = pending.pop(0)
+            if name in self._sums:
+                pending += self._sums[name]
+            else:
+                found[name] = None
+        return tuple(found)
 
     def uncut(self, found: Pass, exponent: str, channels: int) -> NDArray[np.bool_]:
         """Tell by channel whether no error with this exponent is at an end of its range; nowhere if channels differ."""

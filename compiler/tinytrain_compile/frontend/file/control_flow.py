@@ -5,9 +5,8 @@ Exporters write them for modules whose work does not depend on the numbers of a 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,31 +40,45 @@ def without_control_flow(model: OnnxModel, folder: Path) -> OnnxModel:
     return _Writer(model, folder).run()
 
 
-class _Writer:
-    """nodes: written so far. known: small tensors whose numbers follow from constants. lists: tensors of sequences."""
+@dataclass
+class _Written:
+    """What is written so far.
 
+    known: small tensors whose numbers follow from constants; lists: tensors of sequences; names: that are taken.
+    """
+
+    constants: dict[str, Array]
+    known: dict[str, Array]
+    names: set[str]
+    nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def copy(self) -> _Written:
+        """Return one that does not change with this one."""
+        return _Written(dict(self.constants), dict(self.known), set(self.names), [*self.nodes], dict(self.lists))
+
+
+class _Writer:
     def __init__(self, model: OnnxModel, folder: Path) -> None:
         self._model, self._folder = model, folder
         self._shapes = shapes_of(model)
-        self._constants = dict(model.constants)
-        self._nodes: list[OnnxNode] = []
-        self._known = {name: array for name, array in model.constants.items() if _is_small(array)}
-        self._lists: dict[str, tuple[str, ...]] = {}
-        self._names = {node.name for node in model.nodes} | {name for n in model.nodes for name in n.outputs}
+        known = {name: array for name, array in model.constants.items() if _is_small(array)}
+        names = {node.name for node in model.nodes} | {name for n in model.nodes for name in n.outputs}
+        self._now = _Written(dict(model.constants), known, names)
 
     def run(self) -> OnnxModel:
         for node in self._model.nodes:
             self._write(node)
-        return replace(self._model, nodes=tuple(self._nodes), constants=self._constants)
+        return replace(self._model, nodes=tuple(self._now.nodes), constants=self._now.constants)
 
     def _write(self, node: OnnxNode) -> None:
         """Write a node of the file; as it stands if what it does is not known."""
-        before = [copy.copy(part) for part in (self._nodes, self._known, self._lists, self._names, self._constants)]
+        before = self._now.copy() if node.op in _WRITTEN_OUT else self._now
         try:
             self._one(node)
         except _UnknownError:
-            self._nodes, self._known, self._lists, self._names, self._constants = before  # type: ignore[assignment]
-            self._nodes.append(node)
+            self._now = before
+            self._now.nodes.append(node)
 
     def _one(self, node: OnnxNode) -> None:
         if node.op == "Loop":
@@ -75,40 +88,40 @@ class _Writer:
             for output, name in zip(node.outputs, self._body(chosen, node.name, {}), strict=True):
                 self._alias(node, name, output)
         elif node.op in ("SequenceEmpty", "SequenceConstruct"):
-            self._lists[node.output(0)] = node.inputs
+            self._now.lists[node.output(0)] = node.inputs
         elif node.op in ("SequenceInsert", "SequenceAt", "ConcatFromSequence"):
             self._sequence(node)
-        elif node.op == "Identity" and node.input(0) in self._lists:
-            self._lists[node.output(0)] = self._lists[node.input(0)]
-        elif bodies(node.proto) or any(name in self._lists for name in node.inputs):
+        elif node.op == "Identity" and node.input(0) in self._now.lists:
+            self._now.lists[node.output(0)] = self._now.lists[node.input(0)]
+        elif bodies(node.proto) or any(name in self._now.lists for name in node.inputs):
             raise _UnknownError
         else:
-            self._nodes.append(node)
+            self._now.nodes.append(node)
             self._learn(node)
 
     def _learn(self, node: OnnxNode) -> None:
         """Keep the results of a node that follow from what is known."""
         shape = self._shapes.get(node.input(0))
         if node.op == "Shape" and shape is not None and not node.attrs:
-            self._known[node.output(0)] = np.array(shape, np.int64)
-        elif node.op in FOLDABLE and not node.domain and all(name in self._known for name in node.inputs if name):
+            self._now.known[node.output(0)] = np.array(shape, np.int64)
+        elif node.op in FOLDABLE and not node.domain and all(name in self._now.known for name in node.inputs if name):
             try:
-                arrays = fold(node, {name: self._known[name] for name in node.inputs if name}, self._model.opset)
+                arrays = fold(node, {name: self._now.known[name] for name in node.inputs if name}, self._model.opset)
             except CompileError:  # the importer says what is wrong with it
                 return
-            self._known.update((n, a) for n, a in zip(node.outputs, arrays, strict=False) if _is_small(a))
+            self._now.known.update((n, a) for n, a in zip(node.outputs, arrays, strict=False) if _is_small(a))
 
     def _truth(self, name: str) -> bool:
         return bool(self._number(name))
 
     def _number(self, name: str) -> int:
-        array = self._known.get(name)
+        array = self._now.known.get(name)
         if array is None or array.size != 1:
             raise _UnknownError
         return int(array.reshape(-1)[0])
 
     def _sequence(self, node: OnnxNode) -> None:
-        known = self._lists.get(node.input(0))
+        known = self._now.lists.get(node.input(0))
         if known is None:
             raise _UnknownError
         if node.op == "ConcatFromSequence":
@@ -118,7 +131,7 @@ class _Writer:
         place = self._number(index) if index else len(known)
         if node.op == "SequenceInsert":
             place += len(known) if place < 0 else 0
-            self._lists[node.output(0)] = (*known[:place], node.input(1), *known[place:])
+            self._now.lists[node.output(0)] = (*known[:place], node.input(1), *known[place:])
         elif -len(known) <= place < len(known):
             self._alias(node, known[place], node.output(0))
         else:
@@ -135,7 +148,7 @@ class _Writer:
 
     def _unsqueezed(self, node: OnnxNode, name: str, axis: int) -> str:
         axes, new = self._name(f"{node.name}/axes"), self._name(f"{node.name}/{name}")
-        self._constants[axes] = self._known[axes] = np.array([axis], np.int64)
+        self._now.constants[axes] = self._now.known[axes] = np.array([axis], np.int64)
         self._emit(node, "Unsqueeze", (name, axes), new)
         return new
 
@@ -151,7 +164,7 @@ class _Writer:
             prefix = f"{node.name}/{len(made)}"
             own = self._name(f"{prefix}/turn"), self._name(f"{prefix}/goes_on")
             for name, number in zip(own, (np.int64(len(made)), np.bool_(True)), strict=True):
-                self._constants[name] = self._known[name] = np.array(number)
+                self._now.constants[name] = self._now.known[name] = np.array(number)
             given = dict(zip((value.name for value in body.input), (*own, *carried), strict=True))
             condition, *results = self._body(body, prefix, given)
             made.append(results[len(carried) :])
@@ -168,9 +181,9 @@ class _Writer:
         names = dict(given)
         for tensor in graph.initializer:
             names[tensor.name] = new = self._name(f"{prefix}/{tensor.name}")
-            self._constants[new] = array = tensor_array(tensor, f"weight {tensor.name}", self._folder)
+            self._now.constants[new] = array = tensor_array(tensor, f"weight {tensor.name}", self._folder)
             if _is_small(array):
-                self._known[new] = array
+                self._now.known[new] = array
         for index, proto in enumerate(graph.node):
             made = onnx.NodeProto()
             made.CopyFrom(proto)
@@ -184,23 +197,24 @@ class _Writer:
         """Give a tensor, or a sequence, the name of an output of the file."""
         if not output:
             return
-        if name in self._lists:
-            self._lists[output] = self._lists[name]
+        if name in self._now.lists:
+            self._now.lists[output] = self._now.lists[name]
             return
         self._emit(node, "Identity", (name,), output)
 
     def _emit(self, node: OnnxNode, op: str, inputs: Sequence[str], output: str, **attrs: int) -> None:
         name = self._name(f"{node.name}/{op}")
-        proto = helper.make_node(op, list(inputs), [output], name=name, **attrs)
+        proto: onnx.NodeProto = helper.make_node(op, list(inputs), [output], name=name)
+        proto.attribute.extend(helper.make_attribute(key, value) for key, value in attrs.items())
         made = OnnxNode(name, op, "", tuple(inputs), (output,), attrs, proto)
-        self._nodes.append(made)
+        self._now.nodes.append(made)
         self._learn(made)
 
     def _name(self, wanted: str) -> str:
         name = wanted
-        while name in self._names or name in self._constants:
+        while name in self._now.names or name in self._now.constants:
             name += "_"
-        self._names.add(name)
+        self._now.names.add(name)
         return name
 
 

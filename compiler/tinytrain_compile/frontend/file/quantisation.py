@@ -51,6 +51,10 @@ def _no_constants() -> Mapping[str, QuantisedConstant]:
     return {}
 
 
+def _no_places() -> Mapping[str, tuple[str, int]]:
+    return {}
+
+
 def _no_refusals() -> Mapping[str, Refusal]:
     return {}
 
@@ -63,6 +67,7 @@ class Quantisation:
     tensors: ONNX tensor -> how it is stored; constants: the same for initializers (now float32).
     aliases: outputs of Q and DQ nodes -> the real tensor that stands for them.
     refused: node name -> why it has no real counterpart (such nodes stay in the model, to be reported).
+    places: real operand of a QLinear operator -> the output of the node of the file that reads its integers, and where.
     """
 
     found: bool = False
@@ -71,3 +76,4 @@ class Quantisation:
     refused: Mapping[str, Refusal] = field(default_factory=_no_refusals)
     notes: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=_no_aliases)
+    places: Mapping[str, tuple[str, int]] = field(default_factory=_no_places)

@@ -26,44 +26,11 @@ _EXACT = 1 << 24
 """float32 holds every integer up to here."""
 _MOVED = "DepthToSpace Expand Flatten Identity Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"
 _MOVES = frozenset(_MOVED.split())
-_COMPARED = frozenset(
-    [
-        "Clip",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Where",
-        "Max",
-        "Min",
-        "OneHot",
-        "Pad",
-        "Gather",
-        "Concat",
-    ]
-)
+_COMPARED_OPS = "Clip Concat Equal Gather Greater GreaterOrEqual Less LessOrEqual Max Min OneHot Pad Where"
+_COMPARED = frozenset(_COMPARED_OPS.split())
 """Operators that give the same for integers of any width."""
-_COUNTED = frozenset(
-    [
-        "Abs",
-        "Add",
-        "Cast",
-        "Clip",
-        "CumSum",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "ReduceSum",
-        "Sub",
-        "Sum",
-        "Trilu",
-        "Where",
-        "Concat",
-        "Pad",
-    ]
-)
+_COUNTED_OPS = "Abs Add Cast Clip Concat CumSum Max Min Mul Neg Pad ReduceSum Sub Sum Trilu Where"
+_COUNTED = frozenset(_COUNTED_OPS.split())
 """Operators whose result is integers if their operands are."""
 
 

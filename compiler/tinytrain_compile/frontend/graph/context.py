@@ -240,6 +240,8 @@ class ImportContext:
             for index, name in enumerate(node.inputs)
             if name == tensor
         )
+        place = self.model.quantisation.places.get(tensor)
+        readers = readers if place is None else (place,)
         stored = None if spec is None else spec.stored
         kind = self.model.other_floats.get(tensor, "float32") if stored is None else stored.kind
         return FileNumbers(tensor, kind, self.entry(tensor).data, stored, readers)

@@ -75,7 +75,10 @@ def _arg(ctx: ImportContext, node: OnnxNode) -> None:
     _, places, order = _ordered(ctx, node, x, axis, 1, node.op == "ArgMin")
     if last:
         places = ctx.emit(
-            node, "IntegerSub", (ctx.constant(np.int32(end), f"{node.name}.end", node), places), suffix="last"
+            node,
+            "IntegerSub",
+            (ctx.constant(np.asarray(end, np.int32), f"{node.name}.end", node), places),
+            suffix="last",
         )
     y = Entry(tuple(1 if i == axis else dim for i, dim in enumerate(x.shape)), places, order)
     ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset((axis,))))
@@ -96,7 +99,9 @@ def _hardmax(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     axis = axis_index(node.integer("axis", -1), x.rank)
     _, places, order = _ordered(ctx, node, x, axis, 1)
-    ctx.define_value(node.output(0), _hot(ctx, node, places, x.shape[axis], np.float32([0, 1])), x.shape, order)
+    ctx.define_value(
+        node.output(0), _hot(ctx, node, places, x.shape[axis], np.asarray([0, 1], np.float32)), x.shape, order
+    )
 
 
 def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
@@ -112,7 +117,9 @@ def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
     index = ctx.reshape(node, ctx.value(node, x), (*x.shape, 1))
     if index.dtype == "float32":
         index = ctx.emit(node, "Cast", (index,), CastAttrs("int32"), "whole")
-    zero, size = (ctx.constant(np.int32(n), f"{node.name}.{w}", node) for n, w in ((0, "zero"), (depth, "depth")))
+    zero, size = (
+        ctx.constant(np.asarray(n, np.int32), f"{node.name}.{w}", node) for n, w in ((0, "zero"), (depth, "depth"))
+    )
     wrapped = ctx.emit(node, "IntegerAdd", (index, size), suffix="wrapped")
     below = ctx.emit(node, "Greater", (zero, index), suffix="below")
     index = ctx.emit(node, "Where", (below, wrapped, index), suffix="index")

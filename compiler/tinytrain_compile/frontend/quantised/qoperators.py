@@ -88,6 +88,7 @@ class _Rewriter:
         self._constants = dict(model.constants)
         self._nodes: list[OnnxNode] = []
         self._refused: dict[str, Refusal] = {}
+        self._places: dict[str, tuple[str, int]] = {}
         tensors = (name for node in model.nodes for name in (node.name, *node.inputs, *node.outputs))
         self._taken = {*tensors, *model.constants, *(value.name for value in model.inputs)}
 
@@ -103,7 +104,7 @@ class _Rewriter:
                 del self._nodes[before:]
                 self._refused[node.name] = refused.refusal
                 self._nodes.append(node)
-        found = Quantisation(refused=self._refused)
+        found = Quantisation(refused=self._refused, places=self._places)
         return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)
 
     def _convert(self, node: OnnxNode) -> None:
@@ -152,6 +153,7 @@ class _Rewriter:
         name = self._fresh(f"{node.name}.{at}")
         inputs = [node.input(at), node.input(at + 1), node.input(at + 2)]
         self._make(name, "DequantizeLinear", inputs if inputs[2] else inputs[:2], (name,), axis=axis)
+        self._places[name] = node.output(0), at
         return name
 
     def _channels(self, node: OnnxNode, at: int) -> int:
@@ -169,6 +171,7 @@ class _Rewriter:
         unit = factors[0] * factors[1] * node.number("alpha", 1.0)
         self._constants[scale] = unit if unit.size > 1 else unit.reshape(())
         self._make(name, "DequantizeLinear", (node.input(form.bias), scale), (name,), axis=0)
+        self._places[name] = node.output(0), form.bias
         return name
 
     def _zero(self, node: OnnxNode, form: _Form) -> str:

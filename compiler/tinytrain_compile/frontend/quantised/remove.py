@@ -62,7 +62,9 @@ class _Remover:
                 self._refused[node.name] = refused.refusal
                 self._keep(node)
         notes = tuple(self._notes)
-        found = Quantisation(True, self._tensors, self._specs, self._refused, notes, self._alias)
+        found = Quantisation(
+            True, self._tensors, self._specs, self._refused, notes, self._alias, self._model.quantisation.places
+        )
         return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)
 
     def _convert(self, node: OnnxNode) -> None:

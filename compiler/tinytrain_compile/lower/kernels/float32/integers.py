@@ -43,4 +43,11 @@ def cast(node: Node, _context: KernelContext) -> KernelSpec:
     attrs = node.attrs
     assert isinstance(attrs, CastAttrs)
     cuts = attrs.to == "int32" and node.inputs[0].dtype == "float32"
-    return pointwise(node, _whole if cuts else lambda x: x.astype(attrs.to))
+    return pointwise(node, _whole if cuts else _converted(attrs.to))
+
+
+def _converted(to: str) -> Callable[[Expr], Expr]:
+    def convert(x: Expr) -> Expr:
+        return x.astype(to)
+
+    return convert

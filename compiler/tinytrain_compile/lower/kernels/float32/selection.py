@@ -41,7 +41,7 @@ def _written(node: Node, x: te.Tensor, shape: tuple[int, ...], body: Callable[[B
     def whole(sources: Sequence[Buffer], targets: Sequence[Buffer]) -> Stmt:
         return body(sources[0], targets[0])
 
-    out = te.extern([shape], [x], whole, "out", in_buffers=[source], out_buffers=[y], dtype=dtype)
+    out = te.extern([y.shape], [x], whole, "out", in_buffers=[source], out_buffers=[y], dtype=dtype)
     return KernelSpec([x], [out], plain)
 
 
@@ -94,7 +94,7 @@ def top_indices(node: Node, _context: KernelContext) -> KernelSpec:
             known = source[row, tirx.max(now, 0)]
             last = source[row, before[(0,)]]
             value = source[row, i]
-            behind = tirx.Or(ahead(last, value), tirx.And(tirx.EQ(last, value), before[(0,)] < i))
+            behind = tirx.if_then_else(tirx.EQ(last, value), before[(0,)] < i, ahead(last, value))
             left = tirx.Or(tirx.EQ(place, 0), behind)
             better = tirx.Or(now < 0, ahead(value, known))
             return tirx.IfThenElse(tirx.And(left, better), tirx.BufferStore(best, i, [0]), None)
