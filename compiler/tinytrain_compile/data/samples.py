@@ -43,7 +43,19 @@ def random_samples(train: TrainGraph, count: int, seed: int, model: ImportedMode
         return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
     y = rng.standard_normal(shape).astype(np.float32)
     whole = model is not None and model.loss is not None and model.loss.whole
-    return Samples(x, np.rint(2 * np.abs(y)) if whole else y)
+    if whole:
+        return Samples(x, np.rint(2 * np.abs(y)))
+    return Samples(x, _distributions(y) if _asks_logarithm(train) else y)
+
+
+def _asks_logarithm(train: TrainGraph) -> bool:
+    """Whether labels are probabilities: the loss takes their logarithm, as a divergence does."""
+    return any(node.op == "Log" and train.label in node.inputs for node in train.graph.nodes)
+
+
+def _distributions(y: Array) -> Array:
+    raised = np.exp(y)
+    return (raised / raised.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
 def _random_input(
