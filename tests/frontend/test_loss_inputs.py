@@ -35,8 +35,12 @@ HIDDEN = "g = Gemm <transB = 1> (x, w1, b1) h = Relu (g) "
 BODY = f"{HIDDEN} y = Gemm <transB = 1> (h, w2, b2) "
 LOG = "lp = LogSoftmax <axis = 1> (y) "
 HOT = "d = Constant <value_int = 4> () v = Constant <value_floats = [0.0, 1.0]> () o = OneHot <axis = 1> (t, d, v) "
-INTEGER_HOT = HOT.replace("value_floats = [0.0, 1.0]", "value_ints = [0, 1]").replace("o =", "i =") + "o = Cast <to = 1> (i) "
-EQUAL = f"c = Constant <value_ints = [0, 1, 2, 3]> () {AX} u = Unsqueeze (t, ax) q = Equal (c, u) o = Cast <to = 1> (q) "
+INTEGER_HOT = (
+    HOT.replace("value_floats = [0.0, 1.0]", "value_ints = [0, 1]").replace("o =", "i =") + "o = Cast <to = 1> (i) "
+)
+EQUAL = (
+    f"c = Constant <value_ints = [0, 1, 2, 3]> () {AX} u = Unsqueeze (t, ax) q = Equal (c, u) o = Cast <to = 1> (q) "
+)
 TRUTH = HOT.replace("o = OneHot", "f = OneHot") + "q = Cast <to = 9> (f) "
 HINGE = (
     "yo = Mul (y, o) cy = ReduceSum <keepdims = 1> (yo, ax) df = Sub (y, cy) dm = Add (df, one) "
@@ -63,8 +67,8 @@ FORMS: dict[str, tuple[str, str, str]] = {
     ),
     "contrastive": (
         "float[N, 5] z, float[N] t",
-        f"{TOWERS} {SQUARE} {AX} {ONE} a = ReduceSum <keepdims = 0> (s, ax) td = Mul (t, a) r = Sqrt (a) i = Sub (one, r) "
-        f"q = Relu (i) q2 = Mul (q, q) nt = Sub (one, t) k = Mul (nt, q2) l = Add (td, k) {MEAN} (l)",
+        f"{TOWERS} {SQUARE} {AX} {ONE} a = ReduceSum <keepdims = 0> (s, ax) td = Mul (t, a) r = Sqrt (a) "
+        f"i = Sub (one, r) q = Relu (i) q2 = Mul (q, q) nt = Sub (one, t) k = Mul (nt, q2) l = Add (td, k) {MEAN} (l)",
         "t",
     ),
     "two kinds of labels": (
@@ -82,10 +86,15 @@ FORMS: dict[str, tuple[str, str, str]] = {
     "soft labels": (SOFT, f"{BODY} {LOG} m = Mul (t, lp) n = Neg (m) {SUM} (n)", "t"),
     "divergence": (
         SOFT,
-        f"{BODY} {LOG} a = Log (t) i = IsNaN (t) b = Mul (t, a) c = Where (i, t, b) m = Mul (t, lp) e = Sub (c, m) {SUM} (e)",
+        f"{BODY} {LOG} a = Log (t) i = IsNaN (t) b = Mul (t, a) c = Where (i, t, b) m = Mul (t, lp) "
+        f"e = Sub (c, m) {SUM} (e)",
         "t",
     ),
-    "class and value": (CLASS, f"{BODY} {VALUE} a = ReduceMean <keepdims = 0> (s) c = {CE} (y, t) loss = Add (a, c)", "t"),
+    "class and value": (
+        CLASS,
+        f"{BODY} {VALUE} a = ReduceMean <keepdims = 0> (s) c = {CE} (y, t) loss = Add (a, c)",
+        "t",
+    ),
     "value of a class": (CLASS, f"{HIDDEN} {VALUE} {MEAN} (s)", "t"),
     "margin at the class": (CLASS, f"{BODY} {HOT} {MARGIN} k = Mul (m, o) z = Sub (y, k) loss = {CE} (z, t)", "t"),
     "margin by Where": (CLASS, f"{BODY} {TRUTH} {MARGIN} k = Sub (y, m) z = Where (q, k, y) loss = {CE} (z, t)", "t"),

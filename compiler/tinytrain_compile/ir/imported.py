@@ -41,8 +41,8 @@ class ImportedLoss:
     class_weights: one float32 factor per class, or None.
     ignore_index: the label whose samples do not count, or None.
     axis: the class axis of the graph's output (in the graph's own axis order).
-    label / label_shape: the ONNX input that holds the labels ("": it reads none), and its shape (for classes the output's without their
-    axis).
+    label / label_shape: the ONNX input that holds the labels ("": it reads none), and its shape (for classes the
+    output's without their axis).
     origin: the ONNX node. output: the file's output that is the loss.
     whole: labels are integers in the file, and numbers here.
     """

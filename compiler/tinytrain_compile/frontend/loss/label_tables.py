@@ -1,6 +1,6 @@
 """What a loss computes of a class index and constants alone: looked up in a table with a row for each class.
 
-So a comparison with 0, 1, 2, ..., a margin at the class, or a vector that a scatter makes needs no operators on integers.
+So a comparison with 0, 1, 2, ..., a margin at the class, or a vector made by a scatter needs no operators on integers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_CLASSES = 4096
 
 
 def from_label_alone(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Import a node that reads the label of one sample, or what follows from it alone, and constants; False for others."""
+    """Import a node that reads constants and the label of one sample, or what follows from it; False for others."""
     if node.domain or node.op not in FOLDABLE | {"OneHot"} or not _is_of_label(ctx, node):
         return False
     if node.op == "OneHot" and not _is_needed_as_table(ctx, node):
@@ -50,7 +50,11 @@ def class_count(ctx: ImportContext) -> int:
 def _classes(ctx: ImportContext, label: str, reader: OnnxNode) -> int:
     """How many classes a reader of labels chooses from; 0 if it does not tell."""
     known = [ctx.entry(name) if name and ctx.has(name) else None for name in reader.inputs]
-    if reader.op in (*LOSS_OPS, "GatherElements", "ScatterElements") and reader.input(1) == label and known[0] is not None:
+    if (
+        reader.op in (*LOSS_OPS, "GatherElements", "ScatterElements")
+        and reader.input(1) == label
+        and known[0] is not None
+    ):
         shape = known[0].shape
         return shape[1] if len(shape) > 1 else 0
     if reader.op == "Gather" and reader.input(1) == label and known[0] is not None:

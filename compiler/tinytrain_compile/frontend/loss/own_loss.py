@@ -76,9 +76,7 @@ def _terms(model: OnnxModel, scalars: Sequence[str]) -> set[str]:
     return {name for name in scalars if any(name in read[other] for other in scalars if other != name)}
 
 
-def _operator(
-    model: OnnxModel, links: Links, output: str, needs: Mapping[str, frozenset[str]]
-) -> LossSite | None:
+def _operator(model: OnnxModel, links: Links, output: str, needs: Mapping[str, frozenset[str]]) -> LossSite | None:
     node = links.maker(through(links, output, ("Identity",)))
     if (
         node is None
@@ -182,9 +180,7 @@ def _label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, fr
     return found[0] if len(found) == 1 and len(inputs) > 1 else None
 
 
-def _no_label(
-    model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]
-) -> OnnxInput | None:
+def _no_label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
     """NO_LABEL if every input is data; E0209 if several could be the labels."""
     free = [value.name for value in inputs if not _is_data(model, value.name, needs)]
     if len(inputs) == 1 or not free:

@@ -10,7 +10,7 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import fold
-from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order
 from tinytrain_compile.frontend.loss.forms import joined, known_loss
@@ -56,7 +56,7 @@ def _is_cast(links: Links, name: str) -> bool:
 
 
 def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Import a node that shows class indices in another shape or type, or computes with them alone; False for others."""
+    """Import a node that shows class indices in another shape or type, or computes with them; False for others."""
     label = ctx.labels.get(node.input(0))
     if label is None or node.op not in _LABEL_VIEWS or node.domain:
         return from_label_alone(ctx, node)
