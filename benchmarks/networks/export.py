@@ -34,7 +34,7 @@ def exported(options: CompileOptions, steps: int, rate: float) -> Exported:
     assert not isinstance(made, Result)
     train, face = made.summary.train, made.bundle.interface
     random = options.data is None
-    data = random_samples(train, steps, 0, made.model.data) if options.data is None else None
+    data = random_samples(train, steps, 0, made.model) if options.data is None else None
     data = data or load_samples(options.data or Path(), made.model, train)
     found = in_slots(face, data)
     with work_folder() as folder:

@@ -132,7 +132,7 @@ def step_of(options: CompileOptions) -> tuple[ImportedModel, TrainGraph, Samples
     planner = Planner(model, options, load_target(options.target), pipeline.load_externals(options))
     train = planner.training(options.update)
     if options.data is None:
-        return model, train, random_samples(train, 2 * train.batch, 0, model.data), options
+        return model, train, random_samples(train, 2 * train.batch, 0, model), options
     return model, train, load_samples(options.data, model, train), options
 
 

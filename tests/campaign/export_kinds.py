@@ -106,7 +106,7 @@ def _given(words: tuple[str, ...]) -> list[str]:
 def _learned(project: Project, twin: Twin, rate: float) -> Array:
     """Some updates; inputs for outputs."""
     train = project.summary.train
-    data = in_slots(project.bundle.interface, random_samples(train, STEPS * train.batch, 5, project.model.data))
+    data = in_slots(project.bundle.interface, random_samples(train, STEPS * train.batch, 5, project.model))
     twin.instance.set_rate(rate)
     for first in range(0, STEPS * train.batch, train.batch):
         part = slice(first, first + train.batch)

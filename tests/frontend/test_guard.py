@@ -107,9 +107,11 @@ def _opset(version: int) -> Edit:
     return edit
 
 
-def _two_inputs(model: onnx.ModelProto) -> None:
-    model.graph.input.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [3]))
-    model.graph.initializer.remove(weight(model, "b"))
+def _nine_inputs(model: onnx.ModelProto) -> None:
+    names = [f"x{index}" for index in range(8)]
+    model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in names)
+    model.graph.node.append(helper.make_node("Sum", ["y", *names], ["z"]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 3]))
 
 
 def _meeting(model: onnx.ModelProto) -> None:
@@ -170,7 +172,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
     "duplicate weight": ("E0206", _twice_named_weight),
     "cycle": ("E0207", _cycle),
     "opset 6": ("E0208", _opset(6)),
-    "two data inputs": ("E0209", _two_inputs),
+    "nine data inputs": ("E0209", _nine_inputs),
     "external data above the folder": ("E0210", _external("../secret")),
     "external data at an absolute path": ("E0210", _external("/etc/passwd")),
     "batch of 8 whose samples meet": ("E0211", _meeting),

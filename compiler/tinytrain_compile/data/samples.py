@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +26,13 @@ SLOT_DTYPES = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}
 """Of the type of an input slot, numpy's in the byte order of every target."""
 
 
-def random_samples(train: TrainGraph, count: int, seed: int, data: Sequence[DataInput] = ()) -> Samples:
+def random_samples(train: TrainGraph, count: int, seed: int, model: ImportedModel | None = None) -> Samples:
     """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy).
 
-    data: what the file says of the inputs. One that is integers there gets such, all of a byte or those about 0.
+    model: says which inputs and labels are integers in the file. These get such, all of a byte or those about 0.
     """
     rng = np.random.default_rng(seed)
-    known = {index: one.whole for index, one in enumerate(data)}
+    known = {index: one.whole for index, one in enumerate(() if model is None else model.data)}
     inputs = enumerate(train.data)
     x = packed({value.name: _random_input(rng, train, value, count, known.get(index)) for index, value in inputs})
     shape = _many(count, train.of_one(train.label))
@@ -41,7 +41,21 @@ def random_samples(train: TrainGraph, count: int, seed: int, data: Sequence[Data
         return Samples(x, rng.integers(0, classes, shape).astype(np.int32))
     if is_binary(train):
         return Samples(x, rng.integers(0, 2, shape).astype(np.float32))
-    return Samples(x, rng.standard_normal(shape).astype(np.float32))
+    y = rng.standard_normal(shape).astype(np.float32)
+    whole = model is not None and model.loss is not None and model.loss.whole
+    if whole:
+        return Samples(x, np.rint(2 * np.abs(y)))
+    return Samples(x, _distributions(y) if _asks_logarithm(train) else y)
+
+
+def _asks_logarithm(train: TrainGraph) -> bool:
+    """Whether labels are probabilities: the loss takes their logarithm, as a divergence does."""
+    return any(node.op == "Log" and train.label in node.inputs for node in train.graph.nodes)
+
+
+def _distributions(y: Array) -> Array:
+    raised = np.exp(y)
+    return (raised / raised.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
 def _random_input(
@@ -81,7 +95,7 @@ def is_binary(train: TrainGraph) -> bool:
 
 def class_count(train: TrainGraph) -> int:
     """Number of classes that labels index; 0 where labels are values."""
-    return classes_of(train.graph.nodes)
+    return classes_of(train.graph.nodes, train.label.name)
 
 
 def ignored_labels(train: TrainGraph) -> tuple[int, ...]:

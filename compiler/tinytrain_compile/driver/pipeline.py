@@ -256,7 +256,7 @@ def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -
     """Enough for all verification steps: of --data, or random."""
     if options.data is not None:
         return load_samples(options.data, model, train)
-    return random_samples(train, options.verify_steps * train.batch, options.seed, model.data)
+    return random_samples(train, options.verify_steps * train.batch, options.seed, model)
 
 
 def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str
         "label_type": label_ctype(train) if several else f"{prefix}_label_t",
         "label_elements": f"{prefix.upper()}_LABEL_ELEMENTS",
         "label_values": "labels->values" if several else "label",
-        "classes": classes_of(train.graph.nodes),
+        "classes": classes_of(train.graph.nodes, train.label.name),
         "ignored": _ignored(train),
         "without_weight": weights.nothing if weights else (),
         "label_weights": [float_text(weight) for weight in weights.table] if weights else [],

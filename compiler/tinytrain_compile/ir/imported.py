@@ -44,6 +44,7 @@ class ImportedLoss:
     label / label_shape: the ONNX input that holds the labels ("": it reads none), and its shape (for classes the
     output's without their axis).
     origin: the ONNX node. output: the file's output that is the loss.
+    whole: labels are integers in the file, and numbers here.
     """
 
     kind: LossKind
@@ -56,6 +57,7 @@ class ImportedLoss:
     origin: str
     output: str = ""
     written: WrittenLoss | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)

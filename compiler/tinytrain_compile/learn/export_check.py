@@ -44,7 +44,7 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
         tensors = _tensors(again)
         twin.load_state_dict({name: tensors[name].initial for name in learned})
     train, quant = project.one, project.summary.quant
-    samples = random_samples(train, SAMPLES, options.seed, project.model.data)
+    samples = random_samples(train, SAMPLES, options.seed, project.model)
     graph = replace(train.graph, constants={**train.graph.constants, **twin.state_dict(raw=True)})
     held, checked = replace(train, graph=graph), replace(options, verify="host", quant=quant)
     if not train.integer:

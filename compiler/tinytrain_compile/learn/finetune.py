@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.data.own_data import OwnData, own_data, read_own_data
-from tinytrain_compile.data.samples import graph_inputs, in_slots
+from tinytrain_compile.data.samples import graph_inputs, in_slots, names_in
 from tinytrain_compile.driver.checks.channel_choice import refuse_choice
 from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
 from tinytrain_compile.driver.checks.delta import refuse_shifted
-from tinytrain_compile.driver.pipeline import Progress, Project, Result, make_project
+from tinytrain_compile.driver.pipeline import Progress, Project, Result, imported, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
+from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.types import Array
@@ -56,6 +57,8 @@ def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progr
     check_out(out, ".toml", "the file that --config will read")
     for path in _files(out):
         check_out(path, path.suffix, "another file")
+    if "x" not in names_in(options.data):
+        _check_inputs(imported(options))
     arrays, notes = read_own_data(options.data, options.seed)
     with ExitStack() as kept:
         folder = kept.enter_context(work_folder())
@@ -100,6 +103,14 @@ def _edge_note(found: Searched) -> tuple[str, ...]:
         return ()
     which, way = ("largest", "larger") if found.open_end > 0 else ("smallest", "smaller")
     return (f"the best rate is the {which} that full trainings tried: --lr {found.place[1]:.4g} tries {way} ones",)
+
+
+def _check_inputs(model: ImportedModel) -> None:
+    """E0101 for a model of several data inputs."""
+    if model.more:
+        names = ", ".join(one.name for one in model.data)
+        what = f"finetune trains models of one data input, and this one has {len(model.data)}: {names}"
+        raise CompileError("E0101", "finetune", what, "train with compile and its twin (docs/twin.md)")
 
 
 def _stopping(remarks: Iterable[DataNote]) -> tuple[str, ...]:

@@ -34,20 +34,24 @@ class NllGradAttrs(Attrs):
     shape: tuple[int, ...]
 
 
-def classes_of(nodes: Iterable[Node]) -> int:
-    """Number of classes that the labels of a loss among these nodes index; 0 where labels are values."""
+def classes_of(nodes: Sequence[Node], label: str = "") -> int:
+    """Number of classes that the labels of a loss among these nodes index; 0 where labels are values.
+
+    label: name of the labels, which may also look up tables alone.
+    """
     for node in nodes:
         if isinstance(node.attrs, NllAttrs):
             return node.inputs[0].shape[node.attrs.axis]
         if isinstance(node.attrs, NllGradAttrs):
             return node.attrs.shape[node.attrs.nll.axis]
-    return 0
+    looked_up = [node.inputs[0].shape[0] for node in nodes if node.op == "Gather" and node.inputs[1].name == label]
+    return min(looked_up, default=0)
 
 
 def class_axis(nodes: Iterable[Node]) -> int:
     """The axis of a sample's scores that the classes of a loss among these nodes are on."""
     found = (node.attrs for node in nodes if isinstance(node.attrs, NllAttrs | NllGradAttrs))
-    return next(attrs.axis if isinstance(attrs, NllAttrs) else attrs.nll.axis for attrs in found)
+    return next((attrs.axis if isinstance(attrs, NllAttrs) else attrs.nll.axis for attrs in found), -1)
 
 
 # ---- inference ------------------------------------------------------------------------------------------------------

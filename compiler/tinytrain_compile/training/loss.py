@@ -171,7 +171,8 @@ def _written_loss(own: ImportedLoss, written: WrittenLoss, output: Value, option
 
 def _own_note(own: ImportedLoss) -> str:
     how = "" if own.reduction == "other" else f", {own.reduction}"
-    return f"loss: {own.origin!r} of the model itself (labels are its input {own.label!r}{how})"
+    labels = f"labels are its input {own.label!r}" if own.label else "it needs no labels"
+    return f"loss: {own.origin!r} of the model itself ({labels}{how})"
 
 
 def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:

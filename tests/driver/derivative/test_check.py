@@ -69,7 +69,7 @@ def step_of(**more: Any) -> tuple[TrainGraph, Callable[[TrainGraph], DerivativeA
     planner = Planner(model, options, load_target("cortex-m7"), pipeline.load_externals(options))
     train = planner.training(options.update)
     if options.data is None:
-        samples = random_samples(train, 2 * train.batch, 0, model.data)
+        samples = random_samples(train, 2 * train.batch, 0, model)
     else:
         samples = load_samples(options.data, model, train)
     return train, lambda judged: check_derivative(model, judged, samples, options)

@@ -48,7 +48,7 @@ def check_file(
     except EvaluatorLacksError as lacks:
         return FileAgreement(0, 0, None, None, None, False, (lacks.reason,), time.process_time() - start)
     if len(samples.x) < SAMPLES:
-        more = random_samples(train, SAMPLES, options.seed, model.data)
+        more = random_samples(train, SAMPLES, options.seed, model)
         samples = Samples(np.concatenate((samples.x, more.x)), np.concatenate((samples.y, more.y)))
     judge = _float_judge(model, floats, options) if floats is not None and train.integer and model.loss else None
     ours = ImportedValues(model, train, floats, judge)

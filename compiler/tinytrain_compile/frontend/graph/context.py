@@ -65,6 +65,8 @@ class ImportContext:
         self.notes: list[str] = []
         self.done: set[str] = set()
         """Names of nodes that another node's handler has already taken in."""
+        self.label_tables: dict[str, tuple[Array, ...]] = {}
+        """Tensors of the file that follow from these labels alone: what each class gives."""
         self.labels: dict[str, Value] = {}
         """Tensors of the file that show the labels of its loss, if these are class indices, and the value they show."""
         self.parameters: dict[str, Value] = {}

@@ -10,8 +10,8 @@ import onnx
 from onnx import numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.folding import VIEWS
 from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxInput, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.loss.label_tables import is_class_of_loss
 
 NO_LABEL = OnnxInput("", (1,), onnx.TensorProto.FLOAT)
 """In place of the labels, if a loss reads none: a network that repeats its input, or that is to be sure."""
@@ -58,7 +58,7 @@ def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | Non
     scalars = [name for name in model.outputs if needs.get(name) and _is_scalar(model, links, name)]
     terms = _terms(model, scalars)
     for output in (name for name in model.outputs if name not in terms):
-        site = _operator(model, links, output)
+        site = _operator(model, links, output, needs)
         if site is not None:
             return site
     for output in (name for name in scalars if name not in terms):
@@ -76,7 +76,7 @@ def _terms(model: OnnxModel, scalars: Sequence[str]) -> set[str]:
     return {name for name in scalars if any(name in read[other] for other in scalars if other != name)}
 
 
-def _operator(model: OnnxModel, links: Links, output: str) -> LossSite | None:
+def _operator(model: OnnxModel, links: Links, output: str, needs: Mapping[str, frozenset[str]]) -> LossSite | None:
     node = links.maker(through(links, output, ("Identity",)))
     if (
         node is None
@@ -88,6 +88,8 @@ def _operator(model: OnnxModel, links: Links, output: str) -> LossSite | None:
     if node.text("reduction", "mean") not in ("mean", "sum"):
         return None
     name = through(links, node.input(1), ("Identity", "Cast"))
+    if name in needs.get(node.input(0), ()):
+        return None  # a margin at the class: the loss is more than this operator
     label = next((value for value in model.inputs if value.name == name), None)
     return None if label is None else LossSite(node, node.input(0), label, output)
 
@@ -128,7 +130,7 @@ def _written(
     label = inputs.get(asked) if asked else _label(model, tuple(inputs.values()), needs)
     if label is None and not asked and _is_over_samples(model, links, output):
         label = _no_label(model, tuple(inputs.values()), needs)
-    if label is None or (label is not NO_LABEL and _feeds_layer(model.nodes, needs, label.name)):
+    if label is None or (label is not NO_LABEL and _is_data(model, label.name, needs)):
         return None
     node = links.maker(through(links, output, ("Identity",)))
     if node is None or (label is not NO_LABEL and len(inputs) < 2):
@@ -173,14 +175,14 @@ def _of_any(needs: Mapping[str, frozenset[str]], names: Sequence[str]) -> frozen
 
 def _label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
     """The input with the labels: it reaches no layer, and is the one of integers; None if that does not tell."""
-    free = [value for value in inputs if not _feeds_layer(model.nodes, needs, value.name)]
+    free = [value for value in inputs if not _is_data(model, value.name, needs)]
     found = [value for value in free if value.elem_type != onnx.TensorProto.FLOAT] or free
     return found[0] if len(found) == 1 and len(inputs) > 1 else None
 
 
 def _no_label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
     """NO_LABEL if every input is data; E0209 if several could be the labels."""
-    free = [value.name for value in inputs if not _feeds_layer(model.nodes, needs, value.name)]
+    free = [value.name for value in inputs if not _is_data(model, value.name, needs)]
     if len(inputs) == 1 or not free:
         return NO_LABEL
     what = f"{', '.join(free)} reach no layer: any may be the labels of the loss"
@@ -195,16 +197,11 @@ def _is_over_samples(model: OnnxModel, links: Links, output: str) -> bool:
         if node is None or node.name in seen or node.domain:
             continue
         seen.add(node.name)
-        if node.op.startswith("Reduce"):
-            if 0 in _reduced_axes(model, node):
-                return True
-        elif node.op not in _JOINING:
-            continue
-        tensors += node.inputs
+        if node.op.startswith("Reduce") and 0 in _reduced_axes(model, node):
+            return True
+        if node.op not in LAYERS:
+            tensors += node.inputs
     return False
-
-
-_JOINING = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Sqrt", *VIEWS))
 
 
 def _reduced_axes(model: OnnxModel, node: OnnxNode) -> tuple[int, ...]:
@@ -220,6 +217,10 @@ def _reduced_axes(model: OnnxModel, node: OnnxNode) -> tuple[int, ...]:
         axes = () if data is None else tuple(int(axis) for axis in np.ravel(data))
     whole = not axes and not node.integer("noop_with_empty_axes", 0)
     return (0,) if axes is None or whole else axes
+
+
+def _is_data(model: OnnxModel, name: str, needs: Mapping[str, frozenset[str]]) -> bool:
+    return not is_class_of_loss(model.nodes, name) and _feeds_layer(model.nodes, needs, name)
 
 
 def _feeds_layer(nodes: Sequence[OnnxNode], needs: Mapping[str, frozenset[str]], name: str) -> bool:

@@ -10,10 +10,11 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import fold
-from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order
 from tinytrain_compile.frontend.loss.forms import joined, known_loss
+from tinytrain_compile.frontend.loss.label_tables import class_count, from_label_alone
 from tinytrain_compile.frontend.loss.own_loss import NO_LABEL, LossSite, through
 from tinytrain_compile.ir.imported import ImportedLoss, LossKind, WrittenLoss
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
@@ -55,10 +56,10 @@ def _is_cast(links: Links, name: str) -> bool:
 
 
 def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Import a node that only shows class indices in another shape or integer type; False for any other node."""
+    """Import a node that shows class indices in another shape or type, or computes with them; False for others."""
     label = ctx.labels.get(node.input(0))
     if label is None or node.op not in _LABEL_VIEWS or node.domain:
-        return False
+        return from_label_alone(ctx, node)
     if node.op == "Cast" and node.integer("to", 0) not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
         _as_numbers(ctx, node, label)
         return True
@@ -72,8 +73,7 @@ def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
 
 def _as_numbers(ctx: ImportContext, node: OnnxNode, label: Value) -> None:
     """Class indices as real numbers, which a regression on them reads: looked up in a table of 0, 1, 2, ..."""
-    readers = [(name, reader) for name in ctx.labels for reader in ctx.links.readers(name)]
-    classes = max((_classes(ctx, name, reader) for name, reader in readers), default=0)
+    classes = class_count(ctx)
     if node.integer("to", 0) != onnx.TensorProto.FLOAT or not classes:
         what = "class indices become numbers here, and indices elsewhere"
         raise Unsupported("to", what, "OneHot, or one use of the labels")
@@ -81,13 +81,6 @@ def _as_numbers(ctx: ImportContext, node: OnnxNode, label: Value) -> None:
     numbers = ctx.emit(node, "Gather", (table, label), GatherAttrs(classes))
     shape = ctx.entry(node.input(0)).shape
     ctx.define_value(node.output(0), ctx.reshape(node, numbers, shape), shape)
-
-
-def _classes(ctx: ImportContext, label: str, reader: OnnxNode) -> int:
-    """How many classes a reader of labels chooses from; 0 if that is not known yet."""
-    picks = reader.op in (*LOSS_OPS, "GatherElements") and reader.input(1) == label and ctx.has(reader.input(0))
-    scores = ctx.entry(reader.input(0)).shape if picks else ()
-    return scores[1] if len(scores) > 1 else 0
 
 
 def ends_of(ctx: ImportContext, site: LossSite, values: Sequence[Value]) -> tuple[Value, ...]:
@@ -120,6 +113,7 @@ def describe_written(
         origin=site.node.name,
         output=site.output,
         written=written,
+        whole=label.dtype == "float32" and site.label.elem_type != onnx.TensorProto.FLOAT,
     )
 
 

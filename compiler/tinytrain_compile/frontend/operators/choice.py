@@ -74,6 +74,14 @@ def _not(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Not", (x.value,))))
 
 
+def _is_nan(ctx: ImportContext, node: OnnxNode) -> None:
+    """Only NaN differs from itself. PyTorch's kl_div asks that of its targets."""
+    x = ctx.entry(node.input(0))
+    assert x.value is not None
+    equal = ctx.emit(node, "Equal", (x.value, x.value), suffix="equal")
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Not", (equal,))))
+
+
 def _where(ctx: ImportContext, node: OnnxNode) -> None:
     entries, shape, order = _together(ctx, node, node.inputs)
     condition = ctx.operand(node, entries[0], order, len(shape))
@@ -186,6 +194,7 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(_COMPARISONS, _compare),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_extreme),
     **dict.fromkeys(_REDUCTIONS, _reduce_other),
+    "IsNaN": _is_nan,
     "Not": _not,
     "Where": _where,
     "ThresholdedRelu": _thresholded,

@@ -1,0 +1,126 @@
+"""What a loss computes of a class index and constants alone: looked up in a table with a row for each class.
+
+So a comparison with 0, 1, 2, ..., a margin at the class, or a vector made by a scatter needs no operators on integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
+from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ops.embedding import GatherAttrs
+
+_TRUTHS = frozenset(("Cast", "Equal", "Greater", "Not", "Less", "And", "Or", "Where"))
+"""Readers of a vector with a one at the class that want truth values or integers of it."""
+MOST_CLASSES = 4096
+"""Rows of a table: a vocabulary that does not fit on a microcontroller as a dense vector."""
+
+
+def from_label_alone(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Import a node that reads constants and the label of one sample, or what follows from it; False for others."""
+    if node.domain or node.op not in FOLDABLE | {"OneHot"} or not _is_of_label(ctx, node):
+        return False
+    if node.op == "OneHot" and not _is_needed_as_table(ctx, node):
+        return False
+    classes = class_count(ctx)
+    if not 0 < classes <= MOST_CLASSES:
+        return False
+    tables = [_results(ctx, node, index) for index in range(classes)]
+    label = next(iter(ctx.labels.values()))
+    for place, name in enumerate(node.outputs):
+        rows = [row[place] for row in tables]
+        if name:
+            ctx.label_tables[name] = tuple(rows)
+            _look_up(ctx, node, name, rows, label)
+    return True
+
+
+def class_count(ctx: ImportContext) -> int:
+    """How many classes the labels name, by all that reads them; 0 if that is not known yet."""
+    found = [_classes(ctx, name, reader) for name in ctx.labels for reader in ctx.links.readers(name)]
+    return max(found, default=0)
+
+
+def _classes(ctx: ImportContext, label: str, reader: OnnxNode) -> int:
+    """How many classes a reader of labels chooses from; 0 if it does not tell."""
+    known = [ctx.entry(name) if name and ctx.has(name) else None for name in reader.inputs]
+    if (
+        reader.op in (*LOSS_OPS, "GatherElements", "ScatterElements")
+        and reader.input(1) == label
+        and known[0] is not None
+    ):
+        shape = known[0].shape
+        return shape[1] if len(shape) > 1 else 0
+    if reader.op == "Gather" and reader.input(1) == label and known[0] is not None:
+        return known[0].shape[0] if known[0].is_constant and known[0].rank == 2 else 0
+    if reader.op == "OneHot" and known[1] is not None and known[1].is_constant:
+        return int(known[1].data.ravel()[0])
+    if reader.op == "Equal":
+        others = [one.data for one in known if one is not None and one.is_constant and one.data.size > 1]
+        return 1 + int(others[0].max()) if others else 0
+    return 0
+
+
+def _is_of_label(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Whether all operands follow from constants that are no parameters and the label of one sample."""
+    names = [name for name in node.inputs if name]
+    if not any(name in ctx.labels or name in ctx.label_tables for name in names):
+        return False
+    if any(value.elements != 1 for value in ctx.labels.values()):
+        return False
+    others = [name for name in names if name not in ctx.labels and name not in ctx.label_tables]
+    return all(ctx.entry(name).is_constant and not ctx.trainables.trained(name) for name in others)
+
+
+def _is_needed_as_table(ctx: ImportContext, node: OnnxNode) -> bool:
+    values = ctx.entry(node.input(2))
+    integers = values.is_constant and values.data.dtype.kind != "f"
+    return integers or any(reader.op in _TRUTHS for reader in ctx.links.readers(node.output(0)))
+
+
+def _results(ctx: ImportContext, node: OnnxNode, index: int) -> Sequence[Array]:
+    """What the node gives for one class."""
+    given: dict[str, Array] = {}
+    for name in node.inputs:
+        if name in ctx.label_tables:
+            given[name] = ctx.label_tables[name][index]
+        elif name in ctx.labels:
+            given[name] = np.full(ctx.entry(name).shape, index, np.int64)
+        elif name:
+            given[name] = ctx.entry(name).data
+    return fold(node, _in_one_type(node, given), ctx.model.opset)
+
+
+def _in_one_type(node: OnnxNode, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Integers of constants in the label's type: the guard has made int32 of some."""
+    if node.op not in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Add", "Sub", "Mul", "Where"):
+        return dict(given)
+    return {name: array.astype(np.int64) if array.dtype.kind in "iu" else array for name, array in given.items()}
+
+
+def _look_up(ctx: ImportContext, node: OnnxNode, name: str, rows: Sequence[Array], label: Value) -> None:
+    shape, size = rows[0].shape, rows[0].size
+    data = np.stack([row.astype(np.float32).reshape(size) for row in rows])
+    table = ctx.constant(data, f"{node.name}.classes", node)
+    numbers = ctx.reshape(node, ctx.emit(node, "Gather", (table, label), GatherAttrs(len(rows)), "of_class"), shape)
+    if rows[0].dtype == np.bool_:
+        numbers = ctx.emit(node, "Greater", (numbers, ctx.number(node, "half", 0.5)), suffix="truth")
+    ctx.define_value(name, numbers, shape)
+
+
+def is_class_of_loss(nodes: Sequence[OnnxNode], name: str) -> bool:
+    """Whether a loss operator reads an input as class indices, as it is or in another shape or integer type."""
+    shown, integers = {name}, (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+    for node in nodes:
+        if node.op in LOSS_OPS and node.input(1) in shown:
+            return True
+        views = node.op in ("Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
+        if node.input(0) in shown and (views or (node.op == "Cast" and node.integer("to", 0) in integers)):
+            shown.add(node.output(0))
+    return False
