@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -226,18 +227,48 @@ def test_the_meaning_of_an_operator_is_that_of_onnx_runtime(operator: str, tmp_p
     np.testing.assert_allclose(Run(path, weights=given).step(x, np.array([1])), [wanted], rtol=1e-5)
 
 
-def test_mse_loss(tmp_path: Path) -> None:
-    """A mean over all numbers of squared differences, with targets as labels."""
-    text = f'<ir_version: 8, opset_import: ["": 17, "{MICROSOFT}": 1]> net (float[1, 6] x, float[1, 5] target)'
-    model = parser.parse_model(f"{text} => (float loss) {{ y = MatMul (x, w) loss = MSELoss (y, target) }}")
-    w = np.random.default_rng(1).normal(size=(6, 5)).astype(np.float32)
+_MEAN = "loss = ReduceMean <keepdims = 0>"
+_ONES = "one = Constant <value = float[1] {1.0}> () two = Constant <value = float {2.0}> ()"
+_BCE = "s = Sigmoid (y) a1 = Log (s) a = Mul (a1, target) n = Sub (one, s) b1 = Log (n) m = Sub (one, target)"
+LOSSES: dict[str, tuple[str, Callable[[Array, Array], Array], Callable[[Array, Array], Array]]] = {
+    # as the tool writes it, the loss of each number, its derivative
+    "MSELoss of Deeploy": (
+        "loss = MSELoss (y, target)",
+        lambda y, t: (y - t) ** 2,
+        lambda y, t: 2 * (y - t),
+    ),
+    "MSELoss of the artifact generator": (
+        f"d = Sub (y, target) p = Pow (d, two) {_MEAN} (p)",
+        lambda y, t: (y - t) ** 2,
+        lambda y, t: 2 * (y - t),
+    ),
+    "L1Loss": (
+        f"d = Sub (y, target) p = Abs (d) {_MEAN} (p)",
+        lambda y, t: np.abs(y - t),
+        lambda y, t: np.sign(y - t),
+    ),
+    "BCEWithLogitsLoss": (
+        f"{_BCE} b = Mul (b1, m) t = Add (a, b) g = Neg (t) {_MEAN} (g)",
+        lambda y, t: np.log1p(np.exp(y)) - t * y,
+        lambda y, t: 1 / (1 + np.exp(-y)) - t,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_with_targets(name: str, tmp_path: Path) -> None:
+    """Means over all numbers, and a step of a layer by hand."""
+    written, loss, derivative = LOSSES[name]
+    head = '<ir_version: 8, opset_import: ["": 17]> net (float[1, 6] x, float[1, 5] target) => (float loss)'
+    model = parser.parse_model(f"{head} {{ {_ONES} y = MatMul (x, w) {written} }}")
+    w = drawn((6, 5))
     model.graph.initializer.append(numpy_helper.from_array(w, "w"))
     path, given = write_graph(model, tmp_path)
-    run = Run(path, weights=given, learning_rate=0.1)
-    x, y = np.ones((1, 6), np.float32), np.full((1, 5), 2, np.float32)
-    error = x @ w - y
-    np.testing.assert_allclose(run.step(x, y), [(error**2).mean()], rtol=1e-6)
-    np.testing.assert_allclose(run.weights()["w"], w - 0.1 * (x.T @ (2 * error / 5)), rtol=1e-5, atol=1e-6)
+    run, x, target = Run(path, weights=given, learning_rate=0.1), drawn((1, 6)), np.full((1, 5), 0.25, np.float32)
+    y = x.astype(np.float64) @ w
+    np.testing.assert_allclose(run.step(x, target), [loss(y, target).mean()], rtol=1e-5)
+    expected = w - 0.1 * x.T @ derivative(y, target) / 5
+    np.testing.assert_allclose(run.weights()["w"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_every_operator_of_the_tables_is_tried_and_documented() -> None:
@@ -253,6 +284,29 @@ def test_what_is_refused_has_its_reason_in_the_first_line(operator: str, tmp_pat
     why = next(why for (_, name), (why, _) in REFUSED.items() if name == operator)
     with pytest.raises(CompileError, match=rf"E0231.*{operator} \(1 of 5 forward nodes\) {why}"):
         train_of(path, weights=given)
+
+
+@pytest.mark.parametrize("operator", FORMS_AND_THEIR_MEANING)
+def test_damaged_operators_are_errors_with_an_id(operator: str, tmp_path: Path) -> None:
+    """Without inputs, with one, with further ones, and with attributes of other types."""
+    weights, written, _ = FORMS_AND_THEIR_MEANING[operator]
+    for damage in range(6):
+        model = network(written, weights)
+        node = next(node for node in model.graph.node if node.op_type == operator)
+        if damage < 2:
+            del node.input[damage:]
+        elif damage == 2:
+            node.input.extend(["w", "w", "w"])
+        else:
+            kinds: tuple[Any, ...] = ("text", 0.5, numpy_helper.from_array(np.zeros(2, np.float32)))
+            names = [attribute.name for attribute in node.attribute] or ["axes"]
+            del node.attribute[:]
+            node.attribute.extend(helper.make_attribute(name, kinds[damage - 3]) for name in names)
+        path, given = write_graph(model, tmp_path)
+        try:
+            train_of(path, weights=given)
+        except CompileError:
+            continue
 
 
 def test_normalisation_in_training_mode_is_refused_as_onnx_runtime_writes_it(tmp_path: Path) -> None:
@@ -317,6 +371,18 @@ def test_weights_of_another_kind(tmp_path: Path) -> None:
         train_of(path, weights=given)
     given.write_bytes(b"no archive")
     with pytest.raises(CompileError, match=r"E0105.*weights\.npz"):
+        train_of(path, weights=given)
+
+
+def test_weights_in_other_floats(tmp_path: Path) -> None:
+    """Numbers are of the type that the graph declares; one that is too large for it is an error."""
+    w, fc = drawn((6, 5)).astype(np.float64), drawn((3, 20)).astype(np.float16)
+    path, given = saved(tmp_path, w=w, fc=fc)
+    train = train_of(path, weights=given)
+    np.testing.assert_array_equal(train.graph.constants["fc"], fc.astype(np.float32))
+    assert not any("float64" in note for note in train.graph.notes)
+    path, given = saved(tmp_path, w=w * 1e300, fc=fc)
+    with pytest.raises(CompileError, match=r"E0225.*weight w"):
         train_of(path, weights=given)
 
 

@@ -115,7 +115,11 @@ def standard_form(proto: onnx.ModelProto, whole: onnx.GraphProto, name: str) -> 
     _refuse(proto.graph.node, name)
     rewriter = Rewriter(proto, dict(_ranks(whole)))
     for node in proto.graph.node:
-        FORMS.get(_kind(node), Rewriter.keep)(rewriter, node)
+        try:
+            FORMS.get(_kind(node), Rewriter.keep)(rewriter, node)
+        except (IndexError, TypeError, ValueError, OverflowError) as problem:  # operands are missing, or of other kinds
+            where = f"node {node.name or node.output[0]} ({node.op_type})"
+            raise refused(where, "its inputs or attributes do not belong together", "export again") from problem
     del proto.graph.node[:]
     proto.graph.node.extend(rewriter.nodes)
     proto.graph.initializer.extend(rewriter.constants)
@@ -241,7 +245,8 @@ def _fused_matmul(to: Rewriter, node: onnx.NodeProto) -> None:
     """alpha A' B', with the last two axes of either swapped."""
     if number_of(node, "transBatchA", 0) or number_of(node, "transBatchB", 0):
         raise refused(f"node {node.name} ({node.op_type})", "it moves the first axis of an operand")
-    factors = [_swapped(to, node, name, number_of(node, f"trans{'AB'[i]}", 0)) for i, name in enumerate(node.input)]
+    a, b = node.input
+    factors = [_swapped(to, node, name, number_of(node, f"trans{which}", 0)) for name, which in ((a, "A"), (b, "B"))]
     alpha = number_of(node, "alpha", 1.0)
     if alpha == 1.0:
         to.emit(node, "MatMul", factors, node.output)

@@ -26,7 +26,11 @@ _BUFFER = "_grad.accumulation.buffer"
 
 def is_gradient_graph(proto: onnx.ModelProto) -> bool:
     """Whether a model is a training graph: gradients end in accumulators."""
-    return any(node.op_type == _ACCUMULATOR and node.domain == MICROSOFT for node in proto.graph.node)
+    return any(map(_accumulates, proto.graph.node))
+
+
+def _accumulates(node: onnx.NodeProto) -> bool:
+    return node.op_type == _ACCUMULATOR and node.domain == MICROSOFT
 
 
 def read_gradient_graph(
@@ -34,9 +38,9 @@ def read_gradient_graph(
 ) -> tuple[onnx.ModelProto, FileTraining]:
     """The model up to its loss with its weights, and how it is trained. E0231, E0105."""
     graph = proto.graph
-    trained = _trained(graph, path.name)
     inputs = [value for value in graph.input if not value.name.endswith(_BUFFER)]
     names = [value.name for value in inputs]
+    trained = _trained(graph, names, path.name)
     data = min(names.index(name) for name in trained)
     forward = standard_form(
         up_to(proto, list(graph.node), inputs, graph.initializer, graph.output[:1]), graph, path.name
@@ -60,12 +64,11 @@ def read_gradient_graph(
     return forward, _training(path, trained)
 
 
-def _trained(graph: onnx.GraphProto, name: str) -> tuple[str, ...]:
+def _trained(graph: onnx.GraphProto, inputs: Sequence[str], name: str) -> tuple[str, ...]:
     """The inputs that have an accumulator."""
-    buffers = [next(iter(node.input), "") for node in graph.node if node.op_type == _ACCUMULATOR]
+    buffers = [next(iter(node.input), "") for node in graph.node if _accumulates(node)]
     trained = tuple(buffer.removesuffix(_BUFFER) for buffer in buffers if buffer.endswith(_BUFFER))
-    inputs = {value.name for value in graph.input}
-    if len(trained) != len(buffers) or not inputs.issuperset(trained) or not graph.output:
+    if len(trained) != len(buffers) or not set(inputs).issuperset(trained) or not graph.output:
         raise refused(name, "its accumulators do not say which weights they are of")
     return trained
 

@@ -40,10 +40,13 @@ class Weights:
         where = f"weight {name}" if self.called[name] == name else f"weight {name} ({self.called[name]})"
         if list(array.shape) != dims:
             raise refused(where, f"its values have shape {list(array.shape)}, the model wants {dims}", _GIVE)
-        wanted = np.dtype(helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type))
+        kind = declared.type.tensor_type.elem_type
+        known = kind in helper.get_all_tensor_dtypes()
+        wanted = np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if known else np.dtype(np.void)
         if array.dtype.kind != wanted.kind:
             raise refused(where, f"its values are {array.dtype}, the model wants {wanted}", _GIVE)
-        return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        with np.errstate(over="ignore"):  # infinity is reported with the other numbers
+            return numpy_helper.from_array(np.array(array, wanted, order="C"), name)
 
 
 _GIVE = "give --weights FILE.npz of this model"
