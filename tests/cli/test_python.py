@@ -196,6 +196,16 @@ def test_a_module_of_pytorch_trains_as_in_pytorch() -> None:
         assert learned[name] == pytest.approx(parameter.detach().numpy(), rel=1e-4, abs=1e-5), name
 
 
+def test_dropout_of_a_module_is_kept_if_asked() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    module = _module(torch).train()
+    for dropout in ("off", "on"):
+        compiled = tt.from_torch(module, torch.randn(1, 3, 8), verify="none", dropout=dropout)
+        ops = {node.op for node in compiled.project.summary.train.graph.nodes}
+        assert ("RandomDropout" in ops) == (dropout == "on") and module[3].training
+
+
 def test_what_pytorch_cannot_export_is_one_line() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")

@@ -1,4 +1,4 @@
-"""Files of PyTorch's PT2E quantisation (scripts/export_pt2e.py): all weights train, in int8, as docs/pt2e.md says."""
+"""Files of PyTorch's PT2E quantisation (examples/pt2e): all weights train, in int8, as docs/pt2e.md says."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.learn.exporting import changed, exported, outputs
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.sparse import layers_of
 
-FILES = Path(__file__).parent / "exported"
-KINDS = ("pt2e_after", "pt2e_aware")
+FILES = Path(__file__).parents[2] / "examples" / "pt2e"
+KINDS = ("after", "aware")
 
 
 def samples() -> dict[str, np.ndarray[Any, Any]]:
-    with np.load(FILES / "pt2e.npz") as data:
+    with np.load(FILES / "data.npz") as data:
         return dict(data)
 
 
@@ -44,7 +44,7 @@ def test_only_the_head_is_float(kind: str) -> None:
     output = load_model(FILES / f"{kind}.onnx").graph.outputs[0]
     assert output.quant is not None
     with compiled.twin() as twin:
-        found, wanted = twin.predict(data["x"]), data[kind.removeprefix("pt2e_")]
+        found, wanted = twin.predict(data["x"]), data[kind]
         assert np.abs(found - wanted).max() <= 2 * output.quant.scale[0]
         before = twin.evaluate(data["x"], data["y"])["loss"]
         for _ in range(10):
@@ -55,7 +55,7 @@ def test_only_the_head_is_float(kind: str) -> None:
 
 def test_what_was_learned_goes_back_into_the_file(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
-    path.write_bytes((FILES / "pt2e_after.onnx").read_bytes())
+    path.write_bytes((FILES / "after.onnx").read_bytes())
     done, x, device = exported(path, update="f.0,c", head="int8")
     assert changed(path, done.file.model) <= {"_frozen_param0", "_frozen_param2", "f.0.bias", "c.bias"}
     assert {"_frozen_param0", "_frozen_param2"} <= changed(path, done.file.model)

@@ -1,9 +1,9 @@
 """Make int8 files by PyTorch's PT2E quantisation: after training, and aware of it (docs/pt2e.md).
 
-Writes tests/frontend/exported/pt2e_after.onnx, pt2e_aware.onnx and pt2e.npz: x, y and what PyTorch computes of x. Needs
-PyTorch, torchao and onnxscript; made with torch 2.14.1, torchao 0.18.0, onnxscript 0.7.2:
+Writes after.onnx, aware.onnx and data.npz (x, y, and what PyTorch computes of x) beside itself, or into the folder that
+is given. Needs PyTorch, torchao and onnxscript; the files are of torch 2.14.1, torchao 0.18.0 and onnxscript 0.7.2:
 
-    python scripts/export_pt2e.py
+    python examples/pt2e/export.py
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torchao.quantization.pt2e.quantizer import (
     SharedQuantizationSpec,
 )
 
-OUT = Path(__file__).parents[1] / "tests" / "frontend" / "exported"
+OUT = Path(__file__).parent
 KEPT = (
     "pkg.torch.export.ExportedProgram.graph_signature",
     "pkg.torch.onnx.fx_node",
@@ -157,9 +157,9 @@ def main(out: Path) -> None:
     for kind in ("after", "aware"):
         model = quantised(Net(), x, y, kind == "aware")
         program = torch.onnx.export(model, (x[:1],), dynamo=True, optimize=False, verbose=False)
-        (out / f"pt2e_{kind}.onnx").write_bytes(_small(program.model_proto).SerializeToString())
+        (out / f"{kind}.onnx").write_bytes(_small(program.model_proto).SerializeToString())
         found[kind] = torch.cat([model(one[None]) for one in x]).detach().numpy()
-    np.savez(out / "pt2e.npz", x=x.numpy(), y=y.numpy(), **found)
+    np.savez(out / "data.npz", x=x.numpy(), y=y.numpy(), **found)
 
 
 if __name__ == "__main__":
