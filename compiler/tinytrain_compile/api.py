@@ -89,7 +89,8 @@ def from_torch(
     and onnxscript (`pip install 'tinytrain-compile[torch]'`). Raises CompileError.
     """
     name = options.pop("name", None) or c_name(module)
-    return compile(exported(module, example), arena=arena, target=target, name=name, **options)
+    model = exported(module, example, options.get("dropout") == "on")
+    return compile(model, arena=arena, target=target, name=name, **options)
 
 
 def finetune(

@@ -7,7 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, cast
 
@@ -22,11 +22,12 @@ def c_name(module: Any) -> str:
     return name[:60] if name[:1].isalpha() else "model"
 
 
-def exported(module: Any, example: Any) -> bytes:
+def exported(module: Any, example: Any, dropout: bool = False) -> bytes:
     """Return the ONNX model of a module, of one sample, with all its parameters under their names.
 
     `optimize=False`: the exporter would compute with constants, and so fold parameters into others
-    (docs/parameters.md). Raises E0101 without PyTorch, and for what its exporter cannot take.
+    (docs/parameters.md). dropout: keep it in the graph, for `--dropout on`. Raises E0101 without PyTorch, and for what
+    its exporter cannot take.
     """
     torch = _imported("torch")
     _imported("onnxscript")  # the exporter needs it
@@ -36,7 +37,7 @@ def exported(module: Any, example: Any) -> bytes:
     examples = cast("tuple[Any, ...]", example) if isinstance(example, tuple) else (example,)
     arguments = tuple(_one_sample(torch, each) for each in examples)
     try:
-        with _inferring(torch, module), _quiet():
+        with _inferring(torch, module, dropout), _quiet():
             program = torch.onnx.export(module, arguments, dynamo=True, optimize=False, verbose=False)
             return cast("bytes", program.model_proto.SerializeToString())
     except Exception as problem:  # the exporter's own errors are many, and long
@@ -67,10 +68,13 @@ def _reason(problem: BaseException) -> str:
 
 
 @contextmanager
-def _inferring(torch: Any, module: Any) -> Generator[None]:
-    """Put a module and its parts into evaluation, and back into what each of them was in."""
+def _inferring(torch: Any, module: Any, dropout: bool) -> Generator[None]:
+    """Put a module and its parts into evaluation (but Dropout, if asked), and back into what each of them was in."""
     were = {part: part.training for part in module.modules()}
-    module.eval()
+    with suppress(NotImplementedError):  # a program that torch.export has made is in one mode for good
+        module.eval()
+    for part in were:
+        part.training = part.training or (dropout and isinstance(part, torch.nn.modules.dropout._DropoutNd))
     try:
         with torch.no_grad():
             yield

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ def test_a_model_in_memory_is_that_of_its_file() -> None:
     of_bytes = tt.compile(DIGITS.read_bytes(), name="digits", **QUICK)
     of_proto = tt.compile(onnx.load(DIGITS), name="digits", **QUICK)
     assert of_file.files == of_bytes.files == of_proto.files
+    program = SimpleNamespace(model_proto=onnx.load(DIGITS))  # as torch.onnx.export returns it
+    assert tt.compile(program, name="digits", **QUICK).files == of_file.files  # pyright: ignore[reportArgumentType]
     assert "model_train.h" in tt.compile(onnx.load(DIGITS), **QUICK).files
 
 
@@ -76,7 +79,15 @@ def test_x_alone_and_its_batches() -> None:
 
 
 def test_finetune_takes_arrays(tmp_path: Path) -> None:
+    """As a file of any name: one without .npz was not found again."""
     out = tmp_path / "finetune.toml"
+    few: dict[str, Any] = {"epochs": 1, "seeds": 1, "jobs": 1, "clips": (0.0,), "update": "head", "out": out}
+    with np.load(DIGITS.with_name("data.npz")) as data:
+        arrays = {name: data[name][:60] for name in ("x", "y", "x_test", "y_test")}
+    found = tt.finetune(DIGITS.read_bytes(), arrays, **few)
+    np.savez(tmp_path / "data", **arrays)
+    assert tt.finetune(DIGITS, tmp_path / "data.npz", **few).rate == found.rate
+    assert list(tmp_path.iterdir()) == [tmp_path / "data.npz"]
     with pytest.raises(tt.CompileError, match=r"error\[E0105\]: data: 5 samples are too few"):
         tt.finetune(DIGITS.read_bytes(), (X[:5], Y[:5]), out=out)
 
@@ -194,6 +205,16 @@ def test_a_module_of_pytorch_trains_as_in_pytorch() -> None:
     assert learned.keys() == wanted.keys()
     for name, parameter in wanted.items():
         assert learned[name] == pytest.approx(parameter.detach().numpy(), rel=1e-4, abs=1e-5), name
+
+
+def test_dropout_of_a_module_is_kept_if_asked() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    module = _module(torch).train()
+    for dropout in ("off", "on"):
+        compiled = tt.from_torch(module, torch.randn(1, 3, 8), verify="none", dropout=dropout)
+        ops = {node.op for node in compiled.project.summary.train.graph.nodes}
+        assert ("RandomDropout" in ops) == (dropout == "on") and module[3].training
 
 
 def test_what_pytorch_cannot_export_is_one_line() -> None:

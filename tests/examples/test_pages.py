@@ -73,7 +73,7 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
 
 DOCS = (
     *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "cycles", "fitting", "export", "options"),
-    *("on-your-board", "activations", "inference-only"),
+    *("on-your-board", "activations", "inference-only", "pt2e"),
 )
 """Every page with commands but those below, and those that tests of their examples run."""
 

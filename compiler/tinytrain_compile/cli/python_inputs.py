@@ -83,6 +83,7 @@ def _bytes(model: Any) -> bytes:
     """Return the bytes of a model that is no path."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(cast("bytes", model))
+    model = getattr(model, "model_proto", model)  # what torch.onnx.export returns has it
     if not isinstance(model, Proto):
         way = "give the path of a file, its bytes, or an onnx.ModelProto; a PyTorch module: tt.from_torch"
         raise CompileError("E0101", "model", f"{said(model)} is no model", way)

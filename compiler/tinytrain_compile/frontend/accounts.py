@@ -121,7 +121,8 @@ class _Accounts:
             return CONSTANT_NODE
         if readers and all(node.op in LOSS_OPS for node in readers):
             return OF_THE_LOSS
-        if any(node.op in QUANTISED_OPS or node.op.startswith("QLinear") for node in readers):
+        casts = [one for node in readers if node.op == "Cast" for one in self._links.readers(node.output(0))]
+        if any(node.op in QUANTISED_OPS or node.op.startswith("QLinear") for node in (*readers, *casts)):
             return "scales of the quantised file"
         if self._ctx.model.fresh:
             return "replaced by --classes"

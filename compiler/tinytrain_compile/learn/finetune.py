@@ -151,7 +151,8 @@ def _variants(
     data = None
     if "y" in arrays:
         data = folder / str(options.data and options.data.name)  # as messages name it
-        np.savez(data, x=arrays["x"], y=arrays["y"])
+        with data.open("wb") as stream:  # numpy would add .npz to a name without it
+            np.savez(stream, x=arrays["x"], y=arrays["y"])
     asked = replace(options, data=data, verify="none", dry_run=False, pareto=False)
     batches = effort.batches or (options.batch,)
     clips = effort.clips if options.clip_norm is None else (options.clip_norm,)

@@ -15,13 +15,15 @@ from tinytrain_compile.ir.types import FileNames
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _NAME = re.compile(r"'([^']*)'")
+_PASSING = frozenset(("Cast", "DequantizeLinear", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+"""What an exporter puts between a weight and its layer, outside of any module."""
 _PARAMETRIZED = ".parametrizations"
 """PyTorch keeps what a weight is computed from below the module, in modules of its own making."""
 
 
 def modules_of(tensor: str, links: Links) -> tuple[str, ...]:
     """Return the modules that hold a tensor, from the inside out; none if neither name nor reader tells."""
-    inside = tensor.rpartition(".")[0] if "." in tensor.strip(".") else _of_readers(links.readers(tensor))
+    inside = tensor.rpartition(".")[0] if "." in tensor.strip(".") else _of_readers(tensor, links)
     found = list[str]()
     while inside:
         if _PARAMETRIZED not in inside:
@@ -42,8 +44,16 @@ def known_names(choices: Iterable[ParameterChoice], links: Links) -> dict[str, F
     return found
 
 
-def _of_readers(readers: Iterable[OnnxNode]) -> str:
-    return next((module for node in readers if (module := _module(node))), "")
+def _of_readers(tensor: str, links: Links) -> str:
+    tensors = [tensor]
+    for one in tensors:  # grows: each once, since every tensor has one maker
+        for node in links.readers(one):
+            module = _module(node)
+            if module:
+                return module
+            if node.op in _PASSING and node.output(0) not in tensors:
+                tensors.append(node.output(0))
+    return ""
 
 
 def _module(node: OnnxNode) -> str:

@@ -56,7 +56,7 @@ class _Reading:
     def __init__(self, model: OnnxModel, links: Links, record: Record, floats: Mapping[str, Array]) -> None:
         held = frozenset(tensor.name for tensor in model.proto.graph.initializer)
         self._links, self._record, self._floats = links, record, floats
-        self._read = record.read
+        self._read, self._quantised = record.read, model.quantisation.constants
         self._missing = record.missing("PARAMETER", held)
         self._gone = tuple(name for call, name in self._missing.items() if call not in self._read)
         buffers = {**record.missing("BUFFER", held), **record.missing("CONSTANT_TENSOR", held)}
@@ -70,6 +70,8 @@ class _Reading:
 
     def _remark(self, name: str, array: Array) -> Remark | None:
         kind = self._record.kinds.get(name)
+        if kind == "BUFFER" and name in self._quantised:
+            return None  # PT2E makes buffers of weights when it rounds them: rules decide
         if kind is not None:
             return Remark("parameter" if kind == "PARAMETER" else "buffer")
         if name in self._read:
