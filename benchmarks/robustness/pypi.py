@@ -99,10 +99,12 @@ def compiled(file: Path, options: str) -> Result:
     """What the command makes of a file on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        command = [sys.executable, "-m", "tinytrain_compile", str(file), "--verify", "host", "--output", str(out)]
+        command = [sys.executable, "-m", "tinytrain_compile", str(file), "--verify", "host", "--out", str(out)]
         ended = subprocess.run([*command, *shlex.split(options)], capture_output=True, text=True, check=False)
         if ended.returncode:
-            return Result("refused", next((line for line in ended.stderr.splitlines() if "error[" in line), ended.stderr))
+            return Result(
+                "refused", next((line for line in ended.stderr.splitlines() if "error[" in line), ended.stderr)
+            )
         return judged(json.loads((out / "report.json").read_text(encoding="utf-8")))
 
 

@@ -193,7 +193,12 @@ def test_names_that_the_file_has_already_are_not_taken(tmp_path: Path) -> None:
 
 def test_a_weight_behind_an_operator_without_gradient_is_frozen_by_name(tmp_path: Path) -> None:
     """The complaint names the option that trains the rest: the operator can be evaluated at compile time."""
-    tables = {"at": np.arange(WIDTH)[None] % POSITIONS, "part": normal(1, WIDTH), "whole": normal(POSITIONS, WIDTH), **OUT}
+    tables = {
+        "at": np.arange(WIDTH)[None] % POSITIONS,
+        "part": normal(1, WIDTH),
+        "whole": normal(POSITIONS, WIDTH),
+        **OUT,
+    }
     body = "t = ScatterElements (whole, at, part) h = Add (x, t)" + HEAD
     with pytest.raises(CompileError) as caught:
         imported(tmp_path, body, tables)
