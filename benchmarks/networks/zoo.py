@@ -44,6 +44,7 @@ exporters and tf2onnx write them, with five losses (SGD, one sample a step) that
 
 * **equal**: losses within {relative:g} (relative) and, where they are given, final weights within {absolute:g}.
 * **imports**: the framework gives no losses. **changed**: the file is not what the framework trained.
+* **noted**: the exporter has lost a parameter, and the compiler's note names the tensor that trains instead.
 * **refused**: with an error that names the reason.
 * **int8**: how far the first loss of `--quant int8 --calib` is from float32's.
 
@@ -72,7 +73,7 @@ def page() -> str:
         verdict, remark = judged(network)
         counts[verdict] += 1
         more, why = OTHERWISE.get(network.name, ({}, ""))
-        said = why if verdict == "equal" else remark.partition(": ")[2] if verdict == "changed" else remark
+        said = why if verdict == "equal" else remark.partition(": ")[2] if verdict in ("changed", "noted") else remark
         found = trained_in_integers(network, **more) if network.trains and verdict != "refused" else None
         integers = "" if found is None else "refused" if found.error else f"{found.apart:.1%}"
         if found is not None and found.error is None:

@@ -189,3 +189,20 @@ def test_names_that_the_file_has_already_are_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(path.read_bytes().replace(b"linear_1_shape", b"linear_1.shape"))
     assert {value.name for value in load_model(path).graph.parameters} == {"p", "w"}
+
+
+def test_a_weight_behind_an_operator_without_gradient_is_frozen_by_name(tmp_path: Path) -> None:
+    """The complaint names the option that trains the rest: the operator can be evaluated at compile time."""
+    tables = {
+        "at": np.arange(WIDTH)[None] % POSITIONS,
+        "part": normal(1, WIDTH),
+        "whole": normal(POSITIONS, WIDTH),
+        **OUT,
+    }
+    body = "t = ScatterElements (whole, at, part) h = Add (x, t)" + HEAD
+    with pytest.raises(CompileError) as caught:
+        imported(tmp_path, body, tables)
+    assert "whole, part, which is trained" in caught.value.details[0]
+    assert caught.value.details[0].endswith("--frozen whole --frozen part")
+    found = decided(imported(tmp_path, body, tables, frozen=("whole", "part")))
+    assert {name: trained for name, (trained, _) in found.items()} == {"whole": False, "part": False, "w": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,11 +10,10 @@ import numpy as np
 
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS, fold
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plain
 from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.origins import Lay, Origin
-from tinytrain_compile.frontend.unsupported import unknown_operator
 from tinytrain_compile.ir.types import Array
 
 
@@ -121,7 +121,7 @@ def _becomes_weight(ctx: ImportContext, node: OnnxNode) -> bool:
 def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
     """Import a node whose parameters are values of the graph to it."""
     if node.op not in handlers:
-        raise unknown_operator(node, handlers)
+        raise _no_gradient(ctx, node)
     entries = {name: ctx.entry(name) for name in node.inputs if name and _is_parameter(ctx, ctx.entry(name))}
     known = {name: ctx.entry(name).data for name in node.inputs if name}
     fold(node, known, ctx.model.opset)  # refuses what cannot be computed, or is not finite from the start
@@ -133,6 +133,14 @@ def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, H
     finally:
         for name, entry in entries.items():
             ctx.define(name, entry)
+
+
+def _no_gradient(ctx: ImportContext, node: OnnxNode) -> Unsupported:
+    """The complaint about an operator that can be evaluated, but not trained through."""
+    inputs = (ctx.entry(name) for name in node.inputs if name)
+    names = dict.fromkeys(e.origin.base for e in inputs if _is_parameter(ctx, e) and e.origin is not None)
+    what = f"it computes with {', '.join(names)}, which is trained, and has no gradient in the compiler"
+    return Unsupported("", what, " ".join(f"--frozen {shlex.quote(name)}" for name in names))
 
 
 def _is_parameter(ctx: ImportContext, entry: Entry) -> bool:

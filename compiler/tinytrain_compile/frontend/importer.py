@@ -13,6 +13,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.accounts import accounted, folded_into
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
 from tinytrain_compile.frontend.exporters.dropped_terms import dropped_terms
+from tinytrain_compile.frontend.exporters.keras import lost_by_tf2onnx
 from tinytrain_compile.frontend.exporters.module_names import known_names
 from tinytrain_compile.frontend.exporters.remarks import named, notes_on
 from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
@@ -145,7 +146,7 @@ def _parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]
     choices = ctx.trainables.choices
     tied = [one for one in found if ctx.trainables.trained(one.name)]
     notes = [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
-    return [*notes, *notes_on(ctx.trainables.remarks, choices), *dropped_terms(ctx.model)]
+    return [*notes, *notes_on(ctx.trainables.remarks, choices), *dropped_terms(ctx.model), *lost_by_tf2onnx(ctx.model)]
 
 
 def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]:
