@@ -106,8 +106,8 @@ def parse_graph(
     name: str = ast.literal_eval(lines[0].removeprefix("graph "))
     parts = {key: tuple(values) for key, values in sections.items()}
     whole = (name, tuple(nodes))
-    said = (tuple(updates), tuple(notes))
-    return Graph(*whole, constants=constants, updates=said[0], notes=said[1], known_as={}, **names, **parts)
+    said = {"updates": tuple(updates), "notes": tuple(notes)}
+    return Graph(*whole, constants=constants, known_as={}, **names, **said, **parts)  # type: ignore[arg-type]
 
 
 def _node(scanner: _Scanner, attrs_of: Mapping[str, type[Attrs]], nested: Mapping[str, type]) -> Node:

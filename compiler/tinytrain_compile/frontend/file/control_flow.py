@@ -224,10 +224,10 @@ def _is_small(array: Array) -> bool:
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Give everything that a node reads or makes its new name, in its own graphs too."""
-    for field in (node.input, node.output):
-        renamed = [names.get(name, name) for name in field]
-        del field[:]
-        field.extend(renamed)
+    for operands in (node.input, node.output):
+        renamed = [names.get(name, name) for name in operands]
+        del operands[:]
+        operands.extend(renamed)
     for graph in bodies(node):
         hidden = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
         hidden |= {name for inner in graph.node for name in inner.output}
