@@ -103,18 +103,18 @@ class ImportedValues:
         )
 
     def ignores(self, y: Array) -> bool:
-        """Whether the model's own loss takes no notice of these labels."""
+        """Tell whether the model's own loss ignores these labels."""
         weights = None if self._train is None else self._train.terms.weights
         return weights is not None and bool(np.isin(y, weights.nothing).all())
 
     def onnx_input(self, x: Array) -> Array:
-        """A sample as the file takes it: real numbers, ONNX axes."""
+        """Return a sample as the file takes it: real numbers, ONNX axes."""
         perm = self.model.input_perm
         shape = [self.model.input_shape[axis] for axis in perm]
         return np.ascontiguousarray(self._real_input(x).reshape(shape).transpose(np.argsort(perm)))
 
     def onnx_label(self, y: Array) -> Array:
-        """A label as the file's own loss takes it."""
+        """Return a label as the file's own loss takes it."""
         model, loss = self.model, self.model.loss
         assert loss is not None
         if loss.kind in ("mse", "bce"):  # in the layout of the output that it is compared with
