@@ -355,7 +355,7 @@ def _lowering(progress: Progress) -> Callable[[int, int], None]:
 
 
 def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes]:
-    """What of the output folder is about the project."""
+    """Make the files of the output folder that are about the project."""
     files: dict[str, str | bytes] = {
         **delta_files(summary.train, options),
         "report.json": json.dumps(report_json(summary), indent=1) + "\n",

@@ -11,7 +11,7 @@ from tinytrain_compile.sparse.layers import channel_axes, weight_axis
 
 
 def layer_updates(graph: Graph, plan: UpdatePlan) -> tuple[LayerUpdate, ...]:
-    """What is updated of every layer, in the user's own names."""
+    """List what is updated of every layer, in the user's own names."""
     return tuple(_layer_update(layer, plan) for layer in layers_of(graph))
 
 

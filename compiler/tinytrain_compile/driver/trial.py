@@ -38,7 +38,7 @@ def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOpti
 
 
 def like_one(train: TrainGraph, one: TrainGraph) -> TrainGraph:
-    """A graph of several samples with the exponents that were found for one."""
+    """Return a graph of several samples with the exponents that were found for one."""
     if not one.exponents_known or train.exponents_known:
         return train
     known = {name: one.graph.constants[name] for name in error_exponents(one.graph.nodes)}
@@ -86,7 +86,7 @@ def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, optio
 
 
 def _outputs(floats: Graph, inputs: Array) -> Array:
-    """What the float model gives, a row per sample."""
+    """Return what the float model gives, a row per sample."""
     out = floats.outputs[0].name
     runs = (run_graph(floats, feeds(inputs[at : at + 1], floats.inputs)) for at in range(len(inputs)))
     return np.stack([values[out].ravel() for values in runs]).astype(np.float64)

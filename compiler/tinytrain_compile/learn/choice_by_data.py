@@ -61,7 +61,7 @@ def choose_by_data(planner: Planner, progress: Progress) -> Candidate:
 
 
 def proposed(planner: Planner, first: Candidate, tables: Iterable[GainTable], progress: Progress) -> list[Candidate]:
-    """What the prior and these tables would train, each once."""
+    """Return what the prior and these tables would train, each once."""
     found = [first]
     for table in tables:
         progress(f"choosing what to train: {table.source}", 0.12)
@@ -93,7 +93,7 @@ def _tables(planner: Planner, desk: Desk, library: Path, folder: Path, progress:
 
 
 def _float_desk(options: CompileOptions, desk: Desk, progress: Progress) -> Desk:
-    """A desk whose steps subtract gradients as they are: SGD in float32."""
+    """Make a desk whose steps subtract gradients as they are: SGD in float32."""
     plain = {"optimizer": "sgd", "weight_decay": 0.0, "batch": 1, "accumulate": "exact", "quant": "fp32"}
     if all(getattr(options, name) == value for name, value in plain.items()):
         return desk
@@ -101,7 +101,7 @@ def _float_desk(options: CompileOptions, desk: Desk, progress: Progress) -> Desk
 
 
 def gradients_of(desk: Desk, library: Path) -> Iterator[Scores]:
-    """Of single samples, by what a step at rate 1 subtracts."""
+    """Yield the gradients of single samples, from what a step at rate 1 subtracts."""
     weights, face = desk.weights, desk.bundle.interface
     for index in range(min(GRADIENT_SAMPLES, len(desk.x))):
         instance = begun(library, face, desk.start)
@@ -148,7 +148,7 @@ class _Judged:
     outcomes: Mapping[float, tuple[Score, ...]]
 
     def best_steps(self, count: int) -> tuple[float, ...]:
-        """Those at which it did best."""
+        """Return the steps of the rate at which it did best."""
         worth = {step: mean_score(found).worth for step, found in self.outcomes.items()}
         return tuple(sorted(worth, key=worth.__getitem__, reverse=True)[:count])
 

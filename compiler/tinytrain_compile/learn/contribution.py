@@ -176,7 +176,7 @@ class _Plan:
 
     @property
     def trained(self) -> list[Updates]:
-        """What the runs train: the last layer whole, its parts alone, and every other part beside it."""
+        """List what the runs train: the last layer whole, its parts alone, and every other part beside it."""
         head: dict[str, ChannelSlice | None] = {}
         for part in self.parts:
             head |= part.updates if part.layer.name == self.last and not part.channels else {}
@@ -191,7 +191,7 @@ class _Plan:
         return [Run(updates, rate, self.seed + order) for rate in rates for order in range(self.effort.orders)]
 
     def best(self, updates: Updates, known: _Known) -> Score:
-        """The mean over orders at the rate that suits best."""
+        """Return the mean over orders at the rate that suits best."""
         found = [outcome for run in self.runs(updates) if (outcome := known.of(run)) is not None]
         size = self.effort.orders if updates else len(found)
         return min(
@@ -199,7 +199,7 @@ class _Plan:
         )
 
     def gains(self, known: _Known) -> list[Gain]:
-        """Of every part, over the last layer alone; of its own, over the file as it is."""
+        """Return each part's gain over the last layer alone; the last layer's own parts, over the file as it is."""
         head, *each = self.trained
         untrained, alone = self.best(NOTHING, known), self.best(head, known)
         gains = list[Gain]()
@@ -212,7 +212,7 @@ class _Plan:
 
 
 def _digest(desk: Desk, options: CompileOptions, effort: Effort) -> str:
-    """Of all that decides outcomes."""
+    """Return the digest of all that decides outcomes."""
     hashed = hashlib.sha256(repr((sorted(desk.bundle.files.items()), effort.updates, options.seed)).encode())
     for array in (desk.x, desk.y, desk.held.x, desk.held.y):
         hashed.update(array.tobytes())

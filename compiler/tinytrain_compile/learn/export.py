@@ -50,7 +50,7 @@ class Place:
                 raise CompileError("E0104", str(path), "is there already", "choose another name, or add --force")
 
     def write(self, file: WrittenFile) -> None:
-        """The model, and its external data before it."""
+        """Write the model, and its external data before it."""
         files = {self.path.with_name(data_name(self.path.name)): file.data, self.path: file.model}
         try:
             replace_files({path: content for path, content in files.items() if content})
@@ -103,7 +103,7 @@ def _without_subspaces(path: Path) -> bool:
 
 
 def _compiled(options: CompileOptions, scheme: Path, progress: Progress) -> Project:
-    """The project again, without what only the board needs."""
+    """Compile the project again, without what only the board needs."""
     plain = replace(
         options, update=str(scheme), remat="off", stream="off", verify="none", given=options.given | {"update"}
     )

@@ -118,7 +118,7 @@ def _stopping(remarks: Iterable[DataNote]) -> tuple[str, ...]:
 
 
 def _data_notes(where: str, arrays: Mapping[str, Array], project: Project) -> tuple[DataNote, ...]:
-    """What compile would say of the samples that are trained on."""
+    """Return the remarks of compile on the samples that are trained on."""
     x = graph_inputs(where, arrays["x"], project.model)
     return notes_of(where, x, arrays.get("y"), project.model, project.summary.train)
 
@@ -140,7 +140,7 @@ def write_finding(finding: Finding, options: CompileOptions, given: Mapping[str,
 
 
 def _files(out: Path) -> tuple[Path, Path]:
-    """The page and the scheme beside a result."""
+    """Return the page and the scheme beside a result."""
     return out.with_suffix(".html"), out.with_suffix(".update.toml")
 
 
@@ -191,7 +191,7 @@ def _told(progress: Progress, before: str, share: float, what: str, _share: floa
 
 
 def _builds(projects: Sequence[Project], data: OwnData, folder: Path) -> list[Build]:
-    """One for each; those of the same project share it."""
+    """Build each one; those of the same project share a build."""
     made = dict[int, Build]()
     for project in projects:
         if id(project) not in made:
@@ -209,7 +209,7 @@ def _build(project: Project, data: OwnData, folder: Path) -> Build:
 
 
 def _digest(projects: Sequence[Project], data: OwnData) -> str:
-    """Of all that decides what a run finds."""
+    """Return the digest of all that decides what a run finds."""
     hashed = hashlib.sha256()
     for project in projects:
         hashed.update(repr(sorted(project.bundle.files.items())).encode())

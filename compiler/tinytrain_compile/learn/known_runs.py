@@ -31,7 +31,7 @@ class KnownRuns:
         self._write("w", kept)
 
     def of(self, run: str) -> Mapping[str, Any] | None:
-        """What a run has found; None if it is still to be made."""
+        """Return what a run has found; None if it is still to be made."""
         return self._found.get(run)
 
     def add(self, run: str, found: Mapping[str, Any]) -> None:
@@ -40,7 +40,7 @@ class KnownRuns:
         self._write("a", [json.dumps({"run": run, "found": found})])
 
     def forget(self) -> None:
-        """The result is there."""
+        """Delete the file of partial results: the result is there."""
         self.path.unlink(missing_ok=True)
 
     def _write(self, mode: str, lines: Sequence[str]) -> None:
@@ -60,5 +60,5 @@ def check_out(out: Path, ending: str, what: str) -> None:
 
 
 def unwritten(path: Path, why: str) -> CompileError:
-    """The error for a file that cannot be written."""
+    """Return the error for a file that cannot be written."""
     return CompileError("E0104", str(path), why, "name a file in a folder that can be written")

@@ -30,7 +30,7 @@ def _ends(finding: Finding) -> tuple[str, str]:
 
 
 def _cause(finding: Finding) -> tuple[str, str]:
-    """The first of the known causes that this looks like, and what to do."""
+    """Return the first of the known causes that this looks like, and what to do."""
     tried = [one for rounds in finding.rounds for one in rounds]
     first = finding.chosen.curve[0]
     if finding.suspects:

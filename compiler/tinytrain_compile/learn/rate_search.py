@@ -248,7 +248,7 @@ class RateSearch:
         return int(CHECK_SHARE * len(self._trainings.builds[0].own.x))
 
     def _best(self, tried: dict[Place, Tried]) -> Place:
-        """The best; without clipping, unless that is better by more than chance may make it."""
+        """Return the best; without clipping, unless that is better by more than chance may make it."""
         best, plain = likely_best(tried, self._judges), {place: one for place, one in tried.items() if not one.clip}
         if not tried[best].clip or not plain:
             return best
@@ -313,5 +313,5 @@ def top_of(tried: Sequence[Tried], chosen: Tried) -> float:
 
 
 def means(curves: Sequence[Curve]) -> tuple[Score, ...]:
-    """The mean curve of trainings on several seeds."""
+    """Return the mean curve of trainings on several seeds."""
     return mean_curve([one.scores for one in curves], [one.failed for one in curves])

@@ -31,7 +31,7 @@ class Room:
     most: int | None
 
     def notes(self, wanted: int) -> tuple[str, ...]:
-        """What to say if so many old samples are wanted and have no room."""
+        """Return the note for so many old samples that have no room."""
         if self.most is None or self.most >= wanted:
             return ()
         many = f"at most {self.most} old samples" if self.most else "no old samples"
@@ -77,7 +77,7 @@ def kept_of(learned: Sequence[Learned]) -> int:
 
 
 def _lost(one: Learned) -> bool:
-    """Whether what was known before is forgotten."""
+    """Tell whether what was known before is forgotten."""
     first, last = one.old[0], one.old[-1]
     if first.accuracy is None or last.accuracy is None:
         return not last.loss <= FORGOTTEN_LOSS * first.loss

@@ -99,7 +99,7 @@ class Desk:
         return found
 
     def library(self, folder: Path) -> Path:
-        """Its C as a library of this machine."""
+        """Build its C as a library of this machine."""
         return build_library(self.bundle, find_tools(), folder)
 
     def _judged(self, outputs: Array | None) -> Score:
@@ -111,7 +111,7 @@ class Desk:
         return Score(found["loss"], found.get("accuracy"))
 
     def job(self, run: Run) -> Job:
-        """What a process needs for a run."""
+        """Return what a process needs for a run."""
         order = np.random.default_rng((run.seed, 1)).permutation
         passes = -(-self.count * self.train.batch // len(self.x))
         chosen = np.concatenate([order(len(self.x)) for _ in range(passes)])[: self.count * self.train.batch]
@@ -152,7 +152,7 @@ class Job:
 
 
 def begun(library: Path, interface: Interface, start: Mapping[str, Array]) -> Instance:
-    """An instance with these parameters in place of the file's."""
+    """Make an instance with these parameters in place of the file's."""
     instance = Instance(library, interface)
     for name, array in start.items():
         instance.tensor(name)[:] = array.ravel()

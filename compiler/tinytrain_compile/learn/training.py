@@ -56,18 +56,18 @@ class LearningRun:
 
     @property
     def settles(self) -> bool:
-        """Whether the rate has fallen to 0 at the end."""
+        """Tell whether the rate has fallen to 0 at the end."""
         return self.schedule != "constant"
 
     @property
     def key(self) -> str:
-        """A name by which it is known again."""
+        """Return a name by which it is known again."""
         kind = "final" if self.final else "choosing"
         how = f"{self.schedule} {self.warm_up!r} {self.average}"
         return f"{kind} {self.build} {self.rate!r} {self.seed} {self.epochs} {self.replay} {how}"
 
     def rates(self, updates: int) -> Iterator[float]:
-        """Of one update after the other, of so many in all."""
+        """Yield the rate of one update after the other, of so many in all."""
         if not self.settles:
             return repeat(self.rate)
         first = warm_up_updates(self.warm_up, updates)
@@ -106,7 +106,7 @@ class Build:
 
     @contextmanager
     def _here(self) -> Generator[Path]:
-        """The library, on this machine."""
+        """Build the library for this machine."""
         if self.library.exists():
             yield self.library
             return
@@ -186,7 +186,7 @@ class Build:
         return Score(found["loss"], found.get("accuracy"))
 
     def _final_score(self, instance: Instance, held: Samples) -> Score:
-        """By the test samples."""
+        """Score the end of a training by the test samples."""
         return self._of_copies(instance, held) if self._says_threshold else self._score(instance, self.test)
 
     def _of_copies(self, instance: Instance, held: Samples) -> Score:

@@ -366,7 +366,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The model, and all files that options name but those of --kernels, which name others."""
+        """List the model, and all files that options name but those of --kernels, which name others."""
         values = (getattr(self, item.name) for item in fields(self) if item.name != "out")
         return tuple(value for value in values if isinstance(value, Path))
 

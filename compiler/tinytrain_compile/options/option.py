@@ -53,7 +53,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """As messages name it."""
+        """Return the option as messages name it."""
         return self.flags[-1]
 
 
@@ -63,12 +63,12 @@ def option(group: Group, help_text: str, *flags: str, **more: Any) -> dict[str, 
 
 
 def option_of(metadata: Mapping[Any, Any]) -> Option | None:
-    """The option of a dataclass field's metadata; None for a field that the command line does not set."""
+    """Return the option of a dataclass field's metadata; None for a field that the command line does not set."""
     return metadata.get(_KEY)
 
 
 def within(low: float, high: float) -> Callable[[float, str], None]:
-    """A check that a number lies between two."""
+    """Return a check that a number is between two others."""
 
     def check(value: float, flag: str) -> None:
         if not low <= value <= high:
@@ -78,6 +78,6 @@ def within(low: float, high: float) -> Callable[[float, str], None]:
 
 
 def at_least_one(value: int, flag: str) -> None:
-    """A check of a count."""
+    """Return a check of a count."""
     if not 1 <= value <= 1 << 20:
         raise CompileError("E0101", flag, f"{value} is out of range", "use 1 or more")

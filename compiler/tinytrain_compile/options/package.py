@@ -12,7 +12,7 @@ from tinytrain_compile.options.values import parse_size
 
 
 def _parse_name(text: str, where: str) -> str:
-    """A name as C, build systems and folders take it; CompileError E0101 for any other."""
+    """Parse a name that C, build systems and folders accept; CompileError E0101 for any other."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,59}", text):
         what = f"{text!r} is no C name of up to 60 letters, digits and underscores"
         raise CompileError("E0101", where, what, "for example gesture_left")

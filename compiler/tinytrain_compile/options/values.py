@@ -19,7 +19,7 @@ _TIMES = {"us": 10**6, "ms": 10**9, "s": 10**12}
 
 
 def parse_size(text: str, where: str) -> int:
-    """Bytes of "256KB", "256KiB", "1MB" or "262144"; KB is 1024. CompileError E0101 unless it is a positive number."""
+    """Parse a size: "256KB", "256KiB", "1MB" or "262144"; KB is 1024. CompileError E0101 unless it is positive."""
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].upper()) if match else None
     size = int(match[1]) * unit if match and unit else 0
@@ -58,7 +58,7 @@ def parse_memories(texts: tuple[str, ...], where: str) -> dict[str, int]:
 
 
 def parse_betas(text: str, where: str) -> tuple[float, float]:
-    """Two numbers from 0 up to but not 1."""
+    """Parse two numbers from 0 up to but not 1."""
     parts = [_number(part) for part in text.split(",")]
     if len(parts) != 2 or not all(0.0 <= part < 1.0 for part in parts):
         raise CompileError("E0101", where, f"{text!r} is not B1,B2 with both from 0 up to 1", "for example 0.9,0.999")
@@ -66,7 +66,7 @@ def parse_betas(text: str, where: str) -> tuple[float, float]:
 
 
 def parse_epsilon(text: str, where: str) -> float:
-    """A number from 1e-30 to 1: in float32 it is not 0."""
+    """Parse a number from 1e-30 to 1: in float32 it is not 0."""
     found = _number(text)
     if not 1e-30 <= found <= 1.0:
         raise CompileError("E0101", where, f"{text!r} is no number from 1e-30 to 1", "for example 1e-8")
@@ -74,7 +74,7 @@ def parse_epsilon(text: str, where: str) -> float:
 
 
 def parse_norm(text: str, where: str) -> float:
-    """A number from 1e-18 to 1e18: its square is a float32."""
+    """Parse a number from 1e-18 to 1e18: its square is a float32."""
     found = _number(text)
     if not 1e-18 <= found <= 1e18:
         raise CompileError("E0101", where, f"{text!r} is no number from 1e-18 to 1e18", "for example 1")
@@ -109,7 +109,7 @@ def parse_reports(text: str, where: str) -> tuple[str, ...]:
 
 
 def parse_runtime(text: str, where: str) -> RuntimeParts:
-    """The parts of "replay=100,schedule"; CompileError E0101 for unknown ones and such as are named twice."""
+    """Parse parts ("replay=100,schedule"); CompileError E0101 for unknown ones and for those named twice."""
     names, numbers = list[str](), dict[str, int]()
     for item in (part.strip() for part in text.split(",") if part.strip()):
         name, sign, count = item.partition("=")

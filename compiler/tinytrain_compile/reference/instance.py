@@ -36,7 +36,7 @@ class ReferenceInstance(Instance):
         self._take({name: np.array(array) for name, array in self._trainer.state.items()})
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from the next update on."""
+        """Set the learning rate from the next update on."""
         if not (np.isfinite(np.float32(rate)) and rate >= 0):
             raise CompileError("E0101", "learning rate", "not a finite number of 0 or more", "see docs/twin.md")
         self._open.set_rate(rate)
@@ -56,15 +56,15 @@ class ReferenceInstance(Instance):
         return np.asarray(losses, np.float32)
 
     def score(self, x: Array, y: Array) -> Array:
-        """What m_score does with these samples: the loss of each call."""
+        """Return the loss of each call, as m_score does with these samples."""
         return np.asarray(self._open.score(self._given(x), y), np.float32)
 
     def rescore(self) -> None:
-        """What m_rescore does."""
+        """Score the channels again, as m_rescore does."""
         self._open.rescore()
 
     def infer(self, x: Array) -> Array:
-        """What the model computes of each sample: (samples, output elements) in float32."""
+        """Return the output for each sample: (samples, output elements) in float32."""
         if not is_finite(x):
             raise CompileError("E0603", "infer", "a number of the input is NaN or infinite", "see docs/twin.md")
         together, count, given = self._train.micro_batch, self.interface.output_elements, self._given(x)
@@ -73,7 +73,7 @@ class ReferenceInstance(Instance):
         return np.asarray(found, np.float32).reshape(len(x), count)
 
     def save(self) -> bytes:
-        """The device's checkpoint. E0603 where a number is none."""
+        """Return the device's checkpoint. E0603 if a number is not finite."""
         state = self._open.state
         if not all(np.isfinite(array).all() for array in state.values() if array.dtype.kind == "f"):
             raise CompileError("E0603", "save", "a weight is NaN or infinite", "see docs/twin.md")
@@ -93,11 +93,11 @@ class ReferenceInstance(Instance):
         self._take(state)
 
     def state(self) -> dict[str, Array]:
-        """Every tensor of the state, flat, by the graph's names: copies."""
+        """Return copies of every tensor of the state, flat, by the graph's names."""
         return {slot.name: self.tensor(slot.name).copy() for slot in self.interface.state}
 
     def tensor(self, name: str) -> Array:
-        """A tensor of the state, flat: what is written here is what the model reads, until the next step."""
+        """Return a tensor of the state, flat: the model reads what is written into it, until the next step."""
         held = self._open.state
         if not (held[name].flags.c_contiguous and held[name].flags.writeable):
             held[name] = np.array(held[name], order="C")

@@ -48,11 +48,11 @@ class StepwiseReference:
         self._trainer = Trainer(train)
 
     def initial(self) -> dict[str, Array]:
-        """The state that the graph begins with."""
+        """Return the state that the graph begins with."""
         return {value.name: self._train.graph.constants[value.name] for value in self._train.graph.state}
 
     def infer(self, state: Mapping[str, Array]) -> Array:
-        """The output of the first micro-batch."""
+        """Return the output of the first micro-batch."""
         self._begin(self._trainer, state)
         return inferred(self._train, self._trainer.infer(self._probe()))
 

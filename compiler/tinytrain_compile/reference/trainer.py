@@ -54,17 +54,17 @@ class Trainer:
         return run_nodes(nodes, known, self._train.integer)
 
     def owner(self, name: str) -> str | None:
-        """The state or sum that a value is the latest content of."""
+        """Return the state or sum that a value is the latest content of."""
         return self._latest.get(name)
 
     def infer(self, x: Array) -> Array:
-        """The model's output for one input slot: a micro-batch of samples (graph layout)."""
+        """Return the model's output for one input slot: a micro-batch of samples (graph layout)."""
         graph = self._train.graph
         known = {**self._constants, **self.state, **self._active(0), **feeds(x, self._train.data)}
         return self.run_nodes(self._infer, known)[graph.outputs[0].name]
 
     def set_rate(self, learning_rate: float) -> None:
-        """What m_set_lr does."""
+        """Set the learning rate, as m_set_lr does."""
         self.state[self._train.learning_rate.name] = np.asarray(learning_rate, np.float32)
 
     def step(self, xs: Array, ys: Array) -> list[float]:
@@ -78,7 +78,7 @@ class Trainer:
         return losses
 
     def score(self, xs: Array, ys: Array) -> list[float]:
-        """What m_score does, of `batch` samples."""
+        """Return the loss of `batch` samples, as m_score does."""
         rate = self.state[self._train.learning_rate.name]
         self.set_rate(0.0)
         self._backward = self._scored
@@ -90,7 +90,7 @@ class Trainer:
         return losses
 
     def rescore(self) -> None:
-        """What m_rescore does."""
+        """Score the channels again, as m_rescore does."""
         choice = self._train.choice
         assert choice is not None
         kept = {name: self.state[name] for layer in choice.layers for name in (layer.place.name, layer.scores.name)}
@@ -137,7 +137,7 @@ class Trainer:
         return losses, counted, weight
 
     def _update(self, divisor: int | np.float32) -> None:
-        """What m_apply does."""
+        """Apply the sums of gradients, as m_apply does."""
         if divisor == 0:  # no label counts
             self.sums = self.zero_sums()
             return
@@ -147,17 +147,17 @@ class Trainer:
         self._keep(self._apply, self.run_nodes(self._apply, held))
 
     def values(self, x: Array, y: Array) -> dict[str, Array]:
-        """Every value of a step on one micro-batch, by name; nothing is kept of it."""
+        """Return every value of a step on one micro-batch, by name, and keep nothing of it."""
         return self._backpropagated(self._judged(x, y.reshape(self._train.label.shape)))
 
     def gather(self, x: Array, y: Array) -> dict[str, Array]:
-        """The same, and what a step with several samples to an update keeps: sums, exponents, noise; no update."""
+        """Return the same and keep what a step of several samples keeps: sums, exponents, noise; no update."""
         values = self.values(x, y)
         self._keep(self._backward, values)
         return values
 
     def set_scalars(self, divisor: int | np.float32) -> None:
-        """What the generated code writes itself: 1 / divisor, and in integers the learning rate over it."""
+        """Write what the generated code writes itself: 1 / divisor, and in integers the learning rate over it."""
         train = self._train
         if train.inverse_count is not None:
             self.sums[train.inverse_count.name] = np.asarray(np.float32(1.0) / np.float32(divisor), np.float32)
@@ -175,7 +175,7 @@ class Trainer:
         self.sums[train.rate.name] = split[0] if train.momentum is None else np.concatenate(split)
 
     def _active(self, value: int) -> dict[str, Array]:
-        """What the generated code writes for dropout, where there is any."""
+        """Write what the generated code writes for dropout, if there is any."""
         active = self._train.dropout
         return {} if active is None else {active.name: np.asarray(value, np.int32)}
 
@@ -211,7 +211,7 @@ class Trainer:
         self.state[own] = values[own]
 
     def _keep(self, nodes: Iterable[Node], values: dict[str, Array]) -> None:
-        """The latest content of state and sums, from what the overwriting nodes made."""
+        """Keep the latest content of state and sums, from what the overwriting nodes made."""
         for node in nodes:
             for out, _ in alias_of(node):
                 name = node.outputs[out].name
@@ -223,13 +223,13 @@ class Trainer:
 
 
 def inferred(train: TrainGraph, output: Array) -> Array:
-    """What the check program puts together: the output of the first sample and, of several, that of all."""
+    """Join outputs as the check program does: that of the first sample and, of several, that of all."""
     whole = output.ravel()
     return whole if train.micro_batch == 1 else np.concatenate([whole[: whole.size // train.micro_batch], whole])
 
 
 def run_inference(train: TrainGraph, x: Array, state: Mapping[str, Array]) -> Array:
-    """The output of one input slot from a state, flat."""
+    """Return the output of one input slot from a state, flat."""
     trainer = Trainer(train)
     trainer.state = dict(state)
     return trainer.infer(x).ravel()

@@ -48,7 +48,7 @@ class KernelEntry:
     place: str
 
     def serves(self, target: Target) -> bool:
-        """Whether it is for this target."""
+        """Tell whether it is for this target."""
         has = asdict(target.features)
         return (not self.targets or target.core_name in self.targets) and all(has[name] for name in self.features)
 
@@ -59,7 +59,7 @@ class KernelEntry:
         return form is not None and named and self._value(self.when, "when", node) != 0
 
     def external(self, node: Node) -> External:
-        """What the node gets. Errors: E0108 if the workspace is no size."""
+        """Return what the node gets. Errors: E0108 if the workspace is not a size."""
         size = self._value(self.workspace, "workspace", node)
         if not 0 <= size <= MOST_WORKSPACE_BYTES:
             raise _KIND.error(self.place, f"workspace is {size} bytes for {node.origin or node.name}")
@@ -177,7 +177,7 @@ def _formula(table: Table, key: str, op: str, default: str) -> Formula:
 
 
 def _sources(table: Table, folder: Path, prefix: str) -> tuple[Path, ...]:
-    """The C files of an entry, relative to the folder of the kernel file."""
+    """List the C files of an entry, relative to the folder of the kernel file."""
     names = table.texts("files")
     if not any(name.endswith(".c") for name in names):
         raise table.error("files", "must name a .c file")
@@ -191,7 +191,7 @@ def _sources(table: Table, folder: Path, prefix: str) -> tuple[Path, ...]:
 
 
 def _text(source: Path) -> str:
-    """A C file's text."""
+    """Read a C file's text."""
     if not source.is_file():
         raise _KIND.error(source.name, "no such file")
     if source.stat().st_size > _FILE_BYTES:

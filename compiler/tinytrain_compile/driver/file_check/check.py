@@ -125,7 +125,7 @@ class _Walk:
         self._batch = 1 if self._model.input_shape[:1] != (1,) else file.batch_of(self._model.input_name)
 
     def found(self, samples: int) -> FileAgreement:
-        """What was compared, once nothing has differed."""
+        """Return what was compared, once nothing has differed."""
         tally = self._tally
         loss = self._model.loss
         whole = all(name in tally.reached for name in (self._file.outputs if loss is None else (loss.output,)))

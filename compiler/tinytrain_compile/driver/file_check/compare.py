@@ -31,12 +31,12 @@ class Format:
     dtype: str
 
     def integers(self, real: Array) -> Array:
-        """What QuantizeLinear makes of real numbers."""
+        """Quantise real numbers as QuantizeLinear does."""
         q = np.rint(real.astype(np.float64) / self.scale) + self.zero
         return np.clip(q, self.low, self.high)
 
     def real(self, integer: float) -> float:
-        """What DequantizeLinear makes of one integer."""
+        """Return the real number of an integer, as DequantizeLinear does."""
         return (integer - self.zero) * self.scale
 
 

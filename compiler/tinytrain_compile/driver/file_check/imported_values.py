@@ -108,12 +108,12 @@ class ImportedValues:
         )
 
     def ignores(self, y: Array) -> bool:
-        """Whether the model's own loss takes no notice of these labels."""
+        """Tell whether the model's own loss ignores these labels."""
         weights = None if self._train is None else self._train.terms.weights
         return weights is not None and bool(np.isin(y, weights.nothing).all())
 
     def onnx_inputs(self, x: Array) -> dict[str, Array]:
-        """A sample as the file takes it, by its inputs: real numbers, ONNX axes."""
+        """Return a sample as the file takes it, by its inputs: real numbers, ONNX axes."""
         found: dict[str, Array] = {}
         for one, part in zip(self.model.data, parts(self._real_inputs(x)), strict=True):
             shape = [one.shape[axis] for axis in one.perm]
@@ -121,7 +121,7 @@ class ImportedValues:
         return found
 
     def onnx_label(self, y: Array) -> Array:
-        """A label as the file's own loss takes it."""
+        """Return a label as the file's own loss takes it."""
         model, loss = self.model, self.model.loss
         assert loss is not None
         if loss.kind in ("mse", "bce"):  # in the layout of the output that it is compared with

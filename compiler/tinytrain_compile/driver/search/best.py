@@ -48,7 +48,7 @@ def best_choice(
     copies: Copies | None = None,
     flash: FlashLimit | None = None,
 ) -> Found | None:
-    """The best scheme found that keeps to the limits, planned in full; None if none was. proof: as in search_update.
+    """Find the best scheme that keeps to the limits, planned in full, or None. proof: as in search_update.
 
     copies: further ways to train a layer, worth less by their errors. flash: what is known of that limit.
     """

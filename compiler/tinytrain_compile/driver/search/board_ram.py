@@ -150,7 +150,7 @@ class _Ways:
             yield Suggestion(text, ram.used_bytes, f"of {ram.size_bytes or 0:,} B")
 
     def follow(self, **changes: Any) -> tuple[Planner, Candidate] | None:
-        """What the same command makes with other options; None if it refuses them."""
+        """Run the same command with other options; None if it refuses them."""
         asked, given = replace(self.asked, **changes), self.planner
         try:
             options, target, _ = with_board(asked, load_target(asked.target))

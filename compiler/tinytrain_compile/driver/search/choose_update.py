@@ -9,7 +9,7 @@ from tinytrain_compile.driver.search.update import search_update
 
 
 def choose(planner: Planner) -> Candidate:
-    """What a command makes of a model: the update that was asked for or fits, and the largest micro-batch for it."""
+    """Choose what a command trains: the update that was asked for or fits, and the largest micro-batch for it."""
     update = planner.options.update
     if planner.options.activations == "auto":
         return choose_with_copies(planner)

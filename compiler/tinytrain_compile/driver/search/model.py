@@ -52,7 +52,7 @@ class UpdateModel:
 
     @property
     def depth(self) -> int:
-        """How many layers it knows ways to train, from the back."""
+        """Return how many layers it knows ways to train, from the back."""
         return len(self.layers) - next((i for i, item in enumerate(self.layers) if len(item.ways) > 1), 0)
 
     def has(self, selection: Selection) -> bool:
@@ -60,11 +60,11 @@ class UpdateModel:
         return all(way < len(item.ways) for item, way in zip(self.layers, selection, strict=True))
 
     def gain(self, selection: Selection) -> int:
-        """Of a selection, in 1 / UNITS."""
+        """Return the gain of a selection, in 1 / UNITS."""
         return sum(item.ways[way].gain for item, way in zip(self.layers, selection, strict=True))
 
     def update(self, selection: Selection, label: str) -> UpdatePlan:
-        """What a selection trains."""
+        """Return what a selection trains."""
         chosen = [item.ways[way] for item, way in zip(self.layers, selection, strict=True)]
         return scheme_plan(self.layers, chosen, label)
 
@@ -379,5 +379,5 @@ def with_limit(rows: Iterable[Row], limit: int) -> list[Row]:
 
 
 def largest_load(rows: Iterable[Row], selection: Selection) -> int:
-    """Of all steps that are there."""
+    """Return the largest load of all steps that are there."""
     return max((row.load(selection) for row in rows if row.counts(selection)), default=0)

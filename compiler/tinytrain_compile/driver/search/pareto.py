@@ -45,7 +45,7 @@ def pareto(planner: Planner, progress: Callable[[int, int], None]) -> tuple[Pare
 
 
 def point_of(planner: Planner, gains: GainTable) -> ParetoPoint | None:
-    """What is chosen under these options; None if it does not keep to the limits."""
+    """Choose under these options; None if the choice does not keep to the limits."""
     try:
         candidate = choose(planner)
     except CompileError:
@@ -54,7 +54,7 @@ def point_of(planner: Planner, gains: GainTable) -> ParetoPoint | None:
 
 
 def point_with(planner: Planner, candidate: Candidate, gains: GainTable) -> ParetoPoint | None:
-    """A candidate as a point; None if it does not keep to the limits."""
+    """Return a candidate as a point; None if it does not keep to the limits."""
     if not planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
         return None
     gain = gain_of_plan(planner.model.graph, candidate.update, gains) / UNITS

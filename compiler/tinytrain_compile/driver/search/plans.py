@@ -27,7 +27,7 @@ def with_largest(options: CompileOptions) -> CompileOptions:
 
 
 def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]:
-    """The others, by size. E0401 for one that does not fit, E0101 for two that are the same."""
+    """Plan the others, by size. E0401 for one that does not fit, E0101 for two that are the same."""
     sizes = planner.options.plans
     copies = planner.options.activations != "exact" or bool(largest.update.activations)
     if counts_samples(planner.options) and copies:  # which follow the samples of a step, and are state
@@ -42,7 +42,7 @@ def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]
 
 
 def plans_note(smaller: Sequence[Candidate], largest: Candidate) -> tuple[str, ...]:
-    """What the plans are, for the report, whose figures are the largest one's."""
+    """Return a note on the plans for the report, whose figures are the largest one's."""
     if not smaller:
         return ()
     plans = [(one.plan, one.train.micro_batch) for one in (*smaller, largest)]

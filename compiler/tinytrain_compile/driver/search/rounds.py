@@ -122,7 +122,7 @@ class Search:
     # ---- plans ------------------------------------------------------------------------------------------------------
 
     def spec(self, selection: Selection) -> str:
-        """The text by which the planner knows a selection."""
+        """Return the text by which the planner knows a selection."""
         return self.planner.named(self.whole.update(selection, "choice " + ".".join(map(str, selection))))
 
     def builds(self, selection: Selection) -> bool:
@@ -242,7 +242,7 @@ class Search:
     # ---- what is said of it -----------------------------------------------------------------------------------------
 
     def found(self) -> Found:
-        """The best candidate, under the name by which it may be asked for again."""
+        """Return the best candidate, under the name by which it may be asked for again."""
         assert self.best is not None and self.candidate is not None
         if not self.model.has(self.best):  # more layers than were looked at: a deep suffix, or what the proof has found
             self.model, self.short, self.slow, self.lost = self.whole, (0, 0), 0, 0

@@ -46,7 +46,7 @@ class _Asked:
         return remat == "auto" or (remat is None and len(self.candidate.train.graph.nodes) > FEW_NODES)
 
     def follow(self, over: bool = True, **changes: Any) -> tuple[Planner, Candidate] | None:
-        """What the same command makes with other options; None if it refuses them.
+        """Run the same command with other options; None if it refuses them.
 
         over: also if that is above the limits still; else it may then be any plan that is.
         """

@@ -13,7 +13,7 @@ from tinytrain_compile.sparse import PRIOR, GainTable, read_gains
 
 
 def search_update(planner: Planner, layer_count: int, gains: GainTable | None = None, proof: bool = True) -> Candidate:
-    """What gains most and keeps to the limits, for --update auto; the head alone if nothing does.
+    """Find what gains most and keeps to the limits, for --update auto; the head alone if nothing does.
 
     gains: without them those of --gains, or the prior. proof: whether to ask if anything better fits.
     """
@@ -63,7 +63,7 @@ many of these; how many of those that need no more than that."""
 
 
 def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
-    """The largest N found, of MOST_LAYERS at most, whose full plan of last:N meets the limits, with that plan, or None.
+    """Find the largest N, of MOST_LAYERS at most, whose full plan of last:N meets the limits; return both, or None.
 
     Quick plans are bisected first. But a deeper update may need less (what is kept depends on what is trained), so
     every deeper one is planned once more without help, which is cheap, and those that need little more than what fits
