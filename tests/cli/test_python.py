@@ -59,10 +59,11 @@ def test_a_model_in_memory_is_that_of_its_file() -> None:
         (X, Y),
         [(X[:5], Y[:5]), (X[5:], Y[5:])],
         [[X[:5], Y[:5]], [X[5:], Y[5:]]],
+        ({"x": X}, Y),
         ({"x": X[i : i + 4], "y": Y[i : i + 4]} for i in (0, 4, 8)),
         (Tensor(X), Tensor(Y)),
     ],
-    ids=["dict", "pair", "batches", "lists", "generator", "tensors"],
+    ids=["dict", "pair", "batches", "lists", "pair of names", "generator", "tensors"],
 )
 def test_arrays_are_taken_as_an_npz(data: Any, tmp_path: Path) -> None:
     """They are calibrated with, and learned from, as if they had been saved."""

@@ -148,6 +148,7 @@ def _batch(option: str, value: Any) -> dict[str, Array]:
     if hasattr(value, "shape"):
         return {"x": as_array(option, "x", value)}
     if isinstance(value, (tuple, list)) and 0 < len(cast("list[Any]", value)) <= _PAIR:
-        pair = zip(("x", "y"), cast("list[Any]", value), strict=False)
-        return {name: as_array(option, name, each) for name, each in pair}
+        first, *labels = cast("list[Any]", value)
+        found = _batch(option, first) if isinstance(first, Mapping) else {"x": as_array(option, "x", first)}
+        return {**found, "y": as_array(option, "y", labels[0])} if labels else found
     raise CompileError("E0105", option, f"{said(value)} is no batch", _HOW)

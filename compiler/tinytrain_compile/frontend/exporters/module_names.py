@@ -17,6 +17,8 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 _NAME = re.compile(r"'([^']*)'")
 _PASSING = frozenset(("Cast", "DequantizeLinear", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 """What an exporter puts between a weight and its layer, outside of any module."""
+_DEEPEST, _LONGEST = 32, 32
+"""Modules in each other, and tensors between a weight and its layer: more are in no file but a hostile one."""
 _PARAMETRIZED = ".parametrizations"
 """PyTorch keeps what a weight is computed from below the module, in modules of its own making."""
 
@@ -25,7 +27,7 @@ def modules_of(tensor: str, links: Links) -> tuple[str, ...]:
     """Return the modules that hold a tensor, from the inside out; none if neither name nor reader tells."""
     inside = tensor.rpartition(".")[0] if "." in tensor.strip(".") else _of_readers(tensor, links)
     found = list[str]()
-    while inside:
+    while inside and len(found) < _DEEPEST:
         if _PARAMETRIZED not in inside:
             found.append(inside)
         inside = inside.rpartition(".")[0]
@@ -46,12 +48,12 @@ def known_names(choices: Iterable[ParameterChoice], links: Links) -> dict[str, F
 
 def _of_readers(tensor: str, links: Links) -> str:
     tensors = [tensor]
-    for one in tensors:  # grows: each once, since every tensor has one maker
+    for one in tensors:  # grows
         for node in links.readers(one):
             module = _module(node)
             if module:
                 return module
-            if node.op in _PASSING and node.output(0) not in tensors:
+            if node.op in _PASSING and len(tensors) < _LONGEST:
                 tensors.append(node.output(0))
     return ""
 

@@ -27,11 +27,12 @@ def signal_order(links: Links, name: str) -> Order:
 
 def _is_channels_first(links: Links, name: str) -> bool:
     """Whether a convolution or the like reads the input, directly or behind what leaves its axes as they are."""
-    tensors = [name]
-    for one in tensors:  # grows: each once, since every tensor has one maker
+    seen, tensors = {name}, [name]
+    for one in tensors:  # grows
         for node in links.readers(one):
             if node.op in _CHANNELS_FIRST_READERS:
                 return True
-            if node.op in _PASSING and node.output(0) not in tensors:
+            if node.op in _PASSING and node.output(0) not in seen:
+                seen.add(node.output(0))
                 tensors.append(node.output(0))
     return False
