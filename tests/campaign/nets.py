@@ -63,7 +63,7 @@ class Grower:
         kinds = [newer.smooth, newer.smooth, newer.choice, newer.power, newer.dropout]
         kinds += [newer.unit_length] if len(self.shape) < 4 else [newer.normed_conv]
         kinds += [newer.cell] if len(self.shape) == 3 else []
-        self.source.choice(kinds)(self)
+        self.source.choice([*kinds, newer.selection])(self)
 
     def activation(self) -> None:
         x, net, name = self.x, self.net, self.name("limit")

@@ -120,3 +120,22 @@ def dropout(g: End) -> None:
     ratio = g.net.table(f"{name}_ratio", g.source.choice((0.1, 0.5)), np.float32)
     mode = g.net.table(f"{name}_mode", True, np.bool_)
     g.done("dropout", f"Dropout ({g.x}, {ratio}, {mode})")
+
+
+def selection(g: End) -> None:
+    """Running sums, signs, the largest elements, or what an index names: along the last axis."""
+    before, name, kind, size = g.x, g.name("selection"), g.source.randrange(4), g.shape[-1]
+    if kind == 0:
+        ways = f"reverse = {g.source.randrange(2)}, exclusive = {g.source.randrange(2)}"
+        g.done("sums", f"CumSum <{ways}> ({g.x}, {g.net.table(f'{name}_axis', -1)})")
+        return g.done("mean", f"Div ({g.x}, {g.net.table(f'{name}_size', float(size), np.float32)})")
+    if kind == 1:
+        return g.done("signed", f"Mul ({before}, {g.net.node(f'{name}/sign', f'{name}_sign = Sign ({before})')})")
+    apart = g.net.table(f"{name}_apart", np.linspace(-0.7, 0.8, size), np.float32)  # no two are alike
+    g.done("apart", f"Add ({g.x}, {apart})")
+    if kind == 2:
+        hard = g.net.node(f"{name}/hard", f"{name}_hard = Hardmax <axis = -1> ({g.x})")
+        return g.done("hard", f"Mul ({g.net.node(f'{name}/top', f'{name}_top = Mul ({hard}, {g.x})')}, {g.x})")
+    one = g.net.table(f"{name}_k", [1])
+    g.net.node(f"{name}/top", f"{name}_top, {name}_places = TopK <axis = -1> ({g.x}, {one})")
+    g.done("below", f"Sub ({g.x}, {name}_top)")

@@ -255,17 +255,25 @@ def test_samples_that_meet(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.parametrize("layout", [0, 1])
 def test_time_steps_are_no_samples(operator: str, gates: int, layout: int, tmp_path: Path) -> None:
-    """A file whose first axis is time is no batch of sequences of one step; with the samples first it is."""
+    """A file whose first axis is time is one sequence, not a batch of those of one step; samples first, it is that."""
     net = Net("float[5, 1, 3] x", "float[5, 1, 4] y")
     weights = [net.weight(name, 1, gates * 4, size) for name, size in (("w", 3), ("r", 4))]
     net.add(f"s = {operator} <hidden_size = 4, layout = {layout}> (x, {', '.join(weights)})")
     net.add(f"y = Squeeze (s, {net.table('axis', [1 + layout])})")
-    path = write(net.model(), tmp_path)
+    imported = load_model(write(net.model(), tmp_path))
     if layout:
-        assert load_model(path).input_shape == (1, 1, 3)
+        assert imported.input_shape == (1, 1, 3)
         return
+    assert (imported.input_shape, imported.input_perm, imported.output_perm) == ((5, 1, 3), (1, 0, 2), (1, 0, 2))
+    assert "input x holds time first: one sample of 5 steps" in imported.graph.notes
+
+
+def test_several_sequences_with_time_first_are_refused(tmp_path: Path) -> None:
+    net = Net("float[5, 2, 3] x", "float[5, 2, 4] y")
+    net.add(f"s = RNN <hidden_size = 4> (x, {net.weight('w', 1, 4, 3)}, {net.weight('r', 1, 4, 4)})")
+    net.add(f"y = Squeeze (s, {net.table('axis', [1])})")
     with pytest.raises(CompileError) as caught:
-        load_model(path)
+        load_model(write(net.model(), tmp_path))
     assert caught.value.code == "E0211" and "batch_first=True" in str(caught.value)
 
 

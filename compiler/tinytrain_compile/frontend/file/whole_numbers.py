@@ -29,6 +29,7 @@ _MOVES = frozenset(_MOVED.split())
 _COMPARED_OPS = "Clip Concat Equal Gather Greater GreaterOrEqual Less LessOrEqual Max Min OneHot Pad Where"
 _COMPARED = frozenset(_COMPARED_OPS.split())
 """Operators that give the same for integers of any width."""
+_LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 _COUNTED_OPS = "Abs Add Cast Clip Concat CumSum Max Min Mul Neg Pad ReduceSum Sub Sum Trilu Where"
 _COUNTED = frozenset(_COUNTED_OPS.split())
 """Operators whose result is integers if their operands are."""
@@ -125,8 +126,8 @@ def _holds(to: int, kind: np.dtype[Any]) -> bool:
 
 
 def _check_width(source: OnnxInput, node: OnnxNode) -> None:
-    """E0221 for an operator whose result depends on the width of narrow integers."""
-    if source.elem_type in _NARROW and (node.op not in _COMPARED or node.domain):
+    """E0221 for a layer, and for an operator whose result depends on the width of narrow integers."""
+    if node.op in _LAYERS or (source.elem_type in _NARROW and (node.op not in _COMPARED or node.domain)):
         raise _refused(source, f"node {node.name} ({node.op}) computes with its integers")
 
 
