@@ -190,10 +190,10 @@ _kind(
 _kind(
     "E0209",
     EXIT_INPUT,
-    "several data inputs",
-    "A model has one data input, and a second one only for the labels of the loss that it ends in (a scalar output; "
-    "--label says which input it is where the model does not tell). Make further inputs constants, or join the inputs "
-    "into one tensor and split it inside the model.",
+    "data inputs",
+    "A model has at most eight data inputs, and one more for the labels of the loss that it ends in. If several inputs "
+    "reach no layer, --label names the one with the labels; all others are data. Join inputs into one tensor and split "
+    "it inside the model if there are more. See docs/inputs.md.",
 )
 _kind(
     "E0210",
@@ -404,8 +404,8 @@ _kind(
     "loss and output do not match",
     "The loss cannot be put on this output. cross-entropy wants scores of shape (batch, classes); mse and bce take "
     "any shape, with targets of the same one. All want an output of float32: leave an ArgMax, a Cast or a threshold "
-    "at the end of the model out of the export. A model that ends in its own loss has a scalar output and a second "
-    "input for the labels; --model-output names another output to train on.",
+    "at the end of the model out of the export. A model that ends in its own loss has a scalar output, and labels as "
+    "an input if the loss reads any; --model-output names another output to train on.",
 )
 _kind(
     "E0305",
