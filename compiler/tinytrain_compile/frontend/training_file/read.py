@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.loops import without_loops
 from tinytrain_compile.frontend.file.reader import read_proto
 from tinytrain_compile.frontend.training_file.info import read_training_info
 from tinytrain_compile.frontend.training_file.ort_artifacts import is_artifact, read_artifacts
@@ -34,7 +35,7 @@ def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.Mo
         raise CompileError("E0101", "--weights", what, "leave it out")
     if proto.training_info:
         return read_training_info(proto, path.parent)
-    return proto, None
+    return without_loops(proto), None
 
 
 def model_file(path: Path) -> Path:
