@@ -35,7 +35,9 @@ def test_a_bias_of_zeros_is_missing_and_named(tmp_path: Path) -> None:
     weights = {"w": RANDOM.normal(size=(4, 3)).astype(np.float32)}
     names = {"w": "net/dense_1/Cast/ReadVariableOp:0", "y": DENSE}
     (note,) = notes(keras("y = MatMul (x, w)", weights, names), tmp_path)
-    assert note.startswith("no bias in the file for net/dense_1: tf2onnx leaves out a bias that is zero")
+    assert note.startswith(
+        "no bias in the file for net/dense_1, and none is trained: tf2onnx leaves out a bias that is zero"
+    )
     other = keras("y = MatMul (x, w)", weights, names)
     other.producer_name = "pytorch"
     assert notes(other, tmp_path) == []

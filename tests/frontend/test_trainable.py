@@ -206,3 +206,15 @@ def test_a_weight_behind_an_operator_without_gradient_is_frozen_by_name(tmp_path
     assert caught.value.details[0].endswith("--frozen whole --frozen part")
     found = decided(imported(tmp_path, body, tables, frozen=("whole", "part")))
     assert {name: trained for name, (trained, _) in found.items()} == {"whole": False, "part": False, "w": True}
+
+
+def test_an_open_bound_of_a_clip_is_no_root_of_a_number(tmp_path: Path) -> None:
+    """PyTorch's exporter writes infinity as an initializer of its own numbering."""
+    model = imported(tmp_path, "h = Clip (x, low, c)" + HEAD, {"low": 0.0, "c": np.inf, **OUT})
+    assert decided(model)["c"] == (False, decided(model)["low"][1])
+    path = tmp_path / "net.onnx"
+    proto = onnx.load(path)
+    proto.producer_name = "pytorch"
+    proto.graph.node[0].input[2] = next(t for t in proto.graph.initializer if t.name == "c").name = "onnx::Clip_41"
+    path.write_bytes(proto.SerializeToString())
+    assert [value.name for value in load_model(path).graph.parameters] == ["w"]

@@ -28,9 +28,7 @@ def lost_by_tf2onnx(model: OnnxModel) -> list[str]:
     names = {node.name for node in model.nodes}
     plain = [scope for node in model.nodes if (scope := _dense(node.name, node.input(1))) and not _biased(scope, names)]
     if plain:
-        what = (
-            f"no bias in the file for {named(plain)}: tf2onnx leaves out a bias that is zero, and then none is trained"
-        )
+        what = f"no bias in the file for {named(plain)}, and none is trained: tf2onnx leaves out a bias that is zero"
         found.append(f"{what}; if the layer has one, set it to small numbers before the export")
     return found
 

@@ -89,6 +89,8 @@ def _remark(name: str, array: Array, chain: int | None, links: Links) -> Remark 
 def _single(array: Array, chain: int | None) -> Remark | None:
     """Remark on a single number: a parameter with further axes, a number of shapes, or one that was computed."""
     number = abs(float(array.reshape(-1)[0]))
+    if not math.isfinite(number):  # the open bound of a Clip
+        return None
     if chain is not None and 0 < chain <= array.ndim and not _is_root(number):
         return Remark("parameter")
     return None if number.is_integer() or _is_root(number) else Remark("made of parameters")
