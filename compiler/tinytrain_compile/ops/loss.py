@@ -13,6 +13,7 @@ from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, like, only
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 from tinytrain_compile.ops.exact import F32, sequential_sum
+from tinytrain_compile.ops.names import operands
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -44,8 +45,8 @@ def classes_of(nodes: Sequence[Node], label: str = "") -> int:
             return node.inputs[0].shape[node.attrs.axis]
         if isinstance(node.attrs, NllGradAttrs):
             return node.attrs.shape[node.attrs.nll.axis]
-    looked_up = [node.inputs[0].shape[0] for node in nodes if node.op == "Gather" and node.inputs[1].name == label]
-    return min(looked_up, default=0)
+    looked_up = [operands(node) for node in nodes if node.op == "Gather"]
+    return min((own["table"].shape[0] for own in looked_up if own["index"].name == label), default=0)
 
 
 def class_axis(nodes: Iterable[Node]) -> int:
