@@ -14,6 +14,8 @@ from tinytrain_compile.errors import CompileError
 
 TOLERANCE = 0.1
 """Largest relative error of the ratio of two updates of integers: a velocity has 8 bits."""
+DEVIATIONS = 3.0
+"""Standard deviations of what rounding makes of a ratio that are no fault: one in 370 tensors is further off."""
 HIDDEN = 3.0
 """Error of a norm for each share of the numbers that show no gradient: large weights at the end of their range."""
 LEAST = 0.3
@@ -33,14 +35,15 @@ def check_later(step: IntegerStep, found: Pass, factors: Norms, unsure: float = 
     one, two = step.later(found)
     hidden: list[str] = []
     for part in step.parts:
-        ratio = _ratio(one[part.name], two[part.name])
-        if ratio is None:
+        found_ratio = _ratio(one[part.name], two[part.name])
+        if found_ratio is None:
             hidden += [part.origin] if one[part.name].gradient.any() else []
             continue
+        ratio, chance = found_ratio
         history = 0.0 if momentum is None or step.unit(part) is None else momentum
         factor = factors.get(part.name, 1.0)
         wanted = factor + history
-        if not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST) + unsure * factor:
+        if not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST) + unsure * factor + chance:
             what = f"a second update by the same gradient is {ratio:.3g} times the first, expected {wanted:.3g}"
             raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
     return tuple(hidden)
@@ -57,22 +60,28 @@ def check_clipped(step: IntegerStep, found: Pass, unclipped: Mapping[str, Shown]
     first, second = clipped.factors(norms, norms)
     unsure = HIDDEN * max((float(1 - one.known.mean()) for one in unclipped.values()), default=0.0)
     for part in step.parts:
-        ratio, wanted = _ratio(unclipped[part.name], shown[part.name]), first[part.name]
-        if ratio is not None and not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST) + unsure * wanted:
+        ratio, chance = _ratio(unclipped[part.name], shown[part.name]) or (None, 0.0)
+        wanted = first[part.name]
+        if ratio is not None and not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST) + unsure * wanted + chance:
             what = f"a norm scales its update by {ratio:.3g}, expected {wanted:.3g}"
             raise CompileError("E0607", f"tensor {part.origin}", what, "please report this; see --explain E0607")
     return check_later(step, found, {name: second[name] / (first[name] or 1.0) for name in first}, unsure)
 
 
-def _ratio(old: Shown, new: Shown) -> float | None:
-    """Return how much of the first update is in the second; None if rounding is too much of either."""
+def _ratio(old: Shown, new: Shown) -> tuple[float, float] | None:
+    """Return how much of the first update is in the second, and how far off rounding may make that (few numbers).
+
+    None if rounding is too much of either.
+    """
     known = old.known & new.known
     before, now = (np.where(known, shown.gradient, 0) for shown in (old, new))
     square = float((before**2).sum())
     rounded = sum(float((np.where(known, _rounding(shown), 0) ** 2).sum()) for shown in (old, new))
     if not square or rounded > ROUNDED * square:
         return None
-    return float((now * before).sum()) / square
+    ratio = float((now * before).sum()) / square
+    spread = [float((np.where(known, shown.noise * before, 0) ** 2).sum()) for shown in (old, new)]
+    return ratio, DEVIATIONS * float(np.sqrt(ratio**2 * spread[0] + spread[1])) / square
 
 
 def _rounding(shown: Shown) -> NDArray[np.float64]:
