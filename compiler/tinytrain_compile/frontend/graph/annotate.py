@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.quantisation import INT32_HIGH, INT32_LOW, QuantisedConstant
+from tinytrain_compile.frontend.file.quantisation import INT32_HIGH, INT32_LOW, Quantisation, QuantisedConstant
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import has_trait
@@ -42,12 +42,25 @@ def annotated(ctx: ImportContext, graph: Graph) -> Graph:
             spec = quantisation.constants.get(ctx.sources.get(value.name, ""))
             if spec is not None and value.name in graph.constants and value.name not in found.quants:
                 _constant(found, node, index, graph.constants[value.name], spec)
+    _note_shared_biases(graph, quantisation, ctx, found)
     if found.lines:
         what = f"{len(found.lines)} weights cannot be imported: their scales are not one per output channel"
         raise CompileError("E0501", ctx.model.name, what, "see the list below", tuple(found.lines))
     inherit(graph, found.quants)
     _count_dead(graph, ctx.model.constants, found)
     return replace(with_quants(graph, found.quants), notes=(*graph.notes, *found.notes))
+
+
+def _note_shared_biases(graph: Graph, quantisation: Quantisation, ctx: ImportContext, found: _Findings) -> None:
+    """Say which integers of the file are the biases of several layers, each in units of its own sums."""
+    roots: dict[str, list[str]] = {}
+    for name in graph.constants:
+        spec = quantisation.constants.get(ctx.sources.get(name, ""))
+        if spec is not None and spec.is_bias and np.any(graph.constants[name]):
+            roots.setdefault(spec.root, []).append(name)
+    for root, names in roots.items():
+        if len(names) > 1:
+            found.notes.append(f"bias {root}: stored once, in units of {len(names)} layers: {len(names)} biases here")
 
 
 def _tensors(ctx: ImportContext, found: _Findings) -> None:
