@@ -34,7 +34,6 @@ CHANGED: Mapping[str, str] = {
 
 NOT_ASKED: Mapping[str, str] = {
     "torch-dynamo/conv3d": "Conv3D",
-    "torch-dynamo/two_input": "a second data input",
     "keras/gru": "a Loop (export with unroll=True)",
 }
 """Networks that are refused for a stated limit."""
