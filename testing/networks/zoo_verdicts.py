@@ -33,7 +33,6 @@ CHANGED: Mapping[str, str] = {
 
 NOT_ASKED: Mapping[str, str] = {
     "torch-dynamo/conv3d": "Conv3D",
-    "torch-dynamo/two_input": "a second data input",
 }
 """Networks that are refused for a stated limit."""
 

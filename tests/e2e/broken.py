@@ -161,9 +161,10 @@ def _two_outputs(model: onnx.ModelProto) -> None:
     model.graph.output.append(helper.make_tensor_value_info("fc2_tanh", TensorProto.FLOAT, [1, 10]))
 
 
-def _two_inputs(model: onnx.ModelProto) -> None:
-    model.graph.input.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, [1, 10]))
-    model.graph.node.append(helper.make_node("Add", ["fc2_tanh", "second"], ["sum"], "sum"))
+def _nine_inputs(model: onnx.ModelProto) -> None:
+    more = [f"input{index}" for index in range(2, 10)]
+    model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 10]) for name in more)
+    model.graph.node.append(helper.make_node("Sum", ["fc2_tanh", *more], ["sum"], "sum"))
     node(model, "fc3/Gemm").input[0] = "sum"
 
 
@@ -264,7 +265,7 @@ MODELS = [
     Broken("batch of 4 whose samples meet", "E0211", 2, edited(_meeting)),
     Broken("opset 6", "E0208", 2, edited(opset(6))),
     Broken("opset 999", "E0230", 2, edited(opset(999))),
-    Broken("two inputs", "E0209", 2, edited(_two_inputs)),
+    Broken("nine inputs", "E0209", 2, edited(_nine_inputs)),
     Broken("two outputs", "E0218", 2, edited(_two_outputs)),
     Broken("no data input", "E0219", 2, edited(_no_input)),
     Broken("undefined value", "E0215", 2, edited(_undefined_value)),

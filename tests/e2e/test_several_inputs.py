@@ -46,10 +46,10 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("quant", ["fp32", "int8"])
 def test_the_board_trains_on_all_inputs(quant: str, model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
-    more = ("--quant", "int8", "--calib", data) if quant == "int8" else ()
+    more = ("--quant", "int8", "--calib", data) if quant == "int8" else ("--verify", "host")
     found = run(model, "--update", "all", "--batch", "2", "--data", data, "--lr", "0.001", "-o", tmp_path / "o", *more)
     text = found.check_success().out
-    assert "PASS" in text and "host == QEMU" in text and "derivative" in text
+    assert "PASS" in text and "derivative" in text and ("host == QEMU" in text) == (quant == "int8")
     header = (tmp_path / "o" / "two_train.h").read_text()
     assert "#define TWO_INPUTS 3" in header
     assert "two_input_2_t *two_input_2(two_t *m);" in header and "two_input_3_t *two_input_3(two_t *m);" in header

@@ -51,7 +51,7 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
     except (OSError, ValueError, zipfile.BadZipFile):
         there = ["x"]  # whose reading says what is wrong
     if "x" not in there:
-        raise CompileError("E0105", path.name, "has no x", _HINT)
+        raise CompileError("E0105", path.name, "has no x, which is the one data input", _HINT)
     found, notes = dict(zip(there, read_arrays(path, tuple(there)), strict=True)), ()
     for name, array in found.items():  # before they are split: messages shall count as the file does
         check_finite(path.name, name, array)
