@@ -165,7 +165,9 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
     )
     model_output: str = field(
         default="",
-        metadata=option("model", "Which output is trained, of several.", "--model-output", metavar="NAME"),
+        metadata=option(
+            "model", "Which output is trained, of several, or which result of a node.", "--model-output", metavar="NAME"
+        ),
     )
     weights: Path | None = field(
         default=None,

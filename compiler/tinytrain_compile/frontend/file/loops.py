@@ -127,7 +127,8 @@ class _Writer:
             parts = [scans[place] for scans in scanned]
             rows = [f"{name}.{index}" for index in range(len(parts))]
             for part, one in zip(parts, rows, strict=True):
-                inputs, axes = ([part, axis.name], {}) if self._opset >= _AXES_AS_INPUT else ([part], {"axes": [0]})
+                inputs = [part, axis.name] if self._opset >= _AXES_AS_INPUT else [part]
+                axes: dict[str, Any] = {} if self._opset >= _AXES_AS_INPUT else {"axes": [0]}
                 made.nodes.append(helper.make_node("Unsqueeze", inputs, [one], name=one, **axes))
             made.nodes.append(helper.make_node("Concat", rows, [name], name=name, axis=0))
 
