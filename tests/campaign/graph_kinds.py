@@ -18,7 +18,7 @@ from onnxruntime.quantization import QuantType
 from tests.campaign.cases import Case, Kind
 from tests.campaign.judge import OUT
 from tests.campaign.model_kinds import NET
-from tests.campaign.nets import Drawn, image_net, random_net
+from tests.campaign.nets import Drawn, image_net, joined_net, random_net, unlabelled_net
 from tests.campaign.option_draws import more_options
 from tests.campaign.qdq_form import qdq_form
 from tests.frontend.qoperator import qoperator_form
@@ -84,8 +84,11 @@ def _loss(drawn: Drawn, source: Random) -> list[str]:
 
 def _case(model: onnx.ModelProto, options: list[str], source: Random, folder: Path) -> Case:
     """On the host, a tenth of them in QEMU; some are built again with sanitizers."""
+    return _on_host(model, [*options, *more_options(source, options, model, folder)], source)
+
+
+def _on_host(model: onnx.ModelProto, options: list[str], source: Random) -> Case:
     Path(NET).write_bytes(model.SerializeToString())
-    options = [*options, *more_options(source, options, model, folder)]
     board = source.randrange(10) == 0
     alone = board or "--memory" in options  # what the host target has not
     target = source.choice([name for name in list_targets() if name != "host" or not alone])
@@ -187,6 +190,27 @@ def quantised_net(source: Random, _folder: Path) -> Asked:
     return model, options
 
 
+def new_form(source: Random, folder: Path) -> Asked:
+    """Several data inputs, or a loss that reads no labels; float32, or int8 with ranges from samples."""
+    options = [*_common(source, False), *_optimizer(source)]
+    if source.randrange(3) == 0:
+        return unlabelled_net(source), options
+    drawn = joined_net(source)
+    options += _loss(drawn, source)
+    if source.randrange(3) == 0:
+        rng = np.random.default_rng(source.randrange(1 << 30))
+        shapes = {one.name: [d.dim_value for d in one.type.tensor_type.shape.dim] for one in drawn.model.graph.input}
+        arrays = {name: rng.standard_normal((6, *shape[1:])).astype(np.float32) for name, shape in shapes.items()}
+        np.savez(folder / "calib.npz", **arrays)  # type: ignore[arg-type]  # of savez's own flags
+        options = [*_common(source), *_loss(drawn, source), *_int8_options(source), "--calib", "calib.npz"]
+    return drawn.finished(drawn.model), options
+
+
+def _new_form(source: Random, folder: Path) -> Case:
+    model, options = new_form(source, folder)
+    return _on_host(model, options, source)
+
+
 def _compiled(source: Random, folder: Path, net: Net) -> Case:
     model, options = net(source, folder)
     return _case(model, options, source, folder)
@@ -196,4 +220,5 @@ GRAPH_KINDS = (
     Kind("graphs: float", 1_000, partial(_compiled, net=float_net), least_passed=0.7),
     Kind("graphs: int8 calibrated", 500, partial(_compiled, net=calibrated_net), least_passed=0.7),
     Kind("graphs: int8 QDQ", 500, partial(_compiled, net=quantised_net), least_passed=0.7),
+    Kind("graphs: inputs and losses", 300, _new_form, least_passed=0.6),
 )

@@ -316,6 +316,56 @@ def _of_tokens(source: Random) -> Drawn:
     return _head(g)
 
 
+def joined_net(source: Random) -> Drawn:
+    """Two to four inputs, images or features, whose ways meet before the last layers."""
+    ends: list[tuple[str, Shape]] = []
+    inputs = [_input_shape(source) for _ in range(source.choice((2, 2, 3, 4)))]
+    g = Grower(source, inputs[0])
+    said = ", ".join(f"float[{', '.join(map(str, shape))}] {name}" for name, shape in zip("xabc", inputs, strict=False))
+    g.net = Network("net", said, "", seed=source.randrange(1 << 30))
+    for name, shape in zip("xabc", inputs, strict=False):
+        g.x, g.shape = name, shape
+        if len(shape) == 4:
+            g.conv()
+            g.activation()
+            g.done("mean", f"GlobalAveragePool ({g.x})", (*g.shape[:2], 1, 1))
+            g.done("flat", f"Flatten <axis = 1> ({g.x})", (1, g.shape[1]))
+        else:
+            g.dense()
+        ends.append((g.x, g.shape))
+    width = sum(shape[1] for _, shape in ends)
+    g.done("concat", f"Concat <axis = 1> ({', '.join(name for name, _ in ends)})", (1, width))
+    for _ in range(source.randrange(3)):
+        source.choice([g.dense, g.activation, g.residual, g.layer_norm])()
+    return _head(g)
+
+
+def _input_shape(source: Random) -> Shape:
+    if source.randrange(3) == 0:
+        return (1, source.choice((1, 2, 3)), source.choice((4, 6, 7)), source.choice((4, 6)))
+    return (1, source.choice((3, 5, 8)))
+
+
+def unlabelled_net(source: Random) -> onnx.ModelProto:
+    """A network that ends in a loss of its own that reads no labels: what it gives against its input, or a penalty."""
+    width = source.choice((3, 5, 8))
+    g = Grower(source, (1, width))
+    for _ in range(source.randrange(1, 4)):
+        source.choice([g.dense, g.activation, g.residual, g.layer_norm])()
+    g.dense(width)
+    kind, net = source.choice(("square", "absolute", "entropy")), g.net
+    if kind == "entropy":
+        chances = net.node("logs", f"logs = LogSoftmax <axis = 1> ({g.x})")
+        net.node("exp", f"chances = Exp ({chances})")
+        net.node("terms", "terms = Mul (chances, logs)")
+        net.node("minus", "each = Neg (terms)")
+    else:
+        net.node("apart", f"apart = Sub ({g.x}, x)")
+        net.node("each", "each = Mul (apart, apart)" if kind == "square" else "each = Abs (apart)")
+    net.node("loss", f"loss = {source.choice(('ReduceMean', 'ReduceSum'))} <keepdims = 0> (each)")
+    return net.model(output="float loss")
+
+
 def _per_pixel(g: Grower) -> Drawn:
     classes = g.source.choice(CLASSES)
     weight = g.net.weight("pixel_weight", classes, g.shape[1], 1, 1)
