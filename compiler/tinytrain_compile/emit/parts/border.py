@@ -142,9 +142,7 @@ class _Cutter:
         return value
 
     def _source(self, value: Value) -> Value:
-        """What holds the same bytes first: a second run makes them again."""
+        """What holds the same bytes first: a second run makes them again, unless nothing reads the first one."""
         made = self._makers.get(value.name)
-        if made is None or made.name not in self._repeats:
-            return value
-        first = self._by_name[self._repeats[made.name]]
-        return first.outputs[made.outputs.index(value)]
+        first = None if made is None else self._by_name.get(self._repeats.get(made.name, ""))
+        return value if made is None or first is None else first.outputs[made.outputs.index(value)]
