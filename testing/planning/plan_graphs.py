@@ -157,5 +157,6 @@ def training_graph(
         state,
         (),
         tuple(net.updates),
+        label=label.name,
     )
     return graph, loss.name

@@ -35,6 +35,44 @@ SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
+def selections() -> onnx.ModelProto:
+    """Token ids that are counted with, masked where they are 0, and of which the largest sums are selected."""
+    net = models.Network("selections", "int64[1, 6] x", "float[1, 5] y", seed=5)
+    net.table("one", 1)
+    net.table("zero", 0)
+    net.table("time", 1)
+    net.table("last", [2])
+    net.table("three", [3])
+    net.node("next", "after = Add (x, one)")
+    net.node("times", "same = Mul (after, one)")
+    net.node("back", "index = Sub (same, one)")
+    net.node("rows", f"rows = Gather ({net.weight('table', 7, 4)}, index)")
+    net.node("padding", "padding = Equal (x, zero)")
+    net.node("token", "token = Not (padding)")
+    net.node("mask", "mask = Cast <to = 1> (token)")
+    net.node("column", "column = Unsqueeze (mask, last)")
+    net.node("counted", "counted = Cast <to = 1> (index)")
+    net.node("numbers", "numbers = Unsqueeze (counted, last)")
+    net.node("shifted", "shifted = Add (rows, numbers)")
+    net.node("masked", "masked = Mul (shifted, column)")
+    net.node("sums", "sums = CumSum (masked, time)")
+    net.node("sign", "sign = Sign (sums)")
+    net.node("apart", "apart = Add (sums, sign)")
+    net.node("top", "best, places = TopK <axis = 1> (apart, three)")
+    net.node("mean", "m = ReduceMean <axes = [1], keepdims = 0> (best)")
+    net.node("y", f"y = Identity ({net.dense('fc', 'm', 4, 5)})")
+    return net.model()
+
+
+OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "zoo": models.zoo,
+    "segmenter": models.segmenter,
+    "choices": choices,
+    "selections": selections,
+}
+"""Networks of all other operators."""
+
+
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
@@ -80,7 +118,7 @@ def test_gradients_of_the_models_own_loss(reduction: str, weights: list[float] |
     assert not any(np.any(gradient) for gradient in ignored.values())
 
 
-@pytest.mark.parametrize("make", [models.zoo, models.segmenter, choices], ids=["zoo", "segmenter", "choices"])
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
 def test_gradients_of_all_other_operators(make: Callable[[], onnx.ModelProto]) -> None:
     """Pools and clips have kinks that a step of 1e-6 may touch: ten times the bound."""
     error, where, _ = largest_error(chain.train_graph(make(), loss="cross-entropy"))
@@ -146,7 +184,7 @@ def test_small_models_train_alike_on_all_cores(name: str) -> None:
 
 @needs_qemu
 @pytest.mark.qemu
-@pytest.mark.parametrize("make", [models.zoo, models.segmenter, choices], ids=["zoo", "segmenter", "choices"])
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
 def test_all_other_operators_train_alike_on_all_cores(make: Callable[[], onnx.ModelProto]) -> None:
     train = chain.train_graph(make(), loss="cross-entropy", optimizer="momentum")
     assert {report.result for report in chain.check_on_boards(train, steps=2).values()} == {"pass"}
@@ -180,7 +218,7 @@ def test_optimizers_of_rows_train_alike_on_all_cores(name: str) -> None:
 def test_models_here_use_the_operators() -> None:
     """What no model of this module trains on a board: only ops that no float training step needs."""
     seen: set[str] = set()
-    for make in (*SMALL.values(), models.zoo, models.segmenter, choices, tokens):
+    for make in (*SMALL.values(), *OTHERS.values(), tokens):
         for update in ("all", "bias"):
             train = chain.train_graph(make(), update, loss="cross-entropy", batch=2, optimizer="adam")
             seen |= {node.op for node in train.graph.nodes}

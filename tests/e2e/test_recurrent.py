@@ -19,7 +19,6 @@ from tests.frontend.models import parse
 from tests.frontend.recurrent import Cell, model_of
 from tests.quantize import nets
 from tinytrain_compile.data.samples import load_samples
-from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import load_model
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.reference.trainer import Trainer
@@ -69,14 +68,6 @@ def test_training_is_that_of_keras() -> None:
     product.output[0] = "product"
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(5, np.float32), "dense_bias"))
     after_five_steps(chain.imported(model), "keras/lstm")
-
-
-@needs_shared
-def test_a_loop_is_refused_with_the_way_out() -> None:
-    with pytest.raises(CompileError) as error:
-        load_model(ZOO / "keras" / "gru.onnx")
-    assert error.value.code == "E0501"
-    assert "unroll=True" in error.value.details[0]
 
 
 @needs_shared

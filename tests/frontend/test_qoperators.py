@@ -14,7 +14,6 @@ from onnx import helper
 from onnxruntime.quantization import QuantType
 
 from testing.networks import models
-from testing.places import SHARED
 from tests.e2e.file_level import agreement
 from tests.frontend.models import parse, write
 from tests.frontend.nets import Net
@@ -286,15 +285,6 @@ def test_hint_is_about_the_node(name: str, tmp_path: Path) -> None:
         load_model(write(model, tmp_path))
     assert reason in caught.value.details[0]
     assert nearest in caught.value.details[0].split("nearest supported: ")[1]
-
-
-def test_hint_for_a_loop_of_keras() -> None:
-    path = SHARED / "zoo" / "keras" / "gru.onnx"
-    if not path.exists():
-        pytest.skip(f"{path} not found: set TINYTRAIN_SHARED")
-    with pytest.raises(CompileError) as caught:
-        load_model(path)
-    assert "unroll=True" in caught.value.details[0]
 
 
 def test_last_axis_as_channels_is_refused_with_its_reason(tmp_path: Path) -> None:

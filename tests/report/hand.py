@@ -48,9 +48,8 @@ def two_layers() -> TrainGraph:
     d_w = builder.emit("GemmGradWeight", (x, d_h), name="d_w", origin="fc1")
     new = builder.emit("SgdUpdate", (w, d_w, rate), SgdAttrs(), "fc1_w.update", "fc1")
     notes = ("loss: cross-entropy, the default for an output of shape (1, 3)",)
-    graph = Graph(
-        "net", tuple(builder.nodes), (x, label), (z,), builder.constants, (w, v), (rate, w), (), ((w, new),), notes
-    )
+    whole = ("net", tuple(builder.nodes), (x, label), (z,), builder.constants, (w, v), (rate, w), (), ((w, new),))
+    graph = Graph(*whole, notes, label=label.name)
     return TrainGraph(graph, loss, label, z, rate)
 
 
@@ -138,6 +137,7 @@ def deep_summary(depth: int, stem: str = "layer") -> Summary:
         tuple(state),
         (),
         tuple(updates),
+        label=label.name,
     )
     train = TrainGraph(graph, loss, label, y, rate)
     plan = plan_memory(graph, PlanOptions(effort="quick", keep=("loss",)))
