@@ -1,7 +1,7 @@
 """int8: ranges measured on samples, saturation in the float graph, and its integer form."""
 
 from tinytrain_compile.quantize.calibrate import Method, calibrate
-from tinytrain_compile.quantize.prepare import prepare, saturated, storage_clamps
+from tinytrain_compile.quantize.prepare import inner_clamps, prepare, saturated, storage_clamps
 from tinytrain_compile.quantize.rewrite import quantise
 from tinytrain_compile.quantize.saturation import count_saturations
 from tinytrain_compile.quantize.store import WeightStore
@@ -13,6 +13,7 @@ __all__ = [
     "WeightStore",
     "calibrate",
     "count_saturations",
+    "inner_clamps",
     "prepare",
     "quantise",
     "saturated",

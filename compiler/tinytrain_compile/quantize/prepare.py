@@ -171,6 +171,22 @@ def storage_clamps(graph: Graph) -> dict[str, str]:
     }
 
 
+def inner_clamps(graph: Graph) -> dict[str, tuple[float, float]]:
+    """Value -> the range that its format has in the file, if the clamp behind it is stored in its place.
+
+    See `without_inner_clamps`. The clamp saturates at the ends of that range too.
+    """
+    storage = storage_clamps(graph).values()
+    return {
+        node.inputs[0].name: real_range(Quant(quant.scale, quant.zero))
+        for node in graph.nodes
+        if node.op == "Clip"
+        and (quant := node.outputs[0].quant) is not None
+        and node.inputs[0].quant is None
+        and node.outputs[0].name not in storage
+    }
+
+
 def _keeps_range(op: str) -> bool:
     """Whether an op's outputs cannot leave the range of its inputs (Expand: but for its factor): it needs no clamp."""
     return op == "Expand" or has_trait(op, "moves_data")

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.derivative.clipping import Clipped, unclipped
-from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample
+from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample, output_saturates
 from tinytrain_compile.driver.derivative.integers import check_integers
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, norm
 from tinytrain_compile.driver.derivative.optimizers import Step
@@ -100,7 +100,7 @@ class _Check:
             found = (self._at_point(seed, suspects is None) for seed in seeds)
             here = next((slopes for slopes in found if slopes is not None), None)
             if here is None:
-                return self._agreed(start, ("the loss is not finite on these samples",))
+                return self._agreed(start, (NO_LOSS,))
             if suspects is None:
                 self._check_list(here.point)
                 self._worst = here.together()
@@ -156,7 +156,7 @@ class _Check:
         return DerivativeAgreement(tensors, rest, worst, CLOSENESS, self._file.work, (*unjudged, *left), seconds)
 
     def _at_point(self, number: int, first: bool) -> Slopes | None:
-        """One step from numbers near the file's, and the file's loss there; None if that is not finite."""
+        """One step from numbers near the file's, and the file's loss there; None if that cannot be compared."""
         train, batch = self._train, self._batch
         begin = self._judged.shaken(SHAKE / (1 + number) if number < 2 * POINTS - 1 else 0.0, number)
         begin = self._judged.settled(begin, batch.x, batch.y)
@@ -166,7 +166,11 @@ class _Check:
         point = self._loss.at(batch.samples, {name: self._file.constants[name] + step for name, step in moved.items()})
         if not np.isfinite(losses).all() and not np.isfinite(point.losses).all():
             return None
-        self._compare_losses(losses, point)
+        problem = self._other_loss(losses, point)
+        if problem is not None and self._model.loss is None and output_saturates(self._file, point):
+            return None
+        if problem is not None:
+            raise problem
         update = Step(rate / train.batch if train.in_place and self._divides else rate, self._how.steps_before)
         gradients = gradients_of(self._judged, self._how, update, begin, after)
         if first:
@@ -221,8 +225,8 @@ class _Check:
         different = (Sample(s.x, s.y, count) for (_, s), count in zip(found, counts, strict=False))
         return _Batch(samples.x[order], samples.y[order], tuple(different))
 
-    def _compare_losses(self, losses: Sequence[float], point: Point) -> None:
-        """The losses of the calls against the file's. A wrong loss would look like wrong gradients later."""
+    def _other_loss(self, losses: Sequence[float], point: Point) -> CompileError | None:
+        """Return E0607 if a call's loss is not the file's: it would look like wrong gradients later."""
         together = self._train.micro_batch
         each = np.repeat(point.losses, [sample.count for sample in self._batch.samples])
         weights = np.repeat(
@@ -235,7 +239,9 @@ class _Check:
             theirs = float(np.dot(each[part], weights[part]) * scale)
             if not abs(ours - theirs) <= LOSS_TOLERANCE * max(1.0, abs(theirs)):
                 what = f"{theirs:.7g} by the model file, {ours:.7g} in the training step"
-                raise CompileError("E0607", f"loss of call {call + 1}", what, REPORT)
+                return CompileError("E0607", f"loss of call {call + 1}", what, REPORT)
+        return None
 
 
+NO_LOSS = "the loss of these samples is not finite, or their outputs are beyond the range of their format"
 REPORT = "please report this with the model; see --explain E0607"

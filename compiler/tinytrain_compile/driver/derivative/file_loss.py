@@ -218,3 +218,19 @@ def _cross_entropy(out: Array, y: Array, end: str, axis: int) -> float:
         logp = shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
     rows = np.moveaxis(logp, axis, -1).reshape(-1, logp.shape[axis])
     return float(-rows[np.arange(len(rows)), y.reshape(-1).astype(np.int64)].mean())
+
+
+def output_saturates(file: FileFunction, point: Point) -> bool:
+    """Tell whether a sample's output is at an end of the format that a quantised file stores it in.
+
+    A loss that the training step takes from scores, before the sigmoid or softmax of the file, does not see that end.
+    """
+    name, constants = file.outputs[0], file.constants
+    made = next((node for node in file.nodes if name in node.outputs), None)
+    if made is None or made.op != "DequantizeLinear" or any(each not in constants for each in made.inputs[1:]):
+        return False
+    scale, zero = (float(np.ravel(constants[each])[0]) for each in made.inputs[1:3])
+    ends = np.iinfo(constants[made.inputs[2]].dtype)
+    low, high = ((end - zero) * scale for end in (ends.min, ends.max))
+    near = scale / 2  # rounding may not be part of what the file's function computes
+    return any(bool((known[name] <= low + near).any() or (known[name] >= high - near).any()) for known in point.known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.int8.pointwise import plainly_rounded
 from tinytrain_compile.ops.interpreter import run_graph, run_nodes
-from tinytrain_compile.quantize import storage_clamps
+from tinytrain_compile.quantize import inner_clamps, storage_clamps
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,7 @@ class ImportedValues:
         if self._judge is not None:
             self._prepare(self._judge)
         self._clamped = storage_clamps(model.graph)
+        self._within = inner_clamps(model.graph)
         self._values: Mapping[str, Array] = {}
         self.loss: Array | None = None
 
@@ -146,7 +147,9 @@ class ImportedValues:
             return ()
         value = self._clamped.get(found.value, found.value) if stored else found.value
         names = (value,) if self._train is None or not self.integer else self._train.forms.get(value, (value,))
-        return tuple(self._held(found, name) for name in names if name in self._values)
+        held = tuple(self._held(found, name) for name in names if name in self._values)
+        low, high = self._within.get(found.value, (-math.inf, math.inf)) if stored else (-math.inf, math.inf)
+        return tuple(replace(one, array=np.clip(one.array, low, high)) for one in held)
 
     def _held(self, tensor: FileTensor, value: str) -> Held:
         array, step = self._values[value], 0.0
