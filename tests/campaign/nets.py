@@ -63,7 +63,7 @@ class Grower:
         kinds = [newer.smooth, newer.smooth, newer.choice, newer.power, newer.dropout]
         kinds += [newer.unit_length] if len(self.shape) < 4 else [newer.normed_conv]
         kinds += [newer.cell] if len(self.shape) == 3 else []
-        self.source.choice([*kinds, newer.selection])(self)
+        self.source.choice(kinds)(self)
 
     def activation(self) -> None:
         x, net, name = self.x, self.net, self.name("limit")
@@ -336,7 +336,7 @@ def joined_net(source: Random) -> Drawn:
     width = sum(shape[1] for _, shape in ends)
     g.done("concat", f"Concat <axis = 1> ({', '.join(name for name, _ in ends)})", (1, width))
     for _ in range(source.randrange(3)):
-        source.choice([g.dense, g.activation, g.residual, g.layer_norm])()
+        source.choice([g.dense, g.activation, g.residual, g.layer_norm, lambda: newer.selection(g)])()
     return _head(g)
 
 

@@ -26,6 +26,7 @@ SHORT = {
     "graphs: float": (0, 1, 2, 4),
     "graphs: int8 calibrated": range(2),
     "graphs: int8 QDQ": range(2),
+    "graphs: inputs and losses": range(2),
     "chains: float": range(3),
     "chains: int8": range(3),
     "checkpoints": (1,),
@@ -121,7 +122,12 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
         ),
         "graphs: int8 calibrated": (374,),  # what rounding makes of the ratio of two updates of three numbers
     },
-    52: {"graphs: float": (148,)},  # internal error: features of a plan whose first run nothing reads
+    52: {
+        "graphs: int8 QDQ": (
+            29,  # a clamp that is stored in place of its operand
+            *(103, 229),  # outputs at an end of their format
+        )
+    },
 }
 """Cases by seed, each of which has once ended in E0607 or E0901."""
 
