@@ -266,3 +266,15 @@ def test_whole_zoo(capsys: pytest.CaptureFixture[str]) -> None:
             print(f"{name:40} {result}")
         print(Counter(result.partition(" ")[0] for result in results.values()))
     assert sum(result.startswith("PASS") for result in results.values()) >= 100
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 7), (1, 3, 5, 4)])
+def test_the_largest_of_each_channel(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """onnx.reference takes the maximum of a signal over its channels too; the file is right, and trains."""
+    dims = ", ".join(map(str, shape))
+    text = f"net (float[{dims}] x) => (float[1, 3{', 1' * (len(shape) - 2)}] y) {{ a = Abs (x) y = GlobalMaxPool (a) }}"
+    path = write(parse(text, {}), tmp_path)
+    x = np.random.default_rng(2).normal(size=shape).astype(np.float32)
+    expected = by_onnxruntime(onnx.load(path), {"x": x})
+    np.testing.assert_array_equal(by_the_evaluator(path, {"x": x})["y"], expected)
+    judged_by_the_file(path, load_model(path), x)

@@ -27,7 +27,7 @@ from tinytrain_compile.frontend.evaluator.quantised import (
     result_scale,
     spelt_out,
 )
-from tinytrain_compile.frontend.evaluator.wide import array_in_float64, in_float64, is_float, wide_operators
+from tinytrain_compile.frontend.evaluator.wide import array_in_float64, in_float64, is_float, own_operators
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
 from tinytrain_compile.frontend.file.subgraphs import reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
@@ -172,7 +172,7 @@ class FileModel:
             first = max(run_opset(node.op, self._opset), node.opset)
             opsets = [helper.make_opsetid(o.domain, max(o.version, 0 if o.domain else first)) for o in self._opsets]
             graph = helper.make_graph([node.proto], "node", inputs, outputs)
-            own = wide_operators() if self._wide else None
+            own = own_operators(self._wide)
             self._evaluators[key] = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets), new_ops=own)
         return self._evaluators[key]
 
