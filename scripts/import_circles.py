@@ -24,6 +24,7 @@ SOURCES = (ROOT / "compiler" / "tinytrain_compile", ROOT / "benchmarks", ROOT / 
 MOST = 20
 """Files of a folder, unless it is a flat registry."""
 REGISTRIES = {
+    "tinytrain_compile.frontend.operators": "a family of operators a file",
     "tinytrain_compile.ops": "an operator a file",
     "tinytrain_compile.ops.int8": "an operator a file",
     "tinytrain_compile.lower.kernels.float32": "a kernel a file",
