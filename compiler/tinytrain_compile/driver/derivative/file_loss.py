@@ -225,12 +225,8 @@ def output_saturates(file: FileFunction, point: Point) -> bool:
 
     A loss that the training step takes from scores, before the sigmoid or softmax of the file, does not see that end.
     """
-    name, constants = file.outputs[0], file.constants
-    made = next((node for node in file.nodes if name in node.outputs), None)
-    if made is None or made.op != "DequantizeLinear" or any(each not in constants for each in made.inputs[1:]):
+    ends = file.ends_of_output()
+    if ends is None:
         return False
-    scale, zero = (float(np.ravel(constants[each])[0]) for each in made.inputs[1:3])
-    ends = np.iinfo(constants[made.inputs[2]].dtype)
-    low, high = ((end - zero) * scale for end in (ends.min, ends.max))
-    near = scale / 2  # rounding may not be part of what the file's function computes
-    return any(bool((known[name] <= low + near).any() or (known[name] >= high - near).any()) for known in point.known)
+    outputs = [known[file.outputs[0]] for known in point.known]
+    return any(bool((y <= ends[0]).any() or (y >= ends[1]).any()) for y in outputs)

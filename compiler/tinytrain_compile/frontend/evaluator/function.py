@@ -67,6 +67,15 @@ class FileFunction:
         """Return the nodes that the outputs depend on, in their order."""
         return self._nodes
 
+    def ends_of_output(self) -> tuple[float, float] | None:
+        """Return between which numbers the first output lies that are not rounded to an end of its format, if any."""
+        made = next((node for node in self._nodes if self.outputs[0] in node.outputs), None)
+        if made is None or made.op != "DequantizeLinear" or any(name not in self.constants for name in made.inputs[1:]):
+            return None
+        scale, zero = (np.ravel(self.constants[name])[0].item() for name in made.inputs[1:3])
+        integers = np.iinfo(self.constants[made.inputs[2]].dtype)
+        return (integers.min - zero + 0.5) * scale, (integers.max - zero - 0.5) * scale
+
     def batch_of(self, name: str) -> int:
         """Return how many samples an input takes at once; 1 if the file leaves it open."""
         return self._file.batch_of(name)
