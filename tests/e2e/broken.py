@@ -119,10 +119,6 @@ def _cycle(model: onnx.ModelProto) -> None:
     node(model, "fc1/Gemm").input[0] = "fc2_tanh"
 
 
-def _same_node_name(model: onnx.ModelProto) -> None:
-    node(model, "fc2/Gemm").name = "fc1/Gemm"
-
-
 def _same_value_name(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Relu", ["x"], ["fc1"], "again"))
 
@@ -254,7 +250,6 @@ MODELS = [
     Broken("huge dimension", "E0217", 2, edited(data_input(1, 2**40))),
     Broken("negative dimension", "E0204", 2, edited(data_input(1, -12))),
     Broken("zero dimension", "E0226", 2, edited(data_input(1, 0))),
-    Broken("duplicate node name", "E0206", 2, edited(_same_node_name)),
     Broken("duplicate value name", "E0206", 2, edited(_same_value_name)),
     Broken("empty weight name", "E0227", 2, edited(_no_value_name)),
     Broken("unknown operators", "E0501", 4, edited(_unknown_operators)),
