@@ -40,10 +40,10 @@ def test_what_is_kept_is_what_would_be_made() -> None:
     for op in COMPUTED:
         node = cases_of(op)[0].node()
         cache = KernelCache()
-        _lowered(node, LowerOptions("before"), cache)
+        _lowered(node, LowerOptions("earlier"), cache)
         kept = _lowered(node, LowerOptions("now"), cache)
         assert kept == lower_node(node, kept.name, KernelContext()), op
-        assert "before_" not in kept.source + kept.declaration, op
+        assert "earlier_" not in kept.source + kept.declaration, op
 
 
 def test_the_same_node_is_lowered_once(lowered: list[str]) -> None:
