@@ -36,14 +36,11 @@ def of_file(model: onnx.ModelProto, folder: Path, update: str = "all", **options
 
 
 def reached(model: onnx.ModelProto) -> set[str]:
-    """Names of the floating-point initializers that outputs depend on, by the file alone.
-
-    How often a Loop runs is no number of the result: its first two operands are left out.
-    """
+    """Names of the floating-point initializers that outputs depend on, by the file alone."""
     needed = {value.name for value in model.graph.output}
     for node in reversed(model.graph.node):
         if needed.intersection(node.output):
-            needed.update(node.input[2:] if node.op_type == "Loop" else node.input)
+            needed.update(node.input)
     return {tensor.name for tensor in model.graph.initializer if tensor.data_type in FLOATS} & needed
 
 

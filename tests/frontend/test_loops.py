@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.frontend.models import check_against_onnxruntime, parse, write
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import load_model
-from tinytrain_compile.frontend.file.loops import without_loops
 
 RANDOM = np.random.default_rng(6)
 STEPS, WIDTH, STATE = 5, 3, 4
@@ -67,12 +66,15 @@ def test_an_end_that_depends_on_the_data_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "E0501" and "Loop" in str(caught.value)
 
 
-def test_damaged_loops_are_left_to_the_guard() -> None:
-    """Neither a body without inputs nor a counter that is broken off ends in anything but the file as it was."""
+@pytest.mark.parametrize("damage", ["counter", "body"])
+def test_damaged_loops_are_one_line(damage: str, tmp_path: Path) -> None:
+    """A counter that is broken off, and a body without inputs."""
     model = recurrent(STEPS, 99)
-    counter = next(tensor for tensor in model.graph.initializer if tensor.name == "most")
-    counter.raw_data = numpy_helper.from_array(np.asarray(1, np.int8)).raw_data
-    assert [node.op_type for node in without_loops(model).graph.node].count("Loop") == 1
-    model = recurrent(STEPS, 99)
-    del model.graph.node[1].attribute[0].g.input[:]
-    assert [node.op_type for node in without_loops(model).graph.node].count("Loop") == 1
+    if damage == "counter":
+        counter = next(tensor for tensor in model.graph.initializer if tensor.name == "most")
+        counter.raw_data = numpy_helper.from_array(np.asarray(1, np.int8)).raw_data
+    else:
+        del model.graph.node[1].attribute[0].g.input[:]
+    with pytest.raises(CompileError) as caught:
+        load_model(write(model, tmp_path))
+    assert "\n" not in str(caught.value)

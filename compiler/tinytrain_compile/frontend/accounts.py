@@ -21,6 +21,7 @@ from tinytrain_compile.ir.imported import ParameterChoice
 from tinytrain_compile.ir.types import Array, Value
 
 CONSTANT_NODE = "the output of a Constant node"
+DECIDING = "how often a loop runs, or which branch is taken"
 
 
 def accounted(
@@ -35,6 +36,9 @@ def accounted(
     links = Links(nodes, read.outputs, read.constants)
     accounts = _Accounts(ctx, links, tuple(value.name for value in parameters))
     sizes = {name: a.size for name, a in read.constants.items() if a.dtype.kind == "f" and links.readers(name)}
+    sizes |= {
+        name: read.constants[name].size for name in sorted(read.deciding) if read.constants[name].dtype.kind == "f"
+    }
     sizes |= {name: array.size for name, array in _tables(ctx, nodes, links).items()}
     sizes |= {choice.name: choice.elements for choice in ctx.trainables.choices.values()}
     return tuple(accounts.of(name, size) for name, size in sizes.items() if size)
@@ -119,6 +123,8 @@ class _Accounts:
         readers = self._links.readers(name)
         if self._links.maker(name) is not None:
             return CONSTANT_NODE
+        if name in self._ctx.model.deciding and not readers:
+            return DECIDING
         if readers and all(node.op in LOSS_OPS for node in readers):
             return OF_THE_LOSS
         casts = [one for node in readers if node.op == "Cast" for one in self._links.readers(node.output(0))]

@@ -8,7 +8,7 @@ follow the operators' definitions in the ONNX specification, version 1.23.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -130,6 +130,36 @@ class GlobalMaxPool(OpRun):
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
+class Loop(OpRun):
+    """A loop with all its scan outputs: onnx.reference joins these along their first axis, not along a new one."""
+
+    op_domain = ""
+    body: Any
+    _run_body: Any
+
+    def need_context(self) -> bool:
+        """Tell that the body may read every tensor around it."""
+        return True
+
+    def _run(  # pyright: ignore
+        self,
+        most: Array | None,
+        going: Array | None,
+        *carried: Array,
+        context: dict[str, Array] | None = None,
+        body: object = None,
+        attributes: object = None,
+    ) -> tuple[Array, ...]:
+        state, goes_on, scanned = list(carried), going is None or bool(going), list[list[Array]]()
+        while goes_on and (most is None or len(scanned) < most):
+            turn = (np.asarray(len(scanned), np.int64), np.asarray(True), *state)
+            values = {**(context or {}), **dict(zip(self.body.input_names, turn, strict=True))}
+            condition, *results = cast("list[Array]", self._run_body(values, attributes=attributes))
+            state, goes_on = results[: len(state)], bool(condition)
+            scanned.append(results[len(state) :])
+        return (*state, *(np.stack(turns) for turns in zip(*scanned, strict=True)))
+
+
 def own_operators(wide: bool) -> list[type[OpRun]]:
     """Return the operators that are computed here instead. wide: in float64."""
-    return [GlobalMaxPool, Erf, Gelu, GroupNormalization] if wide else [GlobalMaxPool]
+    return [GlobalMaxPool, Loop, *((Erf, Gelu, GroupNormalization) if wide else ())]

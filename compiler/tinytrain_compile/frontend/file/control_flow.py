@@ -1,6 +1,7 @@
 """Loops of a known number of turns, branches of which one is taken, and sequences: written out as plain nodes.
 
-Exporters write them for modules whose work does not depend on the numbers of a sample (an EmbeddingBag).
+Exporters write them for modules whose work does not depend on the numbers of a sample: PyTorch for an EmbeddingBag,
+tf2onnx for the recurrent layers of Keras.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.fixed_batch import shapes_of
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
 from tinytrain_compile.frontend.file.guard import read_node
-from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.file.subgraphs import bodies
 from tinytrain_compile.frontend.file.tensors import tensor_array
 from tinytrain_compile.ir.types import Array
@@ -25,12 +26,14 @@ from tinytrain_compile.ir.types import Array
 _WRITTEN_OUT = frozenset(("If", "Loop", "SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceAt"))
 _TURNS = 256
 """Most turns of a loop: each becomes nodes of its own."""
+_MOST = 40_000
+"""Most nodes and counters that are written: loops in loops multiply (256 turns of a GRU of Keras are about 8,000)."""
 _SMALL = 1024
 """Elements of the largest tensor that is looked at to know what a loop does."""
 
 
 class _UnknownError(Exception):
-    """What a loop or branch does depends on the numbers of a sample."""
+    """What a loop or branch does depends on the numbers of a sample, or is too much to be written out."""
 
 
 def without_control_flow(model: OnnxModel, folder: Path) -> OnnxModel:
@@ -65,11 +68,14 @@ class _Writer:
         known = {name: array for name, array in model.constants.items() if _is_small(array)}
         names = {node.name for node in model.nodes} | {name for n in model.nodes for name in n.outputs}
         self._now = _Written(dict(model.constants), known, names)
+        self._most = len(model.nodes) + len(model.constants) + _MOST
 
     def run(self) -> OnnxModel:
         for node in self._model.nodes:
             self._write(node)
-        return replace(self._model, nodes=tuple(self._now.nodes), constants=self._now.constants)
+        made = replace(self._model, nodes=tuple(self._now.nodes), constants=self._now.constants)
+        deciding = (_needed(self._model) - _needed(made)) & self._model.constants.keys()
+        return replace(made, deciding=frozenset(deciding))
 
     def _write(self, node: OnnxNode) -> None:
         """Write a node of the file; as it stands if what it does is not known."""
@@ -81,6 +87,8 @@ class _Writer:
             self._now.nodes.append(node)
 
     def _one(self, node: OnnxNode) -> None:
+        if len(self._now.nodes) + len(self._now.constants) > self._most:
+            raise _UnknownError
         if node.op == "Loop":
             self._loop(node)
         elif node.op == "If":
@@ -218,8 +226,13 @@ class _Writer:
         return name
 
 
+def _needed(model: OnnxModel) -> set[str]:
+    """Return the names of all tensors that the outputs depend on."""
+    return {name for node in reachable(model.nodes, model.outputs) for name in node.inputs}
+
+
 def _is_small(array: Array) -> bool:
-    return array.size <= _SMALL and array.dtype.kind in "iub"
+    return array.size <= _SMALL and array.dtype.kind in "iubf"
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

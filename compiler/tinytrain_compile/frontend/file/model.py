@@ -85,6 +85,7 @@ class OnnxModel:
     other_floats: numpy types of constants that are no float32 in the file.
     copies: initializers that nodes make of another one instead.
     notes: what was made of the file before it was imported.
+    deciding: constants that only decide what a loop or branch does, which is written out (see control_flow.py).
     """
 
     name: str
@@ -100,6 +101,7 @@ class OnnxModel:
     copies: Mapping[str, Copy] = field(default_factory=_no_copies)
     other_floats: Mapping[str, str] = field(default_factory=_no_names)
     notes: tuple[str, ...] = ()
+    deciding: frozenset[str] = frozenset()
 
 
 def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequence[str] | None = None) -> OnnxNode:

@@ -12,7 +12,6 @@ from pathlib import Path
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.loops import without_loops
 from tinytrain_compile.frontend.file.reader import read_proto
 from tinytrain_compile.frontend.training_file.gradient_graph import is_gradient_graph, read_gradient_graph
 from tinytrain_compile.frontend.training_file.info import read_training_info
@@ -36,7 +35,7 @@ def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.Mo
         raise CompileError("E0101", "--weights", what, "leave it out")
     if proto.training_info:
         return read_training_info(proto, path.parent)
-    return without_loops(proto), None
+    return proto, None
 
 
 def model_file(path: Path) -> Path:
