@@ -171,6 +171,15 @@ def test_randomness_and_size_are_limits(tmp_path: Path) -> None:
         by_the_evaluator(write(parse(text), tmp_path), {"x": np.zeros((1, 1, 2000, 2000), np.float32)})
 
 
+def test_a_dilated_kernel_counts_with_its_zeros(tmp_path: Path) -> None:
+    """onnx.reference fills it: three taps 1,024 apart over 64 channels of 7,500 points would take 30 GB."""
+    text = "net (float[1, 64, 7500] x) => (float[1, 64, 7500] y) {"
+    text += " y = Conv <dilations = [1024], pads = [1024, 1024]> (x, w) }"
+    model = parse(text, {"w": np.zeros((64, 64, 3), np.float32)})
+    with pytest.raises(EvaluatorLacksError, match="too large"):
+        by_the_evaluator(write(model, tmp_path), {"x": np.zeros((1, 64, 7500), np.float32)})
+
+
 SOFTMAX_LOGARITHMS = {
     "LogSoftmax": "net (float[2, 4] x) => (float[2, 4] y) { y = LogSoftmax <axis = 1> (x) }",
     "loss": "net (float[2, 4] x, int64[2] labels) => (float y) { y = SoftmaxCrossEntropyLoss (x, labels) }",

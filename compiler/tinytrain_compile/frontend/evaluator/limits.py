@@ -75,7 +75,10 @@ def _drops(node: onnx.NodeProto, operands: Sequence[Array]) -> bool:
 
 
 def _convolution(attrs: _Attributes, operands: Sequence[Array]) -> str:
-    columns = _windows(attrs, operands) * math.prod(operands[1].shape[2:])
+    kernel = operands[1].shape[2:]
+    dilations = list(attrs.get("dilations") or [1] * len(kernel))
+    dense = ((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False))  # it fills a dilated kernel with zeros
+    columns = _windows(attrs, operands) * math.prod(dense)
     return _TOO_LARGE if columns > MOST_COLUMNS else ""
 
 
