@@ -82,7 +82,7 @@ def shipped(patterns: Sequence[str]) -> Iterator[Shipped]:
 
 
 def unpacked(package: str, folder: Path) -> Path:
-    """The contents of a package's wheel, downloaded once."""
+    """Download a package's wheel once, and return the folder with its contents."""
     place = folder / package
     if not place.exists():
         with tempfile.TemporaryDirectory(dir=folder) as wheels:
@@ -96,7 +96,7 @@ def unpacked(package: str, folder: Path) -> Path:
 
 
 def compiled(file: Path, options: str) -> Result:
-    """What the command makes of a file on this machine."""
+    """Compile a file by the command on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         command = [sys.executable, "-m", "tinytrain_compile", str(file), "--verify", "host", "--out", str(out)]
@@ -118,7 +118,7 @@ def judged(report: dict[str, Any]) -> Result:
 
 
 def row(one: Shipped, found: Result) -> str:
-    """A line of the page's table."""
+    """Return a line of the page's table."""
     package = one.package.replace("==", " ")
     cells = (f"{package}: {Path(one.path).name}", one.what, f"`{one.options}`", found.ends, found.trained, found.arena)
     return "| " + " | ".join((*cells, one.why)) + " |"

@@ -84,7 +84,7 @@ class Outcome:
 
 
 def timed(planner: Planner) -> Outcome:
-    """The choice."""
+    """Return the choice."""
     begin = time.process_time()
     try:
         candidate = choose(planner)

@@ -22,7 +22,7 @@ from tinytrain_compile.target import load_target
 
 
 def _in_integers(op: str) -> bool:
-    """Whether an operator computes in integers and writes them: then its results are compared to the byte."""
+    """Tell whether an operator computes in integers and writes them: then its results are compared to the byte."""
     inside = ".ops.int8." in OPS[op].reference.__module__
     return inside and all(value.dtype != "float32" for value in cases_of(op)[0].node().outputs)
 

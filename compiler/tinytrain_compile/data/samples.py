@@ -49,7 +49,7 @@ def random_samples(train: TrainGraph, count: int, seed: int, model: ImportedMode
 
 
 def _asks_logarithm(train: TrainGraph) -> bool:
-    """Whether labels are probabilities: the loss takes their logarithm, as a divergence does."""
+    """Tell whether labels are probabilities: the loss takes their logarithm, as a divergence does."""
     return any(node.op == "Log" and train.label in node.inputs for node in train.graph.nodes)
 
 
@@ -79,7 +79,7 @@ def index_count(graph: Graph) -> int:
 
 
 def rows_of(graph: Graph, source: Value) -> int:
-    """The same of any input."""
+    """Return how many rows the tables have that an input looks up; 0 if it is real numbers."""
     return rows_to_choose_from(graph, source) if source.dtype == "int32" else 0
 
 
@@ -105,7 +105,7 @@ def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
 
 
 def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples:
-    """Inputs (samples first, ONNX layout) and labels `y` of an .npz; CompileError E0105 or E0305.
+    """Return inputs (samples first, ONNX layout) and labels `y` of an .npz; CompileError E0105 or E0305.
 
     Without `y`, a network whose labels are values of its input's shape is to repeat its input.
     """
@@ -118,7 +118,7 @@ def load_samples(path: Path, model: ImportedModel, train: TrainGraph) -> Samples
 
 
 def input_keys(path: Path, model: ImportedModel) -> tuple[str, ...]:
-    """Names in an .npz of the data inputs, which are the file's: the only one may be called `x` too."""
+    """Return names in an .npz of the data inputs, which are the file's: the only one may be called `x` too."""
     names = tuple(one.name for one in model.data)
     return ("x",) if len(names) == 1 and names[0] not in names_in(path) else names
 
@@ -132,7 +132,7 @@ def label_key(model: ImportedModel) -> str:
 def samples_of(
     where: str, x: Array | Mapping[str, Array], y: Array, model: ImportedModel, train: TrainGraph
 ) -> Samples:
-    """The same of arrays; `where` is what messages call them. x: of several inputs, by their names."""
+    """Return inputs and labels of arrays; `where` is what messages call them. x: of several inputs, by their names."""
     inputs = inputs_of(where, x, model, train)
     return Samples(inputs, labels_of(where, y, len(inputs), model, train))
 
@@ -179,12 +179,12 @@ def in_input_slot(interface: Interface, x: Array) -> Array:
 
 
 def labelled(path: Path, model: ImportedModel) -> bool:
-    """Whether an .npz holds labels; False if it cannot be read (who reads the rest will say so)."""
+    """Tell whether an .npz holds labels; False if it cannot be read (who reads the rest will say so)."""
     return has_labels(model) and label_key(model) in names_in(path)
 
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """Names of the arrays of an .npz; nothing if it cannot be read."""
+    """Return names of the arrays of an .npz; nothing if it cannot be read."""
     try:
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return tuple(name.removesuffix(".npy") for name in archive.namelist())
@@ -193,12 +193,12 @@ def names_in(path: Path) -> tuple[str, ...]:
 
 
 def raw_labels(path: Path, model: ImportedModel) -> Array | None:
-    """Labels of an .npz as they are, None if there are none; CompileError E0105."""
+    """Return labels of an .npz as they are, None if there are none; CompileError E0105."""
     return read_arrays(path, (label_key(model),))[0] if labelled(path, model) else None
 
 
 def load_inputs(path: Path, model: ImportedModel) -> Array:
-    """Inputs of a calibration file, in the graph's layout; CompileError E0105."""
+    """Return inputs of a calibration file, in the graph's layout; CompileError E0105."""
     arrays = read_arrays(path, input_keys(path, model))
     return graph_inputs(path.name, dict(zip((one.name for one in model.data), arrays, strict=True)), model)
 
@@ -215,7 +215,7 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
 
 
 def graph_inputs(where: str, x: Array | Mapping[str, Array], model: ImportedModel) -> Array:
-    """Inputs of arrays of the file, in the graph's layout; CompileError E0105."""
+    """Return inputs of arrays of the file, in the graph's layout; CompileError E0105."""
     given = _by_name(where, x, model)
     shown = {name: "x" if len(given) == 1 else name for name in given}
     found: dict[str, Array] = {}
@@ -229,7 +229,7 @@ def graph_inputs(where: str, x: Array | Mapping[str, Array], model: ImportedMode
 
 
 def _by_name(where: str, x: Array | Mapping[str, Array], model: ImportedModel) -> dict[str, Array]:
-    """Arrays by the names of the file's inputs; E0105 if one is missing."""
+    """Return arrays by the names of the file's inputs; E0105 if one is missing."""
     names = [one.name for one in model.data]
     if not isinstance(x, Mapping):
         fields = parts(x)
@@ -292,7 +292,7 @@ def repeats_input(model: ImportedModel, train: TrainGraph) -> bool:
 
 
 def has_labels(model: ImportedModel) -> bool:
-    """Whether the loss reads labels at all: one of the file's own may compare a network with its input."""
+    """Tell whether the loss reads labels at all: one of the file's own may compare a network with its input."""
     return model.loss is None or bool(model.loss.label)
 
 

@@ -231,7 +231,10 @@ def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) 
 
 
 def _input_layout(options: CompileOptions) -> Literal["hwc", "chw", "lc", "cl"]:
-    """The layout of the input. hwc is the default for images; who asks for it means channels last of signals too."""
+    """Return the layout of the input.
+
+    hwc is the default for images; who asks for it means channels last of signals too.
+    """
     asked = options.input_layout == "hwc" and "input_layout" in options.given
     return "lc" if asked else options.input_layout
 

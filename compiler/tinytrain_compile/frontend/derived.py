@@ -136,7 +136,7 @@ def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, H
 
 
 def _no_gradient(ctx: ImportContext, node: OnnxNode) -> Unsupported:
-    """The complaint about an operator that can be evaluated, but not trained through."""
+    """Return the complaint about an operator that can be evaluated, but not trained through."""
     inputs = (ctx.entry(name) for name in node.inputs if name)
     names = dict.fromkeys(e.origin.base for e in inputs if _is_parameter(ctx, e) and e.origin is not None)
     what = f"it computes with {', '.join(names)}, which is trained, and has no gradient in the compiler"

@@ -183,7 +183,7 @@ def _check_label_option(model: OnnxModel, site: LossSite | None, options: Fronte
 def _data_inputs(
     model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions
 ) -> tuple[OnnxInput, ...]:
-    """The inputs that samples go to, in the order of the file. Inputs that nothing reads do not count."""
+    """Return the inputs that samples go to, in the order of the file. Inputs that nothing reads do not count."""
     used = [value for value in model.inputs if links.is_used(value.name)]
     if site is not None and site.written:
         used = [value for value in used if value.name != site.label.name]
@@ -358,7 +358,7 @@ def _finish(
 
 
 def _output_order(ctx: ImportContext, entry: Entry) -> Order:
-    """Samples first: of scores for each time step, which come before them in the file, too."""
+    """Return the order with samples first: scores for each time step have the time before them in the file."""
     first = entry.rank == 3 and is_time_first(entry.shape) and not ctx.options.any_batch
     return time_second(entry.rank) if first else plain(entry.rank)
 

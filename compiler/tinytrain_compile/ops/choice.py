@@ -49,7 +49,7 @@ STEP = NonDifferentiable("a truth value is piecewise constant", flat=True)
 
 
 def broadcast_type(values: tuple[Value, ...], dtype: DType) -> tuple[TensorType, ...]:
-    """One output of the operands' common shape, and of the layout of one that has that shape."""
+    """Infer one output of the operands' common shape, and of the layout of an operand that has it."""
     shape = tuple(np.broadcast_shapes(*(value.shape for value in values)))
     layouts: list[Layout] = [value.layout for value in values if value.shape == shape]
     return (TensorType(shape, dtype, layouts[0] if layouts else ""),)

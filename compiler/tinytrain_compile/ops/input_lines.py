@@ -41,7 +41,10 @@ def takes_lines(node: Node) -> bool:
 
 
 def arena_inputs(graph: Graph) -> tuple[Value, ...]:
-    """The graph's inputs that lie in the arena: all data, unless an image comes by rows. Labels are the caller's."""
+    """Return the graph's inputs that lie in the arena: all data, unless an image comes by rows.
+
+    Labels are the caller's.
+    """
     if any(takes_lines(node) for node in graph.nodes):
         return ()
     return graph.data

@@ -36,7 +36,7 @@ class NllGradAttrs(Attrs):
 
 
 def classes_of(nodes: Sequence[Node], label: str = "") -> int:
-    """Number of classes that the labels of a loss among these nodes index; 0 where labels are values.
+    """Return how many classes the labels of a loss among these nodes index; 0 if labels are values.
 
     label: name of the labels, which may also look up tables alone.
     """

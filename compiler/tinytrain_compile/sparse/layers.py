@@ -38,7 +38,7 @@ class Layer:
         return tuple(dict.fromkeys(name for value in self.parameters for name in self._file(value).modules))
 
     def tensors(self, value: Value) -> tuple[str, ...]:
-        """Names in the file of one of its parameters."""
+        """Return names in the file of one of its parameters."""
         return self._file(value).tensors
 
     def _file(self, value: Value) -> FileNames:

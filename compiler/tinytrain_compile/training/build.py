@@ -163,7 +163,7 @@ def _names(graph: Graph) -> set[str]:
 
 
 def _inputs(graph: Graph, label: Value) -> tuple[Value, ...]:
-    """The data inputs and the label."""
+    """Return the data inputs and the label."""
     return (*(value for value in graph.inputs if value.name != label.name), label)
 
 

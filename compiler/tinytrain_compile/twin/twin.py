@@ -188,7 +188,7 @@ class Twin:
 
 
 def _arrays(where: str, x: Array | Mapping[str, Array]) -> Array | dict[str, Array]:
-    """Samples as arrays, those of several inputs by their names; CompileError E0105 if they are none."""
+    """Return samples as arrays, those of several inputs by their names; CompileError E0105 if they are none."""
     if isinstance(x, Mapping):
         return {name: as_array(where, name, array) for name, array in x.items()}
     return as_array(where, "x", x)

@@ -151,7 +151,7 @@ def generate(
 
 
 def _of_one_kind(generator: Generator, small: bool) -> Generated:
-    """The project whose kernels are all small, or all for speed."""
+    """Emit the project whose kernels are all small, or all for speed."""
     kernels = generator.lowered(small)
     kernels = generator.shared(kernels) if small else kernels
     nodes = tuple(kernels.calls) if small else ()

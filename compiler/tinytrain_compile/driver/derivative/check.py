@@ -156,7 +156,7 @@ class _Check:
         return DerivativeAgreement(tensors, rest, worst, CLOSENESS, self._file.work, (*unjudged, *left), seconds)
 
     def _at_point(self, number: int, first: bool) -> Slopes | None:
-        """One step from numbers near the file's, and the file's loss there; None if that cannot be compared."""
+        """Take a step from numbers near the file's, and the file's loss there; None if that cannot be compared."""
         train, batch = self._train, self._batch
         begin = self._judged.shaken(SHAKE / (1 + number) if number < 2 * POINTS - 1 else 0.0, number)
         begin = self._judged.settled(begin, batch.x, batch.y)

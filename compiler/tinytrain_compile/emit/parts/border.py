@@ -142,7 +142,7 @@ class _Cutter:
         return value
 
     def _source(self, value: Value) -> Value:
-        """What holds the same bytes first: a second run makes them again, unless nothing reads the first one."""
+        """Return what holds the same bytes first: a second run makes them again, unless nothing reads the first one."""
         made = self._makers.get(value.name)
         first = None if made is None else self._by_name.get(self._repeats.get(made.name, ""))
         return value if made is None or first is None else first.outputs[made.outputs.index(value)]

@@ -146,7 +146,7 @@ class _Writer:
             raise _UnknownError
 
     def _joined(self, node: OnnxNode, names: Sequence[str]) -> None:
-        """Tensors of a sequence one behind the other, along an axis that they have or a new one."""
+        """Write the tensors of a sequence one behind the other, along an axis that they have or a new one."""
         axis = node.integer("axis", 0)
         if not names:
             raise _UnknownError

@@ -61,7 +61,7 @@ def at_batch_1(model: OnnxModel) -> OnnxModel:
 
 
 def _is_time_first(model: OnnxModel) -> bool:
-    """Whether the first axis can be the time steps of a sequence of one sample, and no operator of images says no."""
+    """Tell whether the first axis can be the steps of one sample's sequence, and no operator of images denies it."""
     source = next(value for value in model.inputs if len(value.shape) > 1)
     rank = 2 if source.elem_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64) else 3
     images = any(node.op in _FIRST_AXIS for node in model.nodes)

@@ -33,7 +33,10 @@ FREE_INITIALIZERS = 4
 
 
 def with_output(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """The file with this output only, or this result of a node; "" keeps what it has. E0218 if it has neither."""
+    """Return the file with this output only, or this result of a node; "" keeps what it has.
+
+    E0218 if it has neither.
+    """
     if not name:
         return proto
     graph = proto.graph

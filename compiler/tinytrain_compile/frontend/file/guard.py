@@ -153,7 +153,7 @@ def _resolve(where: str, declared: list[int | None], given: tuple[int, ...] | No
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProto]]:
-    """Every node with a unique name: its own, or operator and output.
+    """Return every node with a unique name: its own, or operator and output.
 
     ONNX leaves names of nodes open; OpenVINO's writer gives one to many.
     """

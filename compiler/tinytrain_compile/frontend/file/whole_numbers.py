@@ -64,7 +64,7 @@ def in_real_numbers(
 
 
 def _looked_up(links: Links, name: str) -> bool:
-    """Whether a Gather reads a tensor, or integers that follow from it, as indices."""
+    """Tell whether a Gather reads a tensor, or integers that follow from it, as indices."""
     pending, seen = [name], {name}
     while pending:
         tensor = pending.pop()
@@ -79,7 +79,7 @@ def _looked_up(links: Links, name: str) -> bool:
 
 
 def _as_integers(model: OnnxModel, links: Links, source: OnnxInput) -> tuple[OnnxNode, ...]:
-    """The nodes, with one in front that makes integers, or truth values, of the input's numbers."""
+    """Put a node in front that makes integers, or truth values, of the input's numbers."""
     name = unused(f"{source.name}_in_its_type", model.constants, links)
     to = _T.BOOL if source.elem_type == _T.BOOL else _T.INT64
     proto = helper.make_node("Cast", [source.name], [name], name=name, to=to)
@@ -89,7 +89,7 @@ def _as_integers(model: OnnxModel, links: Links, source: OnnxInput) -> tuple[Onn
 
 
 def _casts(links: Links, source: OnnxInput, kind: np.dtype[Any]) -> frozenset[str] | None:
-    """Names of the Casts on the ways from the input to floating-point numbers, from wider integers' too.
+    """Return names of the Casts on the ways from the input to floating-point numbers, from wider integers' too.
 
     None if anything else computes with its integers. E0221 for narrow ones that would wrap around.
     """
@@ -121,7 +121,7 @@ def _casts(links: Links, source: OnnxInput, kind: np.dtype[Any]) -> frozenset[st
 
 
 def _holds(to: int, kind: np.dtype[Any]) -> bool:
-    """Whether a type holds all integers of another one."""
+    """Tell whether a type holds all integers of another one."""
     return to in _WHOLE and to != _T.BOOL and np.can_cast(kind, helper.tensor_dtype_to_np_dtype(to))
 
 

@@ -95,12 +95,12 @@ def channels_last(rank: int) -> Order:
 
 
 def is_time_first(shape: tuple[int, ...]) -> bool:
-    """Whether a shape can be (time, 1 sample, ...)."""
+    """Tell whether a shape can be (time, 1 sample, ...)."""
     return len(shape) in (2, 3) and shape[0] > 1 and shape[1] == 1
 
 
 def time_second(rank: int) -> Order:
-    """Samples, then time, of a tensor that has them the other way round."""
+    """Return the order with samples, then time, of a tensor that has them the other way round."""
     return (1, 0, *range(2, rank))
 
 

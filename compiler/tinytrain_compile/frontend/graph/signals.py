@@ -26,7 +26,7 @@ def signal_order(links: Links, name: str) -> Order:
 
 
 def _is_channels_first(links: Links, name: str) -> bool:
-    """Whether a convolution or the like reads the input, directly or behind what leaves its axes as they are."""
+    """Tell whether a convolution or the like reads the input, directly or behind what leaves its axes as they are."""
     seen, tensors = {name}, [name]
     for one in tensors:  # grows
         for node in links.readers(one):

@@ -42,13 +42,13 @@ def from_label_alone(ctx: ImportContext, node: OnnxNode) -> bool:
 
 
 def class_count(ctx: ImportContext) -> int:
-    """How many classes the labels name, by all that reads them; 0 if that is not known yet."""
+    """Return how many classes the labels name, by all that reads them; 0 if that is not known yet."""
     found = [_classes(ctx, name, reader) for name in ctx.labels for reader in ctx.links.readers(name)]
     return max(found, default=0)
 
 
 def _classes(ctx: ImportContext, label: str, reader: OnnxNode) -> int:
-    """How many classes a reader of labels chooses from; 0 if it does not tell."""
+    """Return how many classes a reader of labels chooses from; 0 if it does not tell."""
     known = [ctx.entry(name) if name and ctx.has(name) else None for name in reader.inputs]
     if (
         reader.op in (*LOSS_OPS, "GatherElements", "ScatterElements")
@@ -68,7 +68,7 @@ def _classes(ctx: ImportContext, label: str, reader: OnnxNode) -> int:
 
 
 def _is_of_label(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether all operands follow from constants that are no parameters and the label of one sample."""
+    """Tell whether all operands follow from constants that are no parameters and the label of one sample."""
     names = [name for name in node.inputs if name]
     if not any(name in ctx.labels or name in ctx.label_tables for name in names):
         return False
@@ -85,7 +85,7 @@ def _is_needed_as_table(ctx: ImportContext, node: OnnxNode) -> bool:
 
 
 def _results(ctx: ImportContext, node: OnnxNode, index: int) -> Sequence[Array]:
-    """What the node gives for one class."""
+    """Return what the node gives for one class."""
     given: dict[str, Array] = {}
     for name in node.inputs:
         if name in ctx.label_tables:
@@ -115,7 +115,7 @@ def _look_up(ctx: ImportContext, node: OnnxNode, name: str, rows: Sequence[Array
 
 
 def is_class_of_loss(nodes: Sequence[OnnxNode], name: str) -> bool:
-    """Whether a loss operator reads an input as class indices, as it is or in another shape or integer type."""
+    """Tell whether a loss operator reads an input as class indices, as it is or in another shape or integer type."""
     shown, integers = {name}, (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
     for node in nodes:
         if node.op in LOSS_OPS and node.input(1) in shown:

@@ -146,7 +146,10 @@ def _written(
 
 
 def _scores(model: OnnxModel, output: str, needs: Mapping[str, frozenset[str]], label: str) -> str:
-    """The last tensor that all of the loss reads; "" if there is none. label: name of the input with the labels."""
+    """Return the last tensor that all of the loss reads; "" if there is none.
+
+    label: name of the input with the labels.
+    """
     nodes = reachable(model.nodes, (output,))
     data = [value.name for value in model.inputs if value.name != label]
     behind: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in data}
@@ -190,7 +193,7 @@ def _no_label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str,
 
 
 def _is_over_samples(model: OnnxModel, links: Links, output: str) -> bool:
-    """Whether an output joins the samples of a batch, which no output of a forward model does."""
+    """Tell whether an output joins the samples of a batch, which no output of a forward model does."""
     tensors, seen = [output], set[str]()
     while tensors:
         node = links.maker(tensors.pop())

@@ -43,7 +43,7 @@ def _same_name(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def larger(ctx: ImportContext, node: OnnxNode, pair: tuple[Value, Value], smaller: bool = False) -> Value:
-    """The larger of two integers, or the smaller one."""
+    """Return the larger of two integers, or the smaller one."""
     above = ctx.emit(node, "Greater", reversed(pair) if smaller else pair, suffix="above")
     return ctx.emit(node, "Where", (above, *pair))
 
@@ -245,7 +245,7 @@ def _cast(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def in_type(ctx: ImportContext, node: OnnxNode, x: Entry, dtype: DType) -> Entry:
-    """The entry with its numbers in another type."""
+    """Return the entry with its numbers in another type."""
     if x.value is None:
         return x if x.dtype == dtype else replace(x, array=x.data.astype(_NUMPY[dtype]))
     if x.dtype == dtype:

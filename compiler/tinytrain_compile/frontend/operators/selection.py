@@ -21,7 +21,7 @@ from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttr
 
 
 def _last(rank: int, axis: int) -> Order:
-    """An order with this ONNX axis at the end."""
+    """Return an order with this ONNX axis at the end."""
     return (*(i for i in range(rank) if i != axis), axis)
 
 
@@ -43,7 +43,7 @@ def _cumsum(ctx: ImportContext, node: OnnxNode) -> None:
 def _ordered(
     ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, count: int, smallest: bool = False
 ) -> tuple[Value, Value, Order]:
-    """The operand with an axis at the end, where its largest elements are on it, and that order."""
+    """Return the operand with an axis at the end, and that order; its largest elements are on that axis."""
     order = _last(x.rank, axis)
     value = ctx.value(node, x, order)
     if not 0 < count <= x.shape[axis]:
@@ -52,7 +52,10 @@ def _ordered(
 
 
 def _top_k(ctx: ImportContext, node: OnnxNode) -> None:
-    """Values keep their gradient; which ones they are is a choice without one."""
+    """Select the largest or smallest elements.
+
+    They keep their gradient; which ones they are is a choice without one.
+    """
     x, count = ctx.entry(node.input(0)), _single(required_input(ctx, node, 1, "k"), "k")
     axis = axis_index(node.integer("axis", -1), x.rank)
     value, places, order = _ordered(ctx, node, x, axis, count, not node.integer("largest", 1))
@@ -85,7 +88,7 @@ def _arg(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _hot(ctx: ImportContext, node: OnnxNode, index: Value, depth: int, values: np.ndarray) -> Value:
-    """Of indices whose last axis is 1: the second value at the place that each names, else the first."""
+    """Return vectors with the second value at the place that an index names, else the first; indices have a last 1."""
     places = ctx.constant(np.arange(depth, dtype=np.int32), f"{node.name}.places", node)
     here = ctx.emit(node, "Equal", (index, places), suffix="here")
     low, high = (
@@ -105,7 +108,7 @@ def _hardmax(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
-    """Indices as vectors; negative ones count from the end, and those outside are nowhere."""
+    """Return indices as vectors; negative ones count from the end, and those outside are nowhere."""
     if node.input(0) in ctx.labels:
         one_hot_label(ctx, node)
         return
@@ -132,7 +135,7 @@ def _others(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def _gather_elements(ctx: ImportContext, node: OnnxNode) -> None:
-    """An element of an axis for each index; with the labels of a loss what they pick."""
+    """Take an element of an axis for each index; with the labels of a loss, those that it picks."""
     if node.input(1) in ctx.labels:
         pick(ctx, node)
         return
@@ -150,7 +153,7 @@ def _gather_elements(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _trilu(ctx: ImportContext, node: OnnxNode) -> None:
-    """One triangle of the last two axes, zeros in the other."""
+    """Keep one triangle of the last two axes; the other one becomes zeros."""
     x = ctx.entry(node.input(0))
     assert x.value is not None
     if x.rank < 2:

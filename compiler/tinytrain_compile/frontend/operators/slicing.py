@@ -49,7 +49,7 @@ def reduce_entry(
 
 
 def _sum_of_integers(ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...]) -> Entry:
-    """The last of running sums, axis by axis."""
+    """Sum integers up axis by axis, as the last of running sums."""
     for axis in axes:
         assert x.value is not None
         sums = replace(x, value=ctx.emit(node, "CumSum", (x.value,), CumSumAttrs(x.order.index(axis)), "sums"))

@@ -189,7 +189,7 @@ def _mse(to: Rewriter, node: onnx.NodeProto) -> None:
 
 
 def _cross_entropy(to: Rewriter, node: onnx.NodeProto) -> None:
-    """Its ignore_index is an input."""
+    """Spell the cross-entropy of ONNX Runtime, whose ignore_index is an input."""
     attributes: dict[str, Any] = {"reduction": text_of(node, "reduction", "mean")}
     if len(node.input) > 3 and node.input[3]:
         index = to.constant(node.input[3])

@@ -25,7 +25,7 @@ _BUFFER = "_grad.accumulation.buffer"
 
 
 def is_gradient_graph(proto: onnx.ModelProto) -> bool:
-    """Whether a model is a training graph: gradients end in accumulators."""
+    """Tell whether a model is a training graph: gradients end in accumulators."""
     return any(map(_accumulates, proto.graph.node))
 
 
@@ -36,7 +36,7 @@ def _accumulates(node: onnx.NodeProto) -> bool:
 def read_gradient_graph(
     proto: onnx.ModelProto, path: Path, weights: Path | None
 ) -> tuple[onnx.ModelProto, FileTraining]:
-    """The model up to its loss with its weights, and how it is trained. E0231, E0105."""
+    """Return the model up to its loss with its weights, and how it is trained. E0231, E0105."""
     graph = proto.graph
     inputs = [value for value in graph.input if not value.name.endswith(_BUFFER)]
     names = [value.name for value in inputs]
@@ -65,7 +65,7 @@ def read_gradient_graph(
 
 
 def _trained(graph: onnx.GraphProto, inputs: Sequence[str], name: str) -> tuple[str, ...]:
-    """The inputs that have an accumulator."""
+    """Return the inputs that have an accumulator."""
     buffers = [next(iter(node.input), "") for node in graph.node if _accumulates(node)]
     trained = tuple(buffer.removesuffix(_BUFFER) for buffer in buffers if buffer.endswith(_BUFFER))
     if len(trained) != len(buffers) or not set(inputs).issuperset(trained) or not graph.output:
@@ -80,7 +80,7 @@ _Said = tuple[str, dict[str, Any], float | None]
 
 
 def _training(path: Path, trained: tuple[str, ...]) -> FileTraining:
-    """The optimizer: of its own model, if that is beside; else that of the options."""
+    """Return the optimizer: of its own model, if that is beside; else that of the options."""
     place = next((path.parent / name for name in OPTIMIZER_MODELS if (path.parent / name).is_file()), None)
     if place is None:
         note = "training: no optimizer_model.onnx or optimizer.onnx, the options say how"
@@ -99,7 +99,7 @@ def _sgd_of_lists(_nodes: Sequence[onnx.NodeProto], _name: str, _trained: tuple[
 
 
 def _sgd_of_weights(nodes: Sequence[onnx.NodeProto], name: str, trained: tuple[str, ...]) -> _Said:
-    """One node for each weight, with the learning rate in it."""
+    """Return the learning rate of a model with one SGD node for each weight."""
     updated = {next(iter(node.input), "") for node in nodes}
     if updated != set(trained):
         other = sorted(updated ^ set(trained))[0]

@@ -26,7 +26,7 @@ def as_the_file_says(trainables: Trainables, training: FileTraining, options: Fr
 
 
 def trained_as_the_file(ctx: ImportContext, model: ImportedModel, training: FileTraining) -> ImportedModel:
-    """The model with the file's trained set. E0231 for a weight that is no parameter of the graph.
+    """Return the model with the file's trained set. E0231 for a weight that is no parameter of the graph.
 
     A weight may be several parameters: those of a recurrent layer are cut into gates.
     """
@@ -48,6 +48,6 @@ def trained_as_the_file(ctx: ImportContext, model: ImportedModel, training: File
 
 
 def _names(ctx: ImportContext, model: ImportedModel, parameter: str) -> frozenset[str]:
-    """The tensors of the file that a parameter may be called after: what it is named for, what it holds numbers of."""
+    """Return the tensors of the file that a parameter may be named after, or whose numbers it holds."""
     source = model.sources.get(parameter)
     return frozenset((ctx.sources.get(parameter, ""), *(() if source is None else (source.tensor.name,))))

@@ -72,7 +72,7 @@ def find_weights(path: Path, file: Path | None, inputs: Sequence[str], data: int
 
 
 def _of_npz(found: Mapping[str, Array], source: str, inputs: Sequence[str], data: int) -> Weights:
-    """Names say what arrays are, or else their numbers."""
+    """Read arrays of an .npz by what they are called, or else by their numbers."""
     known = set(inputs)
     if known.isdisjoint(found) and any(_POSITION.fullmatch(name) for name in found):
         numbers = {name: int(match[1]) for name in found if (match := _POSITION.fullmatch(name))}

@@ -17,7 +17,7 @@ _LIMIT = 2.0**31
 
 
 def wrapped(function: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
-    """A function of two int32 that wraps around: of unsigned numbers, whose sums C defines."""
+    """Return a function of two int32 that wraps around: it computes on unsigned numbers, whose sums C defines."""
     return function(a.astype("uint32"), b.astype("uint32")).astype("int32")
 
 
@@ -31,7 +31,7 @@ _enter("IntegerMul", lambda a, b: a * b)
 
 
 def _whole(x: Expr) -> Expr:
-    """A real number without its fraction: only one that is an int32 is converted, which C leaves open for others."""
+    """Cut the fraction off a real number. Only one that is an int32 is converted; C leaves others open."""
     low, high = tirx.const(-(2**31), "int32"), tirx.const(2**31 - 1, "int32")
     beyond = tirx.if_then_else(x >= f32(_LIMIT), high, tirx.if_then_else(x < f32(-_LIMIT), low, tirx.const(0, "int32")))
     return tirx.if_then_else(tirx.And(x >= f32(-_LIMIT), x < f32(_LIMIT)), x.astype("int32"), beyond)

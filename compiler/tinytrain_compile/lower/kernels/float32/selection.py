@@ -34,7 +34,7 @@ def _loop(name: str, extent: Index, body: Callable[[Var], Stmt]) -> Stmt:
 
 
 def _written(node: Node, x: te.Tensor, shape: tuple[int, ...], body: Callable[[Buffer, Buffer], Stmt]) -> KernelSpec:
-    """A kernel of one operand and one result whose loops are written out."""
+    """Make a kernel of one operand and one result whose loops are written out."""
     dtype = node.outputs[0].dtype
     source, y = tirx.decl_buffer(x.shape, x.dtype, x.op.name), tirx.decl_buffer(shape, dtype, "y")
 
@@ -47,7 +47,7 @@ def _written(node: Node, x: te.Tensor, shape: tuple[int, ...], body: Callable[[B
 
 @kernel("CumSum")
 def cumsum(node: Node, _context: KernelContext) -> KernelSpec:
-    """One sum in a register, for each run along the axis."""
+    """Keep one sum in a register, for each run along the axis."""
     attrs = node.attrs
     assert isinstance(attrs, CumSumAttrs)
     shape, dtype = operand(node, "x").shape, node.outputs[0].dtype
@@ -78,7 +78,7 @@ def cumsum(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("TopIndices")
 def top_indices(node: Node, _context: KernelContext) -> KernelSpec:
-    """For each place in the order one look at all elements: the best of those behind the one before."""
+    """Look at all elements for each place in the order, and take the best of those behind the one before."""
     attrs, shape = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, TopAttrs)
     rows, size = math.prod(shape[:-1]), shape[-1]
@@ -116,7 +116,7 @@ def top_indices(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("TakeAlong")
 def take_along(node: Node, _context: KernelContext) -> KernelSpec:
-    """One element after the other."""
+    """Copy one element after the other."""
     count, (*_, size) = node.outputs[0].shape[-1], operand(node, "x").shape
     rows = node.outputs[0].elements // count
     x, index = tensor(node, "x", (rows, size)), tensor(node, "index", (rows, count))
@@ -126,7 +126,7 @@ def take_along(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("TakeAlongGrad")
 def take_along_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """For every element the gradients at the places whose index it is, in their order."""
+    """Sum for every element the gradients at the places whose index it is, in their order."""
     attrs, value = node.attrs, operand(node, "dy")
     assert isinstance(attrs, TakeAlongAttrs)
     count = value.shape[-1]
