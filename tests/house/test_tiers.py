@@ -47,6 +47,12 @@ def test_cheap_files_come_first_and_unknown_ones_last() -> None:
     assert tiers.in_order(names, costs) == [2, 3, 1, 0]
 
 
+def test_folders_that_are_named_come_first() -> None:
+    costs: Costs = {"plan/a.py": {"test_a": (9.0, 3)}, "emit/b.py": {"test_b": (4.0, 2)}, "c.py": {"test_c": (1.0, 1)}}
+    names = ["tests/c.py::test_c", "tests/emit/b.py::test_b", "tests/plan/a.py::test_a"]
+    assert tiers.in_order(names, costs, ("plan", "emit")) == [2, 1, 0]
+
+
 def test_a_slow_test_and_an_unknown_file_are_seen() -> None:
     costs: Costs = {"a.py": {"test_a": (9.0, 3)}}
     assert tiers.remarks({"tests/a.py::test_a[1]": 5.0}, costs) == []
