@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,12 @@ def test_an_endless_iterable_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(tt.CompileError, match="larger than 1 MB"):
         tt.compile(DIGITS, data=endless())
+
+
+def test_an_endless_iterable_of_nothing_ends() -> None:
+    nothing = itertools.repeat((np.zeros((0, 1, 8, 8), np.float32), np.zeros(0, np.int32)))
+    with pytest.raises(tt.CompileError, match="has a batch without samples"):
+        tt.compile(DIGITS, data=nothing)
 
 
 def test_files_that_a_twin_cannot_reach(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def _batches(option: str, value: Iterable[Any]) -> Iterator[dict[str, Array]]:
     size = 0
     for each in value:
         batch = _batch(option, each)
+        if not all(array.size for array in batch.values()):  # an endless iterable of these would have no end
+            raise CompileError("E0105", option, "has a batch without samples", _HOW)
         size += sum(array.nbytes for array in batch.values())
         if size > MOST_DATA_BYTES:
             what = f"its batches are larger than {MOST_DATA_BYTES >> 20} MB"
