@@ -94,10 +94,18 @@ def test_what_depends_on_the_sample_is_listed(name: str, tmp_path: Path) -> None
 
 def test_loops_in_loops_are_bounded(tmp_path: Path) -> None:
     """256 turns of 256 turns of 256 turns: the file is refused after the nodes that may be written."""
-    text = """net (float[1, 4] x) => (float[1, 4] y) { y = Loop (many, , x) <body = a (int64 i, bool c, float[1, 4] s) =>
-        (bool d, float[1, 4] t) { d = Identity (c) t = Loop (many, , s) <body = b (int64 j, bool e, float[1, 4] u) =>
-        (bool f, float[1, 4] v) { f = Identity (e) v = Loop (many, , u) <body = g (int64 k, bool h, float[1, 4] p) =>
-        (bool q, float[1, 4] r) { q = Identity (h) r = MatMul (p, w) }> }> }> }"""
+    text = """net (float[1, 4] x) => (float[1, 4] y) {
+        y = Loop (many, , x) <body = a (int64 i, bool c, float[1, 4] s) => (bool d, float[1, 4] t) {
+            d = Identity (c)
+            t = Loop (many, , s) <body = b (int64 j, bool e, float[1, 4] u) => (bool f, float[1, 4] v) {
+                f = Identity (e)
+                v = Loop (many, , u) <body = g (int64 k, bool h, float[1, 4] p) => (bool q, float[1, 4] r) {
+                    q = Identity (h)
+                    r = MatMul (p, w)
+                }>
+            }>
+        }>
+    }"""
     with pytest.raises(CompileError) as caught:
         load_model(write(parse(text, {"many": np.int64(256), "w": CONSTANTS["w"]}), tmp_path))
     assert caught.value.code == "E0501" and "Loop" in str(caught.value)
