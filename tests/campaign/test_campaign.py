@@ -128,6 +128,7 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
             *(103, 229),  # outputs at an end of their format
         )
     },
+    54: {"graphs: int8 calibrated": (59,)},  # a copy of numbers that are masked before they are moved and stored
 }
 """Cases by seed, each of which has once ended in E0607 or E0901."""
 

@@ -96,6 +96,8 @@ class RoundedValues:
         for node in (*train.graph.nodes, *model.graph.nodes):
             moved = has_trait(node.op, "moves_data") and len(node.inputs) == 1
             known = self._bounds.get(node.inputs[0].name) if moved else None
+            if moved and node.inputs[0].name in self._masked:  # nothing masks the error again where they are stored
+                self._masked |= {value.name for value in node.outputs}
             if isinstance(node.attrs, ClipAttrs):
                 known = node.attrs.low, node.attrs.high
             if known is not None:
