@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast test-more durations slow bench campaign fleet hash-c docs clean
+.PHONY: help setup tools demo test check fast test-more durations slow bench campaign fleet house hash-c docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,9 @@ slow: $(STAMP) ## The long forms of tests, which `make test` leaves out
 hash-c: $(STAMP) ## Compare all files of some 80 builds with another tree (WRITE=before.json, COMPARE=before.json, ONLY=words)
 	$(BIN)/python scripts/hash_c.py $(if $(WRITE),--write $(WRITE)) $(if $(COMPARE),--compare $(COMPARE)) \
 		$(if $(ONLY),--only "$(ONLY)")
+
+house: $(STAMP) ## Figures of the compiler's inner order: code lines, files of one convolution, words
+	@$(BIN)/python scripts/house.py $(ARGS)
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py
