@@ -1,7 +1,7 @@
 """Writes the C project: API, planned call sequence, kernels, weights, build file. Text only; nothing is run here."""
 
+from tinytrain_compile.emit.c_text import c_identifier
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, checkpoint_of
-from tinytrain_compile.emit.names import c_identifier
 from tinytrain_compile.emit.packages import SOURCES, PackageFacts, package_files
 from tinytrain_compile.emit.parts.border import feature_cut
 from tinytrain_compile.emit.parts.delta import delta_table

@@ -1,7 +1,7 @@
-"""The layout of kernels in the project: lines up to 120 columns, the brace of a function on a line of its own.
+"""C as text: lines of up to 120 columns, comments, and identifiers from the user's names.
 
-Kernels come as one line per statement, which is how functions are compared and shared (lower/share.py). Nothing here
-changes what a C compiler reads but `a - -3`, which becomes `a + 3`.
+Kernels come as one line per statement, which is how functions are compared and shared (lower/share.py). The layout
+changes nothing that a C compiler reads but `a - -3`, which becomes `a + 3`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,43 @@ _LARGEST = 2**31
 """2147483648 is no int: such a number keeps its sign."""
 
 
+_RESERVED_WORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register
+restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false
+asm typeof main null alignas alignof constexpr nullptr static_assert thread_local complex imaginary
+
+catch class concept consteval constinit const_cast co_await co_return co_yield decltype delete dynamic_cast explicit
+export friend mutable namespace new noexcept operator private protected public reinterpret_cast requires static_cast
+template this throw try typeid typename using virtual and and_eq bitand bitor compl not not_eq or or_eq xor xor_eq
+
+clock cnd dev div fpos gid id ino intmax intptr jmp_buf ldiv lldiv locale max_align mbstate mode mtx nlink off once
+pid ptrdiff pthread rsize sig_atomic sigset size socklen ssize suseconds thrd time timer tss uid uintmax uintptr
+useconds va wchar wctrans wctype wint linux unix port tt
+"""
+"""Keywords of C and C++ (which reads the header too), X where libraries have a type X_t, macros, our own prefixes."""
+
+_RESERVED = frozenset(_RESERVED_WORDS.split())
+_INTEGER_TYPE = re.compile(r"u?(int|char)(_?(least|fast))?_?[0-9]+")
+
+
 def readable(source: str) -> str:
-    """A kernel's text as it stands in a project: comment, function."""
+    """Lay out a kernel's text, comment and function, as it stands in a project."""
     return "".join(f"{line}\n" for text in source.splitlines() for line in _lines(text))
 
 
 def fitted(text: str) -> str:
-    """A file that a template gave: lines that a model's name makes too long are broken; one empty line at a time."""
+    """Lay out what a template gave: break lines that a model's name makes too long; keep one empty line at a time."""
     lines = (part for line in _flowing(text.split("\n")) for part in _fitted(line))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
 
 
 def prototype(declaration: str) -> str:
-    """A declaration, in lines."""
+    """Lay out a declaration in lines."""
     return "\n".join(wrapped(declaration))
 
 
 def comment(text: str) -> str:
-    """A comment, or a line of one, in lines: the second and later ones begin with a star, below the first one's."""
+    """Lay out a comment, or a line of one: later lines begin with a star below the first one's."""
     begin = text.lstrip()
     pad = " " * (len(text) - len(begin))
     rest = f"{pad}* " if begin.startswith("*") else f"{pad} * "
@@ -51,7 +70,7 @@ def comment(text: str) -> str:
 
 
 def wrapped(line: str) -> Iterator[str]:
-    """A statement in lines: broken where the fewest brackets are open, as far to the right as fits.
+    """Break a statement into lines where the fewest brackets are open, as far to the right as fits.
 
     A line goes on one step deeper than the one that has opened the bracket in which it begins. What follows an operand
     that takes several lines begins a new one.
@@ -107,7 +126,7 @@ class _Bracket:
 
 
 def _is_list(line: str, start: int) -> bool:
-    """Whether the bracket that opens at `start` has a comma of its own."""
+    """Tell whether the bracket that opens at `start` has a comma of its own."""
     depth = 0
     for end in range(start, len(line)):
         depth += (line[end] in "([") - (line[end] in ")]")
@@ -119,7 +138,7 @@ def _is_list(line: str, start: int) -> bool:
 
 
 def _forced(line: str, start: int, open_at: list[_Bracket], places: list[_Place]) -> int | None:
-    """Where the line from `start` has to end: in front of a choice's other way, behind an operand in several lines."""
+    """Find where the line from `start` ends: before the other way of a choice, after an operand of several lines."""
     broken = [bracket.broken for bracket in open_at]
     operand = bool(open_at) and open_at[-1].operand
     if line[start] == "?":
@@ -142,7 +161,7 @@ def _at(indent: int, text: str) -> str:
 
 
 def _flowing(lines: Iterable[str]) -> Iterator[str]:
-    """What is too long for a line of a comment goes on in the next one, where that is of the same paragraph."""
+    """Let a comment line that is too long continue in the next one, if that is of the same paragraph."""
     rest = ""
     for line in lines:
         if rest and _PROSE.match(line):
@@ -160,7 +179,7 @@ def _flowing(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _fitted(line: str) -> Iterator[str]:
-    """A line of a template: a comment, or code with a comment behind it, which then stands in front."""
+    """Lay out a line of a template: a comment, or code whose comment then moves to the front."""
     if len(line) <= WIDTH or line.startswith("#"):
         yield line
     elif re.match(r" *(/\*| \*)", line):
@@ -184,7 +203,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _declarations(text: str) -> Iterator[str]:
-    """A declaration of several variables that is too long for a line, as one for each."""
+    """Split a declaration of several variables that is too long for a line into one for each."""
     typed = re.match(r" +(?:const )?\w+ (?=\w+ = )", text)
     if typed is None or len(text) <= WIDTH:
         yield text
@@ -196,7 +215,7 @@ def _declarations(text: str) -> Iterator[str]:
 
 
 def _signed(found: re.Match[str]) -> str:
-    """`- -3` as `+ 3`, `+ -3` as `- 3`."""
+    """Write `- -3` as `+ 3`, `+ -3` as `- 3`."""
     sign, number = found[1], found[2]
     if float(number.removesuffix("f")) >= _LARGEST:
         return found[0]
@@ -204,7 +223,7 @@ def _signed(found: re.Match[str]) -> str:
 
 
 def _places(line: str) -> Iterator[_Place]:
-    """Behind every comma, bracket of a call, and operator."""
+    """Yield the places after every comma, bracket of a call, and operator."""
     depths: list[int] = []
     depth = 0
     for character in line:
@@ -217,3 +236,48 @@ def _places(line: str) -> Iterator[_Place]:
         if not assigned:
             choice = found[0] in (" ? ", " : ")  # begins a line, other operators end one
             yield _Place(depths[found.start()], kind, found.start(), found.start() + 1 if choice else found.end())
+
+
+def c_identifier(text: str) -> str:
+    """Return a valid C identifier that resembles `text`; "m" in front if it would begin with a digit or be reserved."""
+    name = re.sub(r"_{2,}", "_", re.sub(r"[^0-9A-Za-z]+", "_", text)).strip("_")[:60].rstrip("_")
+    lower = name.lower()
+    if not name or name[0].isdigit() or lower in _RESERVED or _INTEGER_TYPE.fullmatch(lower) or lower.startswith("tt_"):
+        name = f"m_{name}".rstrip("_")
+    return name
+
+
+class Names:
+    """Hands out one identifier per key; clashes get a number."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._known: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def of(self, key: str) -> str:
+        """Return the identifier of a key: always the same for the same key."""
+        if key not in self._known:
+            base = self._prefix + c_identifier(key)
+            name, count = base, 1
+            while name in self._used:
+                count += 1
+                name = f"{base}_{count}"
+            self._used.add(name)
+            self._known[key] = name
+        return self._known[key]
+
+
+def comment_text(text: str) -> str:
+    """Return a user's name as one printable ASCII line that cannot end a C comment."""
+    return _harmless(text)[:100]
+
+
+def comment_lines(text: str) -> list[str]:
+    """Return a whole sentence that cannot end a C comment, in lines of up to 115 characters, broken between words."""
+    return textwrap.wrap(_harmless(text), 115, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _harmless(text: str) -> str:
+    cleaned = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+    return cleaned.replace("*/", "*?").replace("/*", "?*")

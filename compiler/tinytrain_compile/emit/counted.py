@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.emit.labels import label_ctype
-from tinytrain_compile.emit.names import Names
-from tinytrain_compile.emit.shapes import shape_data
+from tinytrain_compile.emit.c_text import Names
+from tinytrain_compile.emit.interface import label_ctype, shape_data
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Array
 

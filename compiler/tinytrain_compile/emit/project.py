@@ -10,12 +10,18 @@ import jinja2
 
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.board import board_files
-from tinytrain_compile.emit.c_text import fitted, prototype, readable
+from tinytrain_compile.emit.c_text import Names, comment_lines, comment_text, fitted, prototype, readable
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.counted import header_data, tables_of_plans
-from tinytrain_compile.emit.input_slot import image_of, input_data, line_stream, slots
-from tinytrain_compile.emit.labels import label_ctype
-from tinytrain_compile.emit.names import Names, comment_lines, comment_text
+from tinytrain_compile.emit.interface import (
+    image_of,
+    input_data,
+    label_ctype,
+    line_stream,
+    shape_data,
+    slots,
+    training_data,
+)
 from tinytrain_compile.emit.parts.average import average_data
 from tinytrain_compile.emit.parts.border import border_of
 from tinytrain_compile.emit.parts.delta import delta_data
@@ -25,12 +31,9 @@ from tinytrain_compile.emit.parts.loop import part_files, runtime_buffers
 from tinytrain_compile.emit.plans import Model, numbered, sequence_files, sequence_names, step_parts, with_plans
 from tinytrain_compile.emit.runtime_headers import copied, directly_used
 from tinytrain_compile.emit.sequence import Part, Sequencer
-from tinytrain_compile.emit.shapes import shape_data
 from tinytrain_compile.emit.stack import unknown_stack
-from tinytrain_compile.emit.tables import all_tables, state_block
-from tinytrain_compile.emit.training import training_data
+from tinytrain_compile.emit.tables import all_tables, declaration, float_text, state_block, table
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.emit.weights import declaration, float_text, table
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ir.slices import StepPieces

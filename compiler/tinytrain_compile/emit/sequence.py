@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tinytrain_compile.emit.names import Names, comment_text
+from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.choice import scoring_nodes
 from tinytrain_compile.ir.kernels import Kernel, KernelSet

@@ -1,13 +1,14 @@
-"""Which constants of a project lie in flash, by the names of their tables, and which of them a state begins with."""
+"""The constants of a project in flash: which there are, their tables in C, and with which of them a state begins."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.checkpoint import contents
-from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.emit.parts.inference_only import pieces
 from tinytrain_compile.emit.sequence import Sequencer, transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
@@ -16,9 +17,50 @@ from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_table, same_table
 from tinytrain_compile.ops.names import operand
 
+C_TYPES = {"float32": "float", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t"}
+
+_ALIGNED = {"int16_t": "_Alignas(8) "}
+"""Tables of pairs of weights are read by several words at a time (tt_dot4)."""
+
+
+def array_text(data: Array) -> str:
+    """Return an array as C initialisers, at most 120 columns wide; floats read back to the same bits."""
+    if data.dtype == np.float32:
+        texts: Iterable[str] = (float_text(value) for value in data.ravel().tolist())
+    else:
+        texts = map(str, data.ravel().tolist())
+    lines: list[str] = []
+    line = "   "
+    for text in texts:
+        if len(line) + len(text) + 2 > 120:
+            lines.append(line)
+            line = "   "
+        line += f" {text},"
+    lines.append(line)
+    return "\n".join(lines)
+
+
+def float_text(value: float) -> str:
+    """Return a C float constant that reads back to the same bits."""
+    if math.isinf(value):
+        return "__builtin_inff()" if value > 0 else "-__builtin_inff()"
+    text = str(np.float32(value))
+    return text + "f" if any(c in text for c in ".e") else text + ".0f"
+
+
+def table(name: str, data: Array) -> str:
+    """Define one constant table."""
+    ctype = C_TYPES[str(data.dtype)]
+    return f"{_ALIGNED.get(ctype, '')}const {ctype} {name}[{data.size}] = {{\n{array_text(data)}\n}};\n"
+
+
+def declaration(name: str, data: Array) -> str:
+    """Declare one constant table."""
+    return f"extern const {C_TYPES[str(data.dtype)]} {name}[{data.size}];"
+
 
 def all_tables(plans: Sequence[tuple[TrainGraph, MemoryPlan, Names]], kernels: KernelSet) -> list[tuple[str, Array]]:
-    """Every table of the project: name and content; what several plans read is there once."""
+    """Return every table of the project as name and content; what several plans read is there once."""
     train, _, tables = plans[-1]
     constants = [*dict(found for each in plans for found in flash_tables(*each)).items()]
     constants += transposed_tables(train, kernels, tables)
@@ -26,7 +68,7 @@ def all_tables(plans: Sequence[tuple[TrainGraph, MemoryPlan, Names]], kernels: K
 
 
 def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tuple[str, Array]]:
-    """Every constant that lies in flash: frozen weights, as they are read, and initial values that are not all zero."""
+    """Return every constant in flash: frozen weights, as they are read, and initial values that are not all zero."""
     readers = dict[str, Node]()
     for node in filter(is_prepared, train.graph.nodes):
         other = readers.setdefault(operand(node, "w").name, node)
@@ -38,7 +80,7 @@ def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tup
 
 
 def constant_bytes(train: TrainGraph, plan: MemoryPlan) -> int:
-    """What these take at least, known before there is any code; tables of kernels come on top."""
+    """Return the bytes of these constants, which are known before any code; tables of kernels come on top."""
     return sum(data.nbytes for data in _in_flash(train, plan).values())
 
 
@@ -50,14 +92,14 @@ def _in_flash(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
 
 
 def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:
-    """Copies of frozen 1x1 weights, by (input channel, output channel)."""
+    """Return copies of frozen 1x1 weights, by (input channel, output channel)."""
     nodes = [node for node in train.graph.nodes if node.name in kernels.transposed]
     weights = {transposed_name(node): train.graph.constants[operand(node, "w").name] for node in nodes}
     return [(tables.of(name), np.ascontiguousarray(data[:, 0, 0, :].T)) for name, data in weights.items()]
 
 
 def state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
-    """Every tensor of a checkpoint in its order: where it lies, what it is at first, what it may hold."""
+    """Tell of every tensor of a checkpoint, in its order: where it is, what it is at first, what it may hold."""
     constants, kinds = train.graph.constants, contents(train.training_step)
     return [
         {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tinytrain_compile.emit.c_text import comment_text
 from tinytrain_compile.emit.checkpoint import stored
-from tinytrain_compile.emit.names import comment_text
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.stages import TrainGraph
 

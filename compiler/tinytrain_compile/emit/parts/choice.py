@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.emit.names import Names
+from tinytrain_compile.emit.c_text import Names
 from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING
 from tinytrain_compile.ir.stages import TrainGraph

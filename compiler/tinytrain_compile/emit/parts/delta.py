@@ -6,8 +6,8 @@ from typing import cast
 
 import numpy as np
 
+from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, model_hash, stored
-from tinytrain_compile.emit.names import Names, comment_text
 from tinytrain_compile.ir.runtime_parts import DeltaSlot, DeltaTable, DeltaType
 from tinytrain_compile.ir.stages import TrainGraph
 

@@ -1,0 +1,200 @@
+"""What a caller sees of a plan: inputs, outputs, labels and rates, for the header and the calls around the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tinytrain_compile.emit.c_text import Names, comment_text
+from tinytrain_compile.emit.parts.choice import choice_data
+from tinytrain_compile.emit.sequence import Sequencer
+from tinytrain_compile.emit.tables import C_TYPES, float_text
+from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.input_lines import takes_lines
+from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.loss import NllAttrs, classes_of
+from tinytrain_compile.ops.row_form import row_pitch
+from tinytrain_compile.ops.stream import StreamAttrs
+
+_IMAGE_RANK = 4
+_SIGNAL_RANK = 3
+
+
+def line_stream(plan: MemoryPlan) -> Node | None:
+    """Find the stream that takes the image row by row from the caller, if the plan has one."""
+    return next((node for node in plan.order if takes_lines(node)), None)
+
+
+def image_of(train: TrainGraph, plan: MemoryPlan) -> Value:
+    """Return the image as the caller gives it."""
+    stream = line_stream(plan)
+    image = train.graph.inputs[0]
+    return image if stream is None else next(value for value in stream.inputs if value.name == image.name)
+
+
+def input_data(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer) -> dict[str, object]:
+    """Tell the templates where the image lies (where its next row does, if it comes by rows), and what is checked.
+
+    float_input_bytes: of the slots, 0 if all elements are integers. float_label_bytes: of labels that a float32 loss
+    reads; in an integer loss a NaN has a meaning (docs/int8.md). step_checks, infer_checks: conditions in C under which
+    an input is no number, of all inputs and of those that an inference reads.
+    """
+    image, stream = image_of(train, plan), line_stream(plan)
+    floats = [value for value in (image, *train.data[1:]) if value.dtype == "float32"]
+    pointers = {value.name: "" if stream else sequencer.pointer(value.name) for value in train.data}
+    checks = {value.name: f"!tt_holds_finite({pointers[value.name]}, {value.size_bytes}u)" for value in floats}
+    inferred = _inferred(train)
+    checked = {
+        "float_input_bytes": sum(value.size_bytes for value in floats),
+        "float_label_bytes": train.label.size_bytes if _is_checked(train) else 0,
+        "step_checks": [] if stream else list(checks.values()),
+        "infer_checks": [] if stream else [check for name, check in checks.items() if name in inferred],
+        "more_inputs": [_slot_data(*pair, pointers) for pair in zip(train.data[1:], slots(train), strict=True)],
+    }
+    if stream is None:
+        return {"input": pointers[image.name], "lines": None, **checked}
+    attrs = stream.attrs
+    assert isinstance(attrs, StreamAttrs), "a plan whose image comes row by row has a stream that takes it"
+    rows = attrs.nodes[0].outputs[0]
+    ring = next((ring for ring in attrs.rings if ring.name == rows.name), None)
+    at = sequencer.pointer(rows.name) if ring is None else sequencer.scratch(stream, ring.offset)
+    slot = "m->rows" if ring is None else f"m->rows % {ring.rows}u"
+    lines = {
+        "rows": image.shape[1],
+        "row_elements": image.elements // image.shape[1],
+        "next": f"{at} + {slot} * {row_pitch(rows)}u",
+    }
+    return {"input": "", "lines": lines, **checked}
+
+
+def slots(train: TrainGraph) -> tuple[InputSlot, ...]:
+    """Return the data inputs besides the first."""
+    return tuple(
+        InputSlot(number, value.origin or value.name, value.elements, value.dtype)
+        for number, value in enumerate(train.data[1:], 2)
+    )
+
+
+def _is_checked(train: TrainGraph) -> bool:
+    read = any(value.name == train.label.name for node in train.graph.nodes for value in node.inputs)
+    return read and train.label.dtype == "float32" and not train.integer
+
+
+def _inferred(train: TrainGraph) -> frozenset[str]:
+    """Return names of the inputs that an inference reads; of a model of one input, this."""
+    needed = train.graph.ancestors(train.graph.outputs)
+    read = {value.name for node in train.graph.nodes if node.name in needed for value in node.inputs}
+    return frozenset(value.name for value in train.data if value.name in read or len(train.data) == 1)
+
+
+def _slot_data(value: Value, slot: InputSlot, pointers: Mapping[str, str]) -> dict[str, object]:
+    """Tell the templates of an input besides the first."""
+    return {
+        "n": slot.number,
+        "name": comment_text(slot.name),
+        "ctype": C_TYPES[slot.dtype],
+        "elements": slot.elements,
+        "shape": value.shape,
+        "quant": value.quant if slot.dtype == "int8" else None,
+        "pointer": pointers[value.name],
+    }
+
+
+def shape_data(train: TrainGraph, interface: Interface, one_sample: bool = False) -> dict[str, object]:
+    """Tell the templates C types and shapes.
+
+    image: height, width and channels of an input of four axes, and whether channels come last. signal: length and
+    channels of one whose channels were asked to come last. one_sample: shapes of one sample, not of all of a call.
+    """
+    given = train.graph.inputs[0]
+    image = None
+    if len(given.shape) == _IMAGE_RANK:
+        last = given.layout == "NHWC"
+        height, width, channels = given.shape[1:] if last else (*given.shape[2:], given.shape[1])
+        image = {"last": last, "height": height, "width": width, "channels": channels}
+    asked = len(given.shape) == _SIGNAL_RANK and given.layout == "NWC"
+    return {
+        "signal": {"length": given.shape[1], "channels": given.shape[2]} if asked else None,
+        "input_ctype": C_TYPES[interface.input_dtype],
+        "image": image,
+        "shapes": [
+            ("INPUT", "the input", train.of_one(given) if one_sample else given.shape),
+            ("OUTPUT", "the output of one sample", train.of_one(train.graph.outputs[0])),
+            ("LABEL", "the label", train.of_one(train.label) if one_sample else train.label.shape),
+        ],
+    }
+
+
+def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str, tables: Names) -> dict[str, object]:
+    """Tell the templates where the scalars of a step are, and what it does with labels."""
+    return {
+        "loss": sequencer.pointer(train.loss.name),
+        "rate": sequencer.pointer(train.learning_rate.name),
+        "rate_float": sequencer.typed("F32", train.learning_rate.name),
+        "rate_int": sequencer.typed("I32", train.rate.name) if train.rate else "",
+        "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
+        "first_rate": float(train.graph.constants[train.learning_rate.name]),
+        "exponent": _first_exponent(train, sequencer),
+        "batch": train.batch,
+        "choice": choice_data(train, sequencer, tables),
+        "in_place": train.in_place,
+        "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
+        "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
+        **label_data(train, sequencer, prefix),
+    }
+
+
+def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:
+    """Find an exponent that tells whether a step has found all of them; "" if errors have none."""
+    exponents = error_exponents(train.graph.nodes)
+    return sequencer.typed("I32", exponents[0]) if exponents else ""
+
+
+def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str, object]:
+    """Tell the templates which labels there are, what they weigh, and what is divided by that."""
+    terms, weights = train.terms, train.terms.weights
+    several = train.label.elements > 1
+    return {
+        "label_array": several,
+        "label_read": any(value == train.label for node in train.graph.nodes for value in node.inputs),
+        "label_type": label_ctype(train) if several else f"{prefix}_label_t",
+        "label_elements": f"{prefix.upper()}_LABEL_ELEMENTS",
+        "label_values": "labels->values" if several else "label",
+        "classes": classes_of(train.graph.nodes, train.label.name),
+        "ignored": _ignored(train),
+        "without_weight": weights.nothing if weights else (),
+        "label_weights": [float_text(weight) for weight in weights.table] if weights else [],
+        "weight_sum": sequencer.typed("F32", train.weight_sum.name) if train.weight_sum else "",
+        "by_weight": train.weight_sum is not None and terms.divisor == "weights",
+        "divided": terms.divided,
+        "divisor": terms.divisor,
+        "step_samples": train.batch if train.in_place and terms.divisor != "one" else 1,
+        "loss_text": _loss_text(train),
+    }
+
+
+def label_ctype(train: TrainGraph) -> str:
+    """Return the C type of one label."""
+    return "int32_t" if train.label.dtype == "int32" else "float"
+
+
+def _loss_text(train: TrainGraph) -> str:
+    """Return what a call reports as loss, for its header comment."""
+    of = "their" if train.micro_batch > 1 else "its"
+    texts = {
+        "samples": f"{of} mean loss" if train.micro_batch > 1 else "its loss",
+        "weights": f"the mean of {of} labels' losses by their weights",
+        "one": f"the sum of {of} labels' losses",
+    }
+    return texts[train.terms.divisor]
+
+
+def _ignored(train: TrainGraph) -> int | None:
+    """Find the label that does not count, if there is one and a label can hold it."""
+    for node in train.graph.nodes:
+        if isinstance(node.attrs, NllAttrs):
+            index = node.attrs.ignore_index
+            return index if index is not None and -(2**31) < index < 2**31 else None
+    return None
