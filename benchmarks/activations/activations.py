@@ -1,4 +1,4 @@
-"""Print what low-rank activations keep, need and cost, by plan alone (docs/activations.md); also accuracy, count, auto.
+"""Print what low-rank activations keep, need and cost, by plan alone (docs/activations.md); also accuracy, count.
 
 Ranks are measured on handwritten digits of scikit-learn, enlarged to the network's input, for an error of 10 % of each
 gradient. Kept bytes and multiply-accumulates are those of the trained layers' inputs and of a whole step; arenas are of
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.activations.activation_accuracy import main as accuracy
-from benchmarks.activations.activation_auto import main as auto
 from benchmarks.activations.activation_counts import main as count
 from benchmarks.activations.activation_nets import KINDS, options_of, samples
 from testing.planning.kept_inputs import kept_bytes
@@ -58,14 +57,12 @@ def row_of(planner: Planner, update: str, size: int) -> Row:
 
 
 def main() -> int:
-    """Print a table; of accuracy, or of what --update auto gains, where the first argument says so."""
+    """Print a table; of accuracy, or of bytes (count), if the first argument says so."""
     if sys.argv[1:2] == ["accuracy"]:
         accuracy(sys.argv[2:])
         return 0
     if sys.argv[1:2] == ["count"]:
         return count(sys.argv[2:])
-    if sys.argv[1:2] == ["auto"]:
-        return auto(sys.argv[2:])
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", default="mcunet-5fps-10c,mbv2-w0.35-10c")
     parser.add_argument("--updates", default="last:6,all")

@@ -260,7 +260,6 @@ def test_command_and_package(folder: Path, tmp_path: Path) -> None:
         ("--update all --runtime store", "not possible with --runtime"),
         ("--update all --max-step-time 1s", "not possible with --max-step-time"),
         ("--update all --count", "not possible with --count"),
-        ("--update all --activations auto", "not possible with --activations"),
         ("--update all --batch 2 --micro-batch 2 --activations asi --data own.npz", "several samples in a step"),
     ],
 )

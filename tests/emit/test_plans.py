@@ -207,7 +207,6 @@ def test_compiles_strictly(standard: str, folder: Path, tmp_path: Path) -> None:
         ("--plans 64KB,128KB --update all --inference-only", "not possible with --inference-only"),
         ("--plans 64KB,128KB --update all --batch 4 --micro-batch 3", "does not divide --batch 4"),
         ("--plans 64KB,128KB --update all --runtime monitor,delta", "not possible with --runtime delta"),
-        ("--plans 64KB,128KB --update all --activations auto", "not possible with --activations"),
         ("--plans 64KB,128KB --update all", "a larger plan is no other"),
     ],
 )

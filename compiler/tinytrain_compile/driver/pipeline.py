@@ -274,7 +274,7 @@ def _choose(planner: Planner, progress: Progress, by_data: ByData | None) -> Can
         return inference_candidate(planner)
     if options.lock is not None:
         return _locked(planner, options.update, read_lock(options.lock))
-    asks = options.update == "auto" and options.gains is None and options.activations != "auto"
+    asks = options.update == "auto" and options.gains is None
     if asks and options.data is not None and labelled(options.data, planner.model):
         if by_data is None:
             raise TypeError("--update auto with labelled samples asks for by_data")

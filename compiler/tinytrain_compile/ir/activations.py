@@ -36,8 +36,7 @@ class LowRank:
     mode of full rank is left as it is. bases: fixed subspaces u[rank, length] by axis, one for each mode that is not.
     steps: of fixed subspaces in int8 networks, the real value of 1 in what is kept: the product of one for each axis
     and index along it. wide: the same of what is between, on the way back, by the axis that was expanded last.
-    error: of these ranks, where samples measured it; trials: all ranks that were measured, the smallest first. finer:
-    copies with smaller errors, ever smaller ones, where there is a choice.
+    error: of these ranks, where samples measured it; trials: all ranks that were measured, the smallest first.
     """
 
     ranks: tuple[int, ...]
@@ -47,7 +46,6 @@ class LowRank:
     wide: Mapping[int, float] = field(default_factory=dict[int, float])
     error: float | None = None
     trials: tuple[RankTrial, ...] = ()
-    finer: tuple[LowRank, ...] = ()
 
     def reduced(self, shape: tuple[int, ...]) -> dict[int, int]:
         """Axis -> rank, of the modes of an activation of this shape whose rank is below their length, or that have a

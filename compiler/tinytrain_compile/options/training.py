@@ -94,12 +94,12 @@ class UpdateOptions:
         default="model",
         metadata=option("training", "Whose norm: of all that is trained, or of each layer alone.", "--clip-per"),
     )
-    activations: Literal["exact", "auto", "asi", "subspace"] = field(
+    activations: Literal["exact", "asi", "subspace"] = field(
         default="exact",
         metadata=option(
             "training",
             "What layers keep of their inputs for gradients: all, or a low-rank copy in subspaces that follow (asi) or"
-            " are fixed (subspace), or what gains most in --arena (docs/activations.md; needs --data).",
+            " are fixed (subspace) (docs/activations.md; needs --data).",
             "--activations",
         ),
     )

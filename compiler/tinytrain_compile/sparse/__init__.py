@@ -6,10 +6,8 @@ from tinytrain_compile.sparse.choices import (
     entries_of_plan,
     gain_of_plan,
     layer_ways,
-    lost_gain,
     scheme_plan,
     scheme_text,
-    with_copies,
 )
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
 from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
@@ -34,7 +32,6 @@ __all__ = [
     "layer_ways",
     "layers_of",
     "load_scheme",
-    "lost_gain",
     "parameter_of",
     "read_gains",
     "resolve_update",
@@ -43,5 +40,4 @@ __all__ = [
     "tables_of_gradients",
     "tables_without_data",
     "whole_only",
-    "with_copies",
 ]

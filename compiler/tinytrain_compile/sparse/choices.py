@@ -8,8 +8,8 @@ file. A table with gains of channels says which are better.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from glob import escape
 
 from tinytrain_compile.ir.activations import LowRank
@@ -29,14 +29,13 @@ class Way:
     """One way to train a layer.
 
     kind: what it is called in all layers: "frozen", "bias", "in/8" to "out/2", "all". gain: what it is worth, in 1 /
-    UNITS. elements: parameters that it trains. kept: the low-rank copy that the layer keeps for it; None: its input.
+    UNITS. elements: parameters that it trains.
     """
 
     kind: str
     entry: SchemeEntry
     gain: int
     elements: int
-    kept: LowRank | None = None
 
 
 @dataclass(frozen=True)
@@ -59,35 +58,6 @@ def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWa
         LayerWays(layer, ways if index >= frozen else ways[:1])
         for index, (layer, ways) in enumerate(zip(layers, found, strict=True))
     )
-
-
-def with_copies(
-    layers: Sequence[LayerWays], copies: Mapping[str, Sequence[LowRank]], gains: GainTable
-) -> tuple[LayerWays, ...]:
-    """The same with a way for each low-rank copy of a layer's input, by its weight, in front of that with all of it.
-
-    Such a way is worth less by the error's share of the weight's gain. Finer copies are ways of their own.
-    """
-    return tuple(replace(item, ways=(*item.ways[:-1], *_copied(item, copies, gains), item.ways[-1])) for item in layers)
-
-
-def _copied(item: LayerWays, copies: Mapping[str, Sequence[LowRank]], gains: GainTable) -> list[Way]:
-    every, found = item.ways[-1], list[Way]()
-    if every.entry.weight == "all":
-        alone = gain_of(item.layer, replace(every.entry, bias=False), gains)
-        every_copy = [
-            pair for how in copies.get(item.layer.weights[0].name, ()) for pair in enumerate((how, *how.finer))
-        ]
-        for number, how in every_copy:
-            entry = replace(every.entry, activation=how.kind, ranks=_said_ranks(how))
-            kind = f"all, {how.kind}" + (f", finer ({number})" if number else "")
-            found.append(Way(kind, entry, every.gain - lost_gain(how, alone), every.elements, how))
-    return found
-
-
-def lost_gain(how: LowRank | None, gain: int) -> int:
-    """The share of a weight's gain by which its gradient is off with this copy; None, or not measured: nothing."""
-    return 0 if how is None or how.error is None else round(min(how.error, 1.0) * gain)
 
 
 def _said_ranks(how: LowRank) -> tuple[int, ...]:
@@ -166,11 +136,9 @@ def entries_of_plan(graph: Graph, plan: UpdatePlan) -> tuple[SchemeEntry, ...]:
 def scheme_plan(layers: Sequence[LayerWays], chosen: Sequence[Way], label: str) -> UpdatePlan:
     """The update that trains every layer in its way."""
     updates: UpdateMap = {}
-    copies = dict[str, LowRank | None]()
     for item, way in zip(layers, chosen, strict=True):
         updates.update(entry_updates(item.layer, way.entry))
-        copies |= {} if way.kept is None else {item.layer.weights[0].name: way.kept}
-    return UpdatePlan(updates, label, copies)
+    return UpdatePlan(updates, label)
 
 
 def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:

@@ -76,20 +76,6 @@ def test_few_ranks_are_measured(kind: ActivationKind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["asi", "subspace"])
-def test_finer_copies_keep_to_parts_of_the_bound(kind: ActivationKind) -> None:
-    ranks = layer(kind, noise=0.3)
-    chosen = ranks.choose(0.8)
-    assert chosen is not None
-    every = ranks.with_finer(chosen, 0.8)
-    assert 2 <= len(every.finer) <= 6, "auto weighs each one for every layer"
-    for part, how in enumerate(every.finer, 2):
-        assert how.error == ranks.error(how.ranks) and how.error <= 0.8 / part
-        assert bool(how.bases) == (kind == "subspace") and not how.finer
-    sizes = [ranks.error(how.ranks) for how in (every, *every.finer)]
-    assert every.ranks == chosen.ranks and sizes == sorted(set(sizes), reverse=True)
-
-
-@pytest.mark.parametrize("kind", ["asi", "subspace"])
 def test_what_was_measured_for_another_bound_is_taken(kind: ActivationKind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no more ranks may be measured, the fewest bytes of those that were."""
     ranks = layer(kind, noise=0.3)

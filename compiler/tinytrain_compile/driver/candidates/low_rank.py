@@ -55,7 +55,7 @@ class LowRankChoice:
         """By weight: as the scheme says, else as --activations does, where the gradient reads whole inputs."""
         kind = self._options.activations
         found = {name: how for name, how in update.activations.items() if how is not None and not how.trials}
-        return found if kind in ("exact", "auto") else found | self._open(update, kind)
+        return found if kind == "exact" else found | self._open(update, kind)
 
     def _open(self, update: UpdatePlan, kind: ActivationKind) -> dict[str, LowRank]:
         """Of layers of which the scheme says nothing."""
@@ -66,15 +66,6 @@ class LowRankChoice:
             if open_ and layer.node.op in LOW_RANK_LAYERS and _reads_whole(update.updates[name], layer.node.attrs):
                 found[name] = LowRank((), kind)
         return found
-
-    def measured(self, update: UpdatePlan, kind: ActivationKind, size: int) -> dict[str, LowRank | None]:
-        """By weight: the fewest bytes of this kind within --rank-error; None where exactly takes no more.
-
-        Of layers of which the scheme says nothing. size: samples in a step.
-        """
-        wanted = self._open(update, kind)
-        found = self._measured(update, wanted, size)
-        return {name: found[name] for name in wanted}
 
     def _measured(self, update: UpdatePlan, wanted: Mapping[str, LowRank], size: int) -> dict[str, LowRank | None]:
         keys = {name: (size, name, how.kind, how.ranks) for name, how in wanted.items()}
@@ -94,14 +85,8 @@ class LowRankChoice:
         for name, how in wanted.items():
             if name in pairs:
                 ranks = LayerRanks(nodes[name], pairs.pop(name), how.kind, self._options.seed, *sizes(nodes[name][0]))
-                found[name] = ranks.measured(how.ranks) if how.ranks else self._chosen(ranks)
+                found[name] = ranks.measured(how.ranks) if how.ranks else ranks.choose(self._options.rank_error)
         return found
-
-    def _chosen(self, ranks: LayerRanks) -> LowRank | None:
-        """The fewest bytes within --rank-error; with finer ones beside it where what gains most is asked for."""
-        bound = self._options.rank_error
-        how = ranks.choose(bound)
-        return how if how is None or self._options.activations != "auto" else ranks.with_finer(how, bound)
 
     def _samples(self, train: TrainGraph) -> Samples:
         assert self._options.data is not None

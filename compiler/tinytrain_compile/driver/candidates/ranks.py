@@ -26,8 +26,6 @@ TAILS = tuple(0.5 * 0.5**k for k in range(20))
 """Shares of a mode's squares that ranks leave out, from the coarsest on."""
 MOST_TRIALS = 48
 """Rank vectors of a layer whose error is measured, at most."""
-FINER = (2, 4)
-"""Parts of a bound that finer copies keep to."""
 
 Ranks = dict[int, int]
 """Axis -> rank."""
@@ -84,15 +82,6 @@ class LayerRanks:
                 return self.low_rank(self._lowered(trial, bound).ranks)
         known = [trial for trial in self._trials.values() if trial.error <= bound]  # for another bound
         return self.low_rank(min(known, key=lambda t: (t.size_bytes, t.error)).ranks) if known else None
-
-    def with_finer(self, how: LowRank, bound: float) -> LowRank:
-        """The choice for a bound, with those for parts of it whose errors are smaller."""
-        found = [how]
-        for part in FINER:
-            finer = self.choose(bound / part)
-            if finer is not None and (finer.error or 0.0) < (found[-1].error or 0.0):
-                found.append(finer)
-        return replace(how, finer=tuple(found[1:]))
 
     def measured(self, ranks: tuple[int, ...]) -> LowRank:
         """These ranks of the user's."""

@@ -20,8 +20,6 @@ from tinytrain_compile.training import end_of
 def _chooses_layers(o: CompileOptions) -> bool:
     """Whether low-rank copies are asked for of layers that are still to be chosen."""
     bounded = o.arena_bytes is not None or o.max_step_ps is not None or o.pareto
-    if o.activations == "auto":
-        return o.pareto
     return o.activations != "exact" and o.update == "auto" and bounded
 
 
@@ -42,14 +40,7 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
         "is about --activations",
         "add that",
     ),
-    ("pareto", lambda o: o.activations == "auto", "weighs no low-rank copies", "leave --activations auto out"),
-    ("activations", _chooses_layers, "is not weighed by --update auto", "use --activations auto, or name an --update"),
-    (
-        "activations",
-        lambda o: o.activations == "auto" and o.lock is not None,
-        "has nothing to choose under --lock",
-        "leave out --lock",
-    ),
+    ("activations", _chooses_layers, "is not weighed by --update auto", "name an --update"),
     ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
     ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
     ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
@@ -104,7 +95,6 @@ def _check_inference_only(options: CompileOptions) -> None:
         ("runtime", bool(options.runtime.names)),
         ("pareto", options.pareto),
         ("max_step_ps", options.max_step_ps is not None),
-        ("activations", options.activations == "auto"),
         ("count", options.count),
         ("cycles", options.cycles),
     )
@@ -131,7 +121,6 @@ def _check_plans(options: CompileOptions) -> None:
         ("inference_only", options.inference_only),
         ("count", options.count),
         ("cycles", options.cycles),
-        ("activations", options.activations == "auto"),
         *((f"runtime {name}", name in options.runtime.names) for name in OF_WEIGHTS),
     )
     _alone("--plans", others)

@@ -10,10 +10,6 @@ from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 def activation_notes(planner: Planner, candidate: Candidate) -> tuple[str, ...]:
     """A note where low-rank copies were asked for: copies that are smaller need not make the arena smaller."""
     asked = planner.options.activations != "exact"
-    if not candidate.train.low_rank and planner.options.activations == "auto":
-        return (
-            "--activations auto: no plan with low-rank copies was found that gains more; all inputs are kept exactly",
-        )
     if not candidate.train.low_rank:
         what = "no layer keeps fewer bytes with an error of at most"
         return (

@@ -8,15 +8,14 @@ the plan that such a command makes does not keep to them. The plans of the round
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search.flash import FlashLimit, flash_limit
 from tinytrain_compile.driver.search.model import UpdateModel, build_update_model
 from tinytrain_compile.driver.search.rounds import QUICK_ROUNDS, Found, Search
-from tinytrain_compile.ir.activations import LowRank
-from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways, with_copies
+from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways
 
 DEPTHS, DEPTH_PARTS, SHALLOW = (64, 48, 32, 24, 16, 8, 4, 2, 1), 64, 4
 """How many of the layers that may be trained are looked at, from the back, in DEPTH_PARTS of them; one of SHALLOW and
@@ -36,24 +35,20 @@ FEW_SCHEMES, FEW_TIMES = 1296, 8
 MOST_LAYERS = 200
 """Layers that are looked at, from the back: a model of all of them grows with the square of their number."""
 
-Copies = Mapping[str, Sequence[LowRank]]
-"""Weight -> low-rank copies that its layer may keep."""
-
 
 def best_choice(
     planner: Planner,
     gains: GainTable,
     layer_count: int,
     proof: bool = True,
-    copies: Copies | None = None,
     flash: FlashLimit | None = None,
 ) -> Found | None:
     """Find the best scheme that keeps to the limits, planned in full, or None. proof: as in search_update.
 
-    copies: further ways to train a layer, worth less by their errors. flash: what is known of that limit.
+    flash: what is known of that limit.
     """
     layer_count = min(layer_count, MOST_LAYERS)
-    every = with_copies(layer_ways(planner.model.graph, gains), copies or {}, gains)
+    every = layer_ways(planner.model.graph, gains)
     search = _looked_at(planner, every, gains, layer_count, flash or flash_limit(planner))
     search.run()
     for part in FREE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.driver.search.copies import choose_with_copies
 from tinytrain_compile.driver.search.micro_batch import with_micro_batch
 from tinytrain_compile.driver.search.update import search_update
 
@@ -11,8 +10,6 @@ from tinytrain_compile.driver.search.update import search_update
 def choose(planner: Planner) -> Candidate:
     """Choose what a command trains: the update that was asked for or fits, and the largest micro-batch for it."""
     update = planner.options.update
-    if planner.options.activations == "auto":
-        return choose_with_copies(planner)
     if update == "auto":
         return with_micro_batch(planner, search_update(planner, planner.layer_count))
     return with_micro_batch(planner, planner.exact(update))
