@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from transcripts import PAGES, ROOT, refresh, sandbox
 
 from tinytrain_compile.frontend import supported_operators
-from tinytrain_compile.report import errors_markdown, ops_markdown
+from tinytrain_compile.report.reference import errors_markdown, ops_markdown
 
 
 def reference_pages() -> dict[str, str]:

@@ -12,8 +12,7 @@ from testing.networks import models
 from testing.places import ROOT
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tinytrain_compile.report.layout import WIDTH
-from tinytrain_compile.report.words import shorten
+from tinytrain_compile.report.layout import WIDTH, shorten
 
 DIGITS = ROOT / "examples" / "digits"
 

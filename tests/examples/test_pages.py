@@ -18,8 +18,8 @@ from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.export import export
 from tinytrain_compile.cli.finetune import finetune
 from tinytrain_compile.frontend import supported_operators
-from tinytrain_compile.report import errors_markdown, ops_markdown
 from tinytrain_compile.report.layout import WIDTH
+from tinytrain_compile.report.reference import errors_markdown, ops_markdown
 
 PAGES = sorted(
     path.relative_to(ROOT)

@@ -54,9 +54,6 @@ plan/remat
 plan/streams
 quantize
 reference
-report
-report/pages
-report/rows
 sparse
 target
 training

@@ -143,8 +143,9 @@ INTERFACES = {
     "driver.pipeline": "STAGES",
     "learn.known_runs": "PARTIAL",
     "quantize.rescale": "READERS",
-    "report.data": "LOSS_NAMES",
     "report.layout": "WIDTH",
+    "report.rows": "ROWS",
+    "report.trained": "LOSS_NAMES",
     "sparse": "PRIOR UNITS",
     "sparse.rules": "BIAS BIAS_ALONE FISHER FRONT GRADIENTS LAST",
 }

@@ -17,7 +17,7 @@ from tinytrain_compile.ir.learning import Curve, Score, Tried
 from tinytrain_compile.learn import rate_search as search
 from tinytrain_compile.learn.finetune import Effort
 from tinytrain_compile.learn.training import LearningRun
-from tinytrain_compile.report import finding_lines, finding_toml
+from tinytrain_compile.report.learning import finding_lines, finding_toml
 
 
 @pytest.fixture

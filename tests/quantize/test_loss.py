@@ -22,7 +22,7 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START, split_factor
 from tinytrain_compile.ops.int8 import loss as int8_loss
 from tinytrain_compile.ops.int8.update import first_exponent
-from tinytrain_compile.report.formats import float_nodes
+from tinytrain_compile.report.rows.formats import float_nodes
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import compile_project

@@ -16,7 +16,7 @@ from tinytrain_compile.ops.int8 import momentum as int8_momentum
 from tinytrain_compile.ops.int8.update import ExponentAttrs, split_rate
 from tinytrain_compile.quantize import WeightStore
 from tinytrain_compile.reference.trainer import Trainer
-from tinytrain_compile.report.formats import quant_tensors
+from tinytrain_compile.report.rows.formats import quant_tensors
 
 COUNT = 20_000
 MOMENTUM = 0.875

@@ -16,7 +16,7 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import split_factor
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.quantize import forward
-from tinytrain_compile.report.formats import float_nodes
+from tinytrain_compile.report.rows.formats import float_nodes
 
 FACTORS = (0.9, 0.6, 0.3, 0.26, 0.13, 0.011, 1.7, 3.9)
 

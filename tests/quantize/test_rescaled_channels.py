@@ -30,7 +30,7 @@ from tinytrain_compile.quantize import (
     rescale,
 )
 from tinytrain_compile.reference.trainer import Trainer
-from tinytrain_compile.report.formats import quant_tensors
+from tinytrain_compile.report.rows.formats import quant_tensors
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 

@@ -20,7 +20,7 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvUpdateAttrs
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.quantize.prepare import real_range
-from tinytrain_compile.report.formats import float_nodes, float_regions, quant_tensors
+from tinytrain_compile.report.rows.formats import float_nodes, float_regions, quant_tensors
 
 LOSS = ("LogSoftmax", "NegativeLogLikelihood", "NegativeLogLikelihoodGrad", "LogSoftmaxGrad")
 FLOAT_HEAD = ("Gemm", "GemmGradWeight", "GemmGradInput", "SgdUpdate")

@@ -23,7 +23,7 @@ from tinytrain_compile.quantize import WeightStore, count_saturations
 from tinytrain_compile.quantize.store import fine_weights
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.analysis import analyse
-from tinytrain_compile.report.formats import quant_tensors
+from tinytrain_compile.report.rows.formats import quant_tensors
 
 STORES: tuple[WeightStore, ...] = ("sr8", "q8.8")
 SIZES = {"stem_weight": 162, "deep_weight": 54, "point_weight": 36, "last_weight": 648, "fc_weight": 60}

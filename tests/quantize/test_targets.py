@@ -17,7 +17,7 @@ from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.targets import TargetErrorAttrs, TargetLossAttrs
 from tinytrain_compile.ops.int8.update import first_exponent
 from tinytrain_compile.reference.trainer import Trainer
-from tinytrain_compile.report.formats import float_nodes, float_regions
+from tinytrain_compile.report.rows.formats import float_nodes, float_regions
 
 FLOAT = {"mse": "MeanSquaredError", "bce": "SigmoidCrossEntropy"}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
 from tinytrain_compile.ir.summary import LayerUpdate, Suggestion, VerifyReport
-from tinytrain_compile.report import plan_json, report_json
+from tinytrain_compile.report.data import plan_json, report_json
 
 CONTRACT = {
     "target": None,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tests.report.hand import VERIFIED, two_layers_summary
 from tinytrain_compile.ir.summary import InstructionCounts, Summary
-from tinytrain_compile.report import kernel_lines, kernel_work, report_json
+from tinytrain_compile.report.data import report_json
+from tinytrain_compile.report.rows.kernels import kernel_work, kernels_lines
 
 CALLS = {"fc1": "net_gemm_4", "fc2": "net_gemm_3", "d_r": "net_gemm_4"}
 STEP = {"net_train_step": 10, "net_gemm_4": 300, "net_gemm_3": 90}
@@ -38,11 +39,11 @@ def test_updates_after_a_batch_are_added() -> None:
     counts = replace(summary.verify.counts, apply={"net_apply": 2, "net_gemm_3": 1000})
     summary = replace(summary, verify=replace(summary.verify, counts=counts))
     assert kernel_work(summary)[0].instructions == 1090
-    assert "1,002 in the update" in kernel_lines(summary)[0]
+    assert "1,002 in the update" in kernels_lines(summary)[0]
 
 
 def test_table() -> None:
-    lines = kernel_lines(counted(), shown=1)
+    lines = kernels_lines(counted(), shown=1)
     assert lines == [
         "counted    400 instructions in step 1, 205 in an inference (executed in QEMU)",
         "  instructions         MAC per MAC  code B  kernel",
@@ -54,5 +55,5 @@ def test_table() -> None:
 def test_nothing_without_counts() -> None:
     summary = two_layers_summary()
     assert kernel_work(summary) == []
-    assert kernel_lines(summary) == []
+    assert kernels_lines(summary) == []
     assert report_json(summary)["work"]["kernels"] == []

@@ -6,7 +6,7 @@ import re
 
 from tinytrain_compile.errors import ERRORS
 from tinytrain_compile.ops import OPS
-from tinytrain_compile.report import errors_markdown, ops_markdown, ops_text
+from tinytrain_compile.report.reference import errors_markdown, ops_markdown, ops_text
 
 
 def test_every_operator_has_one_row_of_six_cells() -> None:

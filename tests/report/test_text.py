@@ -15,10 +15,12 @@ from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
 from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried, StepCost, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Agreement, LayerUpdate, Suggestion, VerifyReport
-from tinytrain_compile.report import does_not_fit_text, report_html, report_json, styled, success_text
-from tinytrain_compile.report.data import loss_name
-from tinytrain_compile.report.text import fit_verdict, layer_counts, proof
-from tinytrain_compile.report.words import macs_text, printable, shorten
+from tinytrain_compile.report.data import report_json
+from tinytrain_compile.report.layout import macs_text, printable, shorten
+from tinytrain_compile.report.pages.html import report_html
+from tinytrain_compile.report.text import fit_verdict, proof, success_text
+from tinytrain_compile.report.trained import layer_counts, loss_name
+from tinytrain_compile.report.ways_out import does_not_fit_text
 from tinytrain_compile.target import load_target
 
 
@@ -235,13 +237,6 @@ def test_control_characters_cannot_reach_the_terminal() -> None:
     for lines in (success_text(summary), does_not_fit_text(summary)):
         assert all(line.isprintable() for line in lines)
     assert "a\\x1b[31mb\\nc\\u202ed\\x00" in success_text(summary)[0]
-
-
-def test_styled_changes_no_character() -> None:
-    lines = success_text(two_layers_summary(verify=VERIFIED, model="[bold]x[/bold].onnx"))
-    text = styled(lines)
-    assert text.plain == "\n".join(lines)
-    assert any("green" in str(span.style) and text.plain[span.start : span.end] == "PASS" for span in text.spans)
 
 
 def test_words() -> None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from tests.report.hand import two_layers_summary
 from tinytrain_compile.ir.summary import Fate, Summary
-from tinytrain_compile.report import report_html, report_json, success_text
+from tinytrain_compile.report.data import report_json
+from tinytrain_compile.report.pages.html import report_html
+from tinytrain_compile.report.text import success_text
 
 STATISTICS = tuple(
     Fate(f"n{i}.{what}", "other", f"running statistics of n{i} (BatchNormalization)", 8)

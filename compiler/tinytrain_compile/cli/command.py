@@ -47,7 +47,7 @@ def _targets() -> list[str]:
 
 def _ops() -> list[str]:
     from tinytrain_compile.frontend import supported_operators
-    from tinytrain_compile.report import ops_text
+    from tinytrain_compile.report.reference import ops_text
 
     onnx_ops = ", ".join(supported_operators())
     return [f"ONNX operators: {onnx_ops}", "", *ops_text()]

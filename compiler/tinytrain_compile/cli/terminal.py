@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.ir.learning import Finding
-from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.report import (
-    finding_lines,
-    kernel_lines,
-    low_rank_lines,
-    pareto_lines,
-    reason_lines,
-    step_lines,
-    success_text,
-)
-from tinytrain_compile.report.layout import LONG_LISTS, wrapped
-from tinytrain_compile.report.words import plural, printable
+from tinytrain_compile.report.layout import LONG_LISTS, plural, printable, wrapped
+from tinytrain_compile.report.text import success_text
 
 if TYPE_CHECKING:
     from tinytrain_compile.learn.contribution import Contribution
@@ -72,26 +61,13 @@ class Terminal:
         assert result.summary is not None
         short = False
         if "text" in options.report:
-            points = () if result.summary.choice is None else result.summary.choice.pareto
-            for line in (*success_text(result.summary), *pareto_lines(points), *kernel_lines(result.summary)):
+            for line in success_text(result.summary):
                 self._say(line)
                 short = short or f" more in {LONG_LISTS}" in line
         if self._verbose:
-            for layer in result.summary.layers:
-                items = asdict(layer).items()
-                facts = " ".join(f"{key}={value}" for key, value in items if key not in ("name", "module"))
-                for line in wrapped("layer      ", f"{printable(layer.shown)}: {facts}"):
-                    self._say(line)
-            for fate in result.summary.fates:
-                kind = "constant" if fate.kind == "other" else "parameter"
-                into = f", trained as one with {printable(fate.into)}" if fate.into else ""
-                said = f"{printable(fate.name)}: {plural(fate.elements, 'number')}, {printable(fate.why)}{into}"
-                for line in wrapped(f"{kind:<11}", said):
-                    self._say(line)
-            for line in (*low_rank_lines(result.summary), *reason_lines(result.summary)):
-                self._say(line)
-            self._file(result.summary)
-            for line in step_lines(result.summary):
+            from tinytrain_compile.report.verbose import verbose_lines
+
+            for line in verbose_lines(result.summary):
                 self._say(line)
         if options.dry_run:
             self._say("wrote      nothing (--dry-run)" + (f", so no {LONG_LISTS} either" if short else ""))
@@ -100,7 +76,7 @@ class Terminal:
             self._say(f"wrote      {options.out}/ ({count} files)  sha256 {digest}")
 
     def gains(self, found: Contribution, out: Path) -> None:
-        """What each part was worth, most first, and where the table is; groups of channels with -v alone."""
+        """Print what each part was worth, most first, and where the table is; groups of channels with -v alone."""
         for note in found.notes:
             for line in wrapped("note       ", printable(note)):
                 self._out.print(line, markup=False)
@@ -114,13 +90,15 @@ class Terminal:
         self._say(f"wrote      {out}")
 
     def finding(self, finding: Finding, written: Sequence[Path]) -> None:
-        """What training on own samples gave, and where the files are."""
+        """Print what training on own samples gave, and where the files are."""
+        from tinytrain_compile.report.learning import finding_lines
+
         for line in finding_lines(finding):
             self._say(line)
         self._say(f"{'wrote':<10} {', '.join(map(str, written))}")
 
     def exported(self, done: Exported, out: Path) -> None:
-        """What was learned, how the file was judged, and where it is."""
+        """Print what was learned, how the file was judged, and where it is."""
         changed = {name: count for name, count in done.tensors.items() if count}
         self._say(f"learned    {sum(changed.values()):,} numbers of {plural(len(changed), 'tensor')}")
         if self._verbose:
@@ -134,13 +112,3 @@ class Terminal:
         judged += "" if found.steps is None else f", of a stored tensor {plural(round(found.steps), 'step')}"
         self._say(f"checked    onnx.reference on the file, the device's C: {judged}")
         self._say(f"wrote      {out}{' and its .data' if done.file.data else ''}")
-
-    def _file(self, summary: Summary) -> None:
-        """What the comparison with the model file covered, and what it cost."""
-        file = summary.verify.file
-        if file is not None:
-            done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}"
-            for line in wrapped(
-                "file       ", f"compared with the reference: {done}, {file.seconds:.2f} s of CPU time"
-            ):
-                self._say(line)

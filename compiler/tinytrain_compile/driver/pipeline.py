@@ -51,13 +51,7 @@ from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, prepare, saturated
-from tinytrain_compile.report import (
-    PARETO_CSV,
-    pareto_csv,
-    plan_json,
-    report_html,
-    report_json,
-)
+from tinytrain_compile.report.data import plan_json, report_json
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
 from tinytrain_compile.target import Target, load_target
 
@@ -368,7 +362,11 @@ def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes
     if chosen is not None:
         files[SCHEME] = chosen.scheme
     if summary.choice is not None and summary.choice.pareto:
+        from tinytrain_compile.report.rows.pareto import PARETO_CSV, pareto_csv
+
         files[PARETO_CSV] = pareto_csv(summary.choice.pareto)
     if "html" in options.report:
+        from tinytrain_compile.report.pages.html import report_html
+
         files["report.html"] = report_html(summary)
     return files

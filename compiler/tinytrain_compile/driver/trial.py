@@ -17,7 +17,7 @@ from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.reference.trainer import Trainer
-from tinytrain_compile.report import work_of
+from tinytrain_compile.report.analysis import work_of
 
 TRIAL_SAMPLES = 8
 """Samples whose backward passes give the exponents that are compiled in."""

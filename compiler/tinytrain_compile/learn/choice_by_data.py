@@ -22,7 +22,7 @@ from tinytrain_compile.ir.cost import RuleTried
 from tinytrain_compile.ir.learning import Score, mean_score
 from tinytrain_compile.learn.short_runs import RATE_STEPS, Desk, Run, begun, make_desk
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.report import work_of
+from tinytrain_compile.report.analysis import work_of
 from tinytrain_compile.sparse import GainTable, layers_of, tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.rules import SPREAD, Scores
 from tinytrain_compile.verify import find_tools, work_folder

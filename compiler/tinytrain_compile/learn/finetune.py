@@ -36,7 +36,7 @@ from tinytrain_compile.learn.rate_search import Effort, RateSearch, Searched, Tr
 from tinytrain_compile.learn.replay_size import Room, final_trainings, kept_of, reservoir_sizes, room_for
 from tinytrain_compile.learn.training import CHECK_SHARE, Build
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.report import finding_html, finding_toml
+from tinytrain_compile.report.learning import finding_html, finding_toml
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Finding, Score
-from tinytrain_compile.report import finding_lines, score_text
+from tinytrain_compile.report.learning import finding_lines, score_text
 
 KNOWN = 0.98
 """Accuracy before training from which on there is little left to learn."""

@@ -54,7 +54,7 @@ class Holding:
     tenants: tuple[Tenant, ...]
 
     def at(self, step: int) -> Tenant:
-        """The tenant at a step at which the buffer is live."""
+        """Return the tenant at a step at which the buffer is live."""
         return next(tenant for tenant in self.tenants if tenant.first_step <= step <= tenant.last_step)
 
 
@@ -79,7 +79,7 @@ class Analysis:
     holdings: tuple[Holding, ...]
 
     def breakdown(self, step: int) -> dict[Category, int]:
-        """Live bytes at a step by category (all of them, zero included); their sum is load[step]."""
+        """Return live bytes at a step by category (all of them, zero included); their sum is load[step]."""
         total: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
         for holding in self._live(step):
             total[holding.at(step).category] += holding.buffer.size_bytes
@@ -88,7 +88,7 @@ class Analysis:
         return total
 
     def category_loads(self) -> dict[Category, list[int]]:
-        """Live bytes at every step by category; `breakdown` for all steps at once."""
+        """Return live bytes at every step by category; `breakdown` for all steps at once."""
         count = len(self.load)
         changes: dict[Category, list[int]] = {category: [0] * (count + 1) for category in CATEGORIES}
         for holding in self.holdings:
@@ -102,12 +102,12 @@ class Analysis:
         return {category: list(accumulate(change[:-1])) for category, change in changes.items()}
 
     def live(self, step: int) -> list[Live]:
-        """Live buffers at a step, largest first, each with its reason."""
+        """Return live buffers at a step, largest first, each with its reason."""
         found = [Live(h.buffer, h.at(step), self._reason(h, step)) for h in self._live(step)]
         return sorted(found, key=lambda item: (-item.buffer.size_bytes, item.buffer.offset, item.buffer.name))
 
     def node_label(self, step: int) -> str:
-        """`name (Op)`, with the ONNX node where the name does not tell it; untrusted text."""
+        """Return `name (Op)`, with the ONNX node if the name does not tell it; untrusted text."""
         if step >= len(self.plan.order):
             return "no step"
         node = self.plan.order[step]
@@ -118,7 +118,7 @@ class Analysis:
         return [h for h in self.holdings if h.buffer.first_step <= step <= h.buffer.last_step]
 
     def _covered(self) -> list[tuple[Holding, int]]:
-        """Buffers whose last step is the first of one that may cover them, and the bytes that this saves then."""
+        """Return buffers whose last step is the first of one that may cover them, and the bytes that this saves."""
         home = {holding.buffer.name: holding for holding in self.holdings if holding.buffer.kind != "scratch"}
         overs = [holding.buffer.over for holding in self.holdings]
         return [(home[over.name], over.saved_bytes) for over in overs if over is not None]
@@ -169,7 +169,7 @@ def analyse(train: TrainGraph, plan: MemoryPlan) -> Analysis:
 
 
 def work_of(train: TrainGraph) -> tuple[int, int]:
-    """Nominal multiply-accumulates of one step: of outputs and loss, and of all else (second runs too)."""
+    """Count multiply-accumulates of one step: of outputs and loss, and of all else (second runs too)."""
     forward = train.graph.ancestors((*train.graph.outputs, train.loss))
     counts = [0, 0]
     for node in train.graph.nodes:
@@ -178,7 +178,7 @@ def work_of(train: TrainGraph) -> tuple[int, int]:
 
 
 def _dependents(graph: Graph, source: str) -> frozenset[str]:
-    """Names of the nodes that depend on a value: behind the labels, everything is loss, gradient or update."""
+    """Name the nodes that depend on a value: behind the labels, everything is loss, gradient or update."""
     reached, nodes = {source}, set[str]()
     for node in graph.nodes:
         if any(value.name in reached for value in node.inputs):
@@ -188,9 +188,10 @@ def _dependents(graph: Graph, source: str) -> frozenset[str]:
 
 
 def _role(node: Node, forward: frozenset[str], judged: frozenset[str]) -> Role:
-    """A mask or an argmax that only the backward pass reads is still computed on the way forward.
+    """Tell the role of a node.
 
-    An update makes nothing but new contents of what lives for ever. An int8 error also overwrites its own peak, but
+    A mask or an argmax that only the backward pass reads is still computed on the way forward. An update
+    makes nothing but new contents of what lives for ever. An int8 error also overwrites its own peak, but
     what it makes is an error: a step of the backward pass.
     """
     if any(out == 0 for out, _ in alias_of(node)):
@@ -220,7 +221,7 @@ class _Tenants:
         self._trained = {value.name for node in updates if (value := trained(node)) is not None}
 
     def of(self, buffer: Buffer) -> tuple[Tenant, ...]:
-        """Tenants of a buffer in order of time; together they span its life."""
+        """Return the tenants of a buffer in order of time; together they span its life."""
         groups = self._groups(buffer)
         if len(groups) <= 1 or buffer.kind in ("header", "state", "accumulator", "scratch"):
             names = tuple(name for group in groups for name in group) or (buffer.name,)
@@ -233,7 +234,7 @@ class _Tenants:
         )
 
     def _groups(self, buffer: Buffer) -> list[list[str]]:
-        """Values by content: a view has its source's content, everything else its own; parts are not told apart."""
+        """Group values by content: a view has its source's, everything else its own; parts are not told apart."""
         if buffer.within:
             return [sorted(buffer.values, key=lambda value: self._born(value, buffer))]
         groups: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""How a plan was chosen, and what a step of it costs by the target's figures (a model): JSON, text, too slow a step."""
+"""How a plan was chosen, and what a step of it costs by the target's figures (a model): in words and as data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from tinytrain_compile.ir.cost import Attempt, LayerReason, PlanChoice, RuleTried
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report.layout import WIDTH, Row, row, wrapped
-from tinytrain_compile.report.words import bytes_text, pad, printable
+from tinytrain_compile.report.layout import Row, bytes_text, printable, row, wrapped
 
 LEAST = "least extra time that fits"
 """The objective without --optimise."""
@@ -18,7 +17,7 @@ GOALS = {"memory": "smallest arena", "time": "least time", "energy": "least ener
 
 
 def choice_json(choice: PlanChoice | None) -> dict[str, Any]:
-    """Keys of report.json's `plan`: objective, modelled cost of a step, and what was tried (`ladder`)."""
+    """Return keys of report.json's `plan`: objective, modelled cost of a step, and what was tried (`ladder`)."""
     if choice is None:
         return {"objective": None, "model": None, "ladder": []}
     cost = choice.cost
@@ -37,7 +36,7 @@ def choice_json(choice: PlanChoice | None) -> dict[str, Any]:
 
 
 def update_choice_json(choice: PlanChoice | None) -> dict[str, Any] | None:
-    """How --update auto has chosen what is trained; None where it had nothing to choose."""
+    """Tell how --update auto has chosen what is trained; None if it had nothing to choose."""
     found = None if choice is None else choice.update
     if found is None:
         return None
@@ -81,7 +80,7 @@ def update_choice_json(choice: PlanChoice | None) -> dict[str, Any] | None:
 
 
 def update_choice_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """What the choice of --update auto gains, how sure that is, which limit binds, and what more room would buy."""
+    """Yield what --update auto gains, how sure that is, which limit binds, and what more room would buy."""
     found = None if summary.choice is None else summary.choice.update
     if found is None:
         return
@@ -93,7 +92,7 @@ def update_choice_rows(summary: Summary, width: int) -> Iterator[Row]:
 
 
 def gain_pieces(summary: Summary) -> list[str]:
-    """What --update auto gains, how sure that is, and what was planned for it; nothing without a choice."""
+    """Tell what --update auto gains, how sure that is, and what was planned for it; nothing without a choice."""
     found = None if summary.choice is None else summary.choice.update
     if found is None:
         return []
@@ -104,13 +103,13 @@ def gain_pieces(summary: Summary) -> list[str]:
 
 
 def reason_lines(summary: Summary) -> list[str]:
-    """For -v: why each layer is trained as it is."""
+    """Tell why each layer is trained as it is, for -v."""
     found = None if summary.choice is None else summary.choice.update
     return [] if found is None else [line for one in found.layers for line in wrapped("why        ", reason_text(one))]
 
 
 def reason_text(one: LayerReason) -> str:
-    """`conv2: in/2, gain 24.0; all would gain 9.9 more, and be 1,152 B above --arena`."""
+    """Tell why a layer is trained so: `fc: in/2, gain 24.0; all would gain 9.9 more, and be 1,152 B above --arena`."""
     taken = f"{printable(one.layer)}: {one.way}, gain {one.gain:.1f}"
     if not one.next_way:
         return taken
@@ -123,13 +122,13 @@ def reason_text(one: LayerReason) -> str:
 
 
 def rule_texts(summary: Summary) -> list[str]:
-    """Each rule that was compared on samples, and how well it did."""
+    """List each rule that was compared on samples, and how well it did."""
     found = None if summary.choice is None else summary.choice.update
     return [] if found is None else [_tried(one) for one in found.tried]
 
 
 def _tried(one: RuleTried) -> str:
-    """A rule and how well its scheme did on held-back samples, in one line; short: it was not tried for longer."""
+    """Tell in a line how well a rule's scheme did on held-back samples; short: it was not tried for longer."""
     what = [] if one.rate is None else [f"{one.parameters:,} trained"]
     right = [] if one.accuracy is None else [f"{one.accuracy:.1%} right"]
     short = [] if one.finalist or one.rate is None else ["short"]
@@ -137,19 +136,19 @@ def _tried(one: RuleTried) -> str:
 
 
 def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """Modelled time and energy of a step, and what was tried if it was more than one way."""
+    """Yield modelled time and energy of a step, and what was tried if it was more than one way."""
     yield row("modelled", cost_pieces(summary), width)
     yield row("tried", tried_pieces(summary), width, " ")
 
 
 def cost_pieces(summary: Summary) -> list[str]:
-    """Time and energy of a step by the target's figures, said to be a model; nothing where no plan was priced."""
+    """Return time and energy of a step by the target's figures, called a model; nothing if no plan was priced."""
     choice = summary.choice
     if choice is None or not choice.cost.ps:
         return []
     cost = choice.cost
     limit = "" if choice.limit_ps is None else f" of {milliseconds(choice.limit_ps)}"
-    parts = "" if cost.compute_ps == cost.ps else f" ({_parts(choice)})"
+    parts = "" if cost.compute_ps == cost.ps else f" ({cost_parts(choice)})"
     what = "an inference" if summary.train.reads_state_of is not None else "a step"
     goal = [GOALS[choice.objective]] if choice.objective else [LEAST] if summary.plan.further else []
     model = "by the target's figures: a model, not measured"
@@ -157,7 +156,7 @@ def cost_pieces(summary: Summary) -> list[str]:
 
 
 def tried_pieces(summary: Summary) -> list[str]:
-    """What was tried to make the plan fit, if it was more than one way."""
+    """List what was tried to make the plan fit, if it was more than one way."""
     choice = summary.choice
     if choice is None or len(choice.attempts) <= 1:
         return []
@@ -165,7 +164,8 @@ def tried_pieces(summary: Summary) -> list[str]:
     return [*(f"{one};" for one in tried[:-1]), tried[-1]]
 
 
-def _parts(choice: PlanChoice) -> str:
+def cost_parts(choice: PlanChoice) -> str:
+    """Split the time of a step: `compute 1.2 ms, paging 0.3 ms`."""
     cost = choice.cost
     parts = {"compute": cost.compute_ps, "access": cost.access_ps, "paging": cost.paging_ps}
     return ", ".join(f"{name} {milliseconds(ps)}" for name, ps in parts.items() if ps) or "nothing"
@@ -177,39 +177,5 @@ def _attempt(attempt: Attempt) -> str:
 
 
 def milliseconds(ps: int) -> str:
-    """A time as a person reads it."""
+    """Write a time as a person reads it."""
     return f"{ps / 1e9:.4g} ms"
-
-
-def attempt_lines(choice: PlanChoice | None, limit_bytes: int | None, width: int = WIDTH) -> list[str]:
-    """What was tried as a table, for a block below an error: how many bytes each way takes, and its price."""
-    tried = () if choice is None else choice.attempts
-    if not tried:
-        return []
-    wide = max(len(printable(attempt.how)) for attempt in tried)
-    sizes = ["nothing found" if one.arena_bytes is None else bytes_text(one.arena_bytes) for one in tried]
-    column = max(map(len, sizes))
-    timed = any(" ms" in attempt.note for attempt in tried)
-    lines = [f"  tried, in this order{', times by the target file (a model)' if timed else ''}:"]
-    for attempt, size in zip(tried, sizes, strict=True):
-        over = limit_bytes is not None and (attempt.arena_bytes is None or attempt.arena_bytes > limit_bytes)
-        notes = ", ".join(n for n in (printable(attempt.note), "too large" if over else "fits the arena") if n)
-        lines += wrapped(f"    {pad(printable(attempt.how), wide)}  -> {size:>{column}}  ", notes, width)
-    return lines
-
-
-def too_slow_text(summary: Summary) -> list[str]:
-    """What stands below the one-line error E0402: where the time goes, what was tried, and ways out."""
-    choice = summary.choice
-    if choice is None or choice.limit_ps is None:
-        return []
-    over = milliseconds(choice.cost.ps - choice.limit_ps)
-    found = f"smallest modelled step time found: {milliseconds(choice.cost.ps)} ({_parts(choice)}): over by {over}"
-    lines = wrapped("  ", found, indent=4)
-    lines += ["  a model from the target file, not a measurement"]
-    lines += attempt_lines(choice, summary.arena_limit_bytes)
-    lines += ["  what would do, priced by planning it:"]
-    wide = max((len(way.options) for way in summary.suggestions), default=0)
-    for way in summary.suggestions:
-        lines += wrapped(f"    {pad(way.options, wide)}  -> ", f"{bytes_text(way.arena_bytes)}, {way.note}")
-    return lines

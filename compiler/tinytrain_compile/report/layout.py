@@ -1,4 +1,4 @@
-"""Lays out a block of the terminal report: a key at the left, pieces that wrap at their joints behind it."""
+"""How reports write figures and names, and lay out blocks: a key at the left, pieces that wrap at their joints."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from rich.cells import cell_len
-from rich.text import Text
 
-from tinytrain_compile.report.words import NOT_MEASURED, pad, shorten
-
+NOT_MEASURED = "not measured"
 KEY_WIDTH = 11
+"""Columns of the keys: the longest one, with a space."""
 MIN_WIDTH = 60
+"""Columns below which nothing is wrapped: names and figures would stand alone in a line."""
 WIDTH = 80
 """Columns of every block and table, whatever the terminal has: logs and documents look the same."""
 LONG_LISTS = "report.json"
@@ -42,7 +42,7 @@ def row(key: str, pieces: Iterable[str], width: int, joint: str = "   ") -> Row:
 
 
 def listing(key: str, names: Sequence[str], width: int, most: int = 3, head: str = "") -> Row:
-    """Names behind commas in about `most` lines; of a longer list, how many are left out and the file that has them."""
+    """Lay out names in about `most` lines; a longer list ends with how many are left out, and which file has them."""
     start = [head] if head else []
     whole = row(key, [*start, *(f"{name}," for name in names[:-1]), *names[-1:]], width, " ")
     if len(whole.lines) <= most:
@@ -56,12 +56,12 @@ def listing(key: str, names: Sequence[str], width: int, most: int = 3, head: str
 
 
 def sentence(key: str, text: str, width: int) -> Row:
-    """Running text, wrapped between words."""
+    """Lay out running text, wrapped between words."""
     return row(key, text.split(), width, " ")
 
 
 def _words(text: str, room: int) -> list[str]:
-    """Lines of running text; only a word that is wider than a line is shortened."""
+    """Break running text into lines; only a word that is wider than a line is shortened."""
     lines: list[str] = []
     for word in text.split(" "):
         word = shorten(word, room)
@@ -73,28 +73,14 @@ def _words(text: str, room: int) -> list[str]:
 
 
 def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None) -> list[str]:
-    """A line of a table whose last column is running text: more lines begin below it, or at `indent`."""
+    """Wrap a line of a table whose last column is running text: more lines begin below it, or at `indent`."""
     room = max(width, MIN_WIDTH)
     below = " " * min(cell_len(start) if indent is None else indent, room // 2)
     return wrap(start + text, room, subsequent_indent=below, break_on_hyphens=False)  # names have hyphens
 
 
-def priced(ways: Sequence[tuple[str, str, str]], width: int = WIDTH) -> list[list[str]]:
-    """A table of ways out, the lines of each: options, price, remark. Options are for copying, so they are never cut:
-    long ones have a line of their own."""
-    room = max(width, MIN_WIDTH) // 2
-    wide = max((cell_len(options) for options, _, _ in ways if cell_len(options) <= room), default=0)
-    column = max((len(price) for _, price, _ in ways), default=0)
-    table: list[list[str]] = []
-    for options, price, note in ways:
-        alone = cell_len(options) > room
-        lines = wrapped(f"    {pad('' if alone else options, wide)}  -> {price:>{column}}  ", note, width)
-        table.append([f"    {options}", *lines] if alone else lines)
-    return table
-
-
 def block(rows: Iterable[Row]) -> list[str]:
-    """All rows, the key of each in front of its first line. Nothing gives way to length."""
+    """Return all rows as lines, the key of each in front of its first one. Nothing gives way to length."""
     return [
         (pad(entry.key if index == 0 else "", KEY_WIDTH) + line).rstrip()
         for entry in rows
@@ -102,24 +88,62 @@ def block(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def styled(lines: Iterable[str]) -> Text:
-    """The same lines with colour for a terminal (no markup is interpreted: names may contain anything)."""
-    text = Text()
-    for number, line in enumerate(lines):
-        text.append("\n" if number else "")
-        text.append_text(_styled_line(line))
+# ---- figures and names ----------------------------------------------------------------------------------------------
+
+
+def grouped(number: int) -> str:
+    """Group digits by three, in every locale: 1,234,567."""
+    return f"{number:,}"
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """Return a size with its unit; an unknown size is said to be unknown, never shown as 0."""
+    return NOT_MEASURED if size_bytes is None else f"{size_bytes:,} B"
+
+
+def share(part: int, whole: int) -> str:
+    """Return a percentage with one decimal; of nothing it is 0.0%."""
+    return f"{100.0 * part / whole if whole else 0.0:.1f}%"
+
+
+def macs_text(macs: int) -> str:
+    """Shorten a number of multiply-accumulates: 940, 23.4 k, 4.9 M, 1.2 G."""
+    for limit, unit in ((10**9, "G"), (10**6, "M"), (10**4, "k")):
+        if macs >= limit:
+            return f"{macs / (1000 if unit == 'k' else limit):.1f} {unit}"
+    return grouped(macs)
+
+
+def plural(count: int, noun: str) -> str:
+    """Count something: `1 layer`, `3 layers`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Escape control characters, line ends and direction marks: names come from untrusted files."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shorten(text: str, cells: int, dots: str = "...") -> str:
+    """Cut a text to at most `cells` terminal columns: the middle gives way, because names differ at their ends."""
+    if cell_len(text) <= cells:
+        return text
+    room = max(cells - cell_len(dots), 2)
+    tail = _prefix(text[::-1], room // 2)[::-1]
+    return _prefix(text, room - cell_len(tail)) + dots + tail
+
+
+def _prefix(text: str, cells: int) -> str:
+    used = 0
+    for index, char in enumerate(text):
+        used += cell_len(char)
+        if used > cells:
+            return text[:index]
     return text
 
 
-def _styled_line(line: str) -> Text:
-    text = Text(line)
-    key = line[:KEY_WIDTH].strip()
-    if line[:1].strip() and line[KEY_WIDTH - 1 : KEY_WIDTH] == " ":
-        text.stylize("bold" if key == "ARENA" else "cyan", 0, KEY_WIDTH)
-    if key == "verify" or not line[:1].strip():
-        for word, style in (("PASS", "bold green"), ("FAIL", "bold red"), ("SKIPPED", "yellow")):
-            if line.endswith(word):
-                text.stylize(style, len(line) - len(word), len(line))
-    text.highlight_words([NOT_MEASURED], "dim")
-    text.highlight_words(["OPTIMAL"], "bold green")
-    return text
+def pad(text: str, cells: int) -> str:
+    """Add spaces behind the text, up to `cells` terminal columns."""
+    return text + " " * max(cells - cell_len(text), 0)

@@ -11,8 +11,8 @@ from typing import Any
 from markupsafe import Markup
 
 from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score, Tried
-from tinytrain_compile.report.pages.page import page_asset, page_hash, page_template
-from tinytrain_compile.report.words import grouped, plural, printable
+from tinytrain_compile.report.layout import grouped, plural, printable
+from tinytrain_compile.report.pages.html import page_asset, page_hash, page_template
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 220, 56, 14, 16, 34
@@ -22,7 +22,7 @@ MOST_BARS = 60
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """What was tried, what it gives, what it costs and what is recommended."""
+    """Tell what was tried, what it gives, what it costs and what is recommended."""
     return [
         *(f"{'note':<10} {printable(note)}" for note in finding.notes),
         f"{'update':<10} {printable(finding.update)}",
@@ -34,14 +34,14 @@ def finding_lines(finding: Finding) -> list[str]:
 
 
 def score_text(score: Score) -> str:
-    """Accuracy, where there is one, or the area under the curve, and the loss."""
+    """Write the accuracy, if there is one, or the area under the curve, and the loss."""
     right = [] if score.accuracy is None else [f"accuracy {score.accuracy:.1%}"]
     area = [] if score.auc is None else [f"AUC {score.auc:.3f}"]
     return ", ".join((*right, *area, f"loss {score.loss:.4g}"))
 
 
 def _rounds(finding: Finding) -> list[str]:
-    """A table: what each rate gave on samples that were held back."""
+    """Return a table: what each rate gave on samples that were held back."""
     lines = [f"{'tried':<10} round  batch  clip       rate  seeds  epochs  best after  held back"]
     for number, tried in enumerate(finding.rounds, 1):
         for one in tried:
@@ -55,14 +55,14 @@ def _rounds(finding: Finding) -> list[str]:
 
 
 def _ways(tried: Tried) -> str:
-    """What the columns of the table have no room for."""
+    """Return what the columns of the table have no room for."""
     grows = [f"warm-up {tried.warm_up:.3g}"] if tried.warm_up else []
     grows += [f"mean of {tried.average}"] if tried.average else []
     return "".join(f"  {way}" for way in (*(["clipped per layer"] if tried.per_layer else []), *grows))
 
 
 def _learned(finding: Finding, one: Learned) -> list[str]:
-    """Before and after, on test samples and on old ones."""
+    """Compare before and after, on test samples and on old ones."""
     first, last, how = one.curve[0], one.curve[-1], f", with {one.replay} old samples replayed" if one.replay else ""
     spread = f"{one.spread:.1%}" if last.accuracy is not None else f"{one.spread:.3g}"
     tests = plural(finding.tests, "test sample")
@@ -78,7 +78,7 @@ def _learned(finding: Finding, one: Learned) -> list[str]:
 
 
 def _kept(finding: Finding, samples: int) -> str:
-    """What a reservoir takes of the RAM."""
+    """Tell what a reservoir takes of the RAM."""
     return f"{grouped(samples * finding.record_bytes)} B of RAM beside the arena"
 
 
@@ -90,7 +90,7 @@ def _threshold(when: str, score: Score) -> str:
 
 
 def _costs(finding: Finding) -> list[str]:
-    """Time and energy on the device, by its figures."""
+    """Tell time and energy on the device, by its figures."""
     taken = finding.taken
     updates = taken.epochs * taken.steps
     most = taken.epochs_to_most
@@ -119,7 +119,7 @@ def _advice(finding: Finding) -> list[str]:
 
 
 def bars(curve: Sequence[Score]) -> str:
-    """A curve in one line: the higher the bar the better; long ones lose epochs in between."""
+    """Draw a curve in one line: the higher the bar the better; long ones lose epochs in between."""
     values = [-one.loss if one.accuracy is None else one.accuracy for one in curve]
     values = (
         [values[index * (len(values) - 1) // max(1, MOST_BARS - 1)] for index in range(MOST_BARS)]
@@ -134,7 +134,7 @@ def bars(curve: Sequence[Score]) -> str:
 
 
 def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
-    """What a compilation reads by --config: options that were given (long name -> value), and what is recommended."""
+    """Write what --config reads: options that were given (long name -> value), and what is recommended."""
     found = {**options, "lr": float(f"{finding.rate:.4g}"), "batch": finding.chosen.batch}
     found |= {"clip-norm": str(finding.chosen.clip)} if finding.chosen.clip else {}
     found |= {"clip-per": "layer"} if finding.chosen.per_layer else {}
@@ -150,7 +150,7 @@ def finding_toml(finding: Finding, options: Mapping[str, Any]) -> str:
 
 
 def _with_parts(options: Mapping[str, Any], parts: Sequence[str]) -> dict[str, str]:
-    """--runtime with these parts behind those that were given."""
+    """Return --runtime with these parts behind those that were given."""
     asked = [part.strip() for part in str(options.get("runtime", "")).split(",") if part.strip()]
     known = {part.partition("=")[0] for part in asked}
     together = [*asked, *(part for part in parts if part.partition("=")[0] not in known)]
@@ -185,7 +185,7 @@ class Picture:
 
 
 def finding_html(finding: Finding, model: str) -> str:
-    """The page: curves and tables. It needs nothing else (see `html.py`)."""
+    """Return the page: curves and tables. It needs nothing else (see `pages/html.py`)."""
     style = page_asset("learning.css")
     named = {"without replay" if not one.replay else f"with {one.replay} replayed": one for one in finding.learned}
     pictures = [picture("Test samples", {name: one.curve for name, one in named.items()})]
@@ -199,7 +199,7 @@ def finding_html(finding: Finding, model: str) -> str:
 
 
 def picture(title: str, curves: Mapping[str, Sequence[Score]]) -> Picture:
-    """Of accuracies, or of losses where there are none."""
+    """Draw curves of accuracies, or of losses if there are none."""
     right = all(one.accuracy is not None for curve in curves.values() for one in curve)
     each = {name: [_figure(one, right) for one in curve] for name, curve in curves.items()}
     known = [value for values in each.values() for value in values if math.isfinite(value)] or [0.0]

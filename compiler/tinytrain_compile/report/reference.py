@@ -21,7 +21,7 @@ _EXIT_NAMES = {
 
 
 def ops_markdown(onnx_operators: Sequence[str] = ()) -> str:
-    """docs/ops.md: every operator of the op table; `onnx_operators` are the names that the frontend imports."""
+    """Write docs/ops.md: every operator of the op table; onnx_operators: names that the frontend imports."""
     lines = [_GENERATED.format(table="op table"), "", "# Operators", ""]
     if onnx_operators:
         lines += [
@@ -45,7 +45,7 @@ def ops_markdown(onnx_operators: Sequence[str] = ()) -> str:
 
 
 def errors_markdown() -> str:
-    """docs/errors.md: every error with its exit code and what --explain prints."""
+    """Write docs/errors.md: every error with its exit code and what --explain prints."""
     lines = [_GENERATED.format(table="error table"), "", "# Errors", ""]
     lines += ["| exit code | meaning |", "|---|---|"]
     lines += [f"| {code} | {name} |" for code, name in sorted(_EXIT_NAMES.items())]
@@ -56,7 +56,7 @@ def errors_markdown() -> str:
 
 
 def ops_text() -> list[str]:
-    """What --list-ops prints: one line per operator."""
+    """Return what --list-ops prints: one line per operator."""
     width = max(len(name) for name in OPS)
     return [f"{name:<{width}}  {' '.join(OPS[name].doc.split())}" for name in sorted(OPS)]
 
@@ -78,7 +78,7 @@ def _cell(text: str) -> str:
 
 
 def _attributes(definition: OpDef) -> str:
-    """Names of the attributes, with their defaults or, where they have none, their types."""
+    """Name the attributes, with their defaults or, if they have none, their types."""
     parts: list[str] = []
     for field in dataclasses.fields(definition.attrs):
         required = field.default is dataclasses.MISSING

@@ -22,7 +22,7 @@ from tinytrain_compile.ops.int8.conv_form import transposed_copy
 from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import sliced, step_pieces
-from tinytrain_compile.report import batch_text
+from tinytrain_compile.report.trained import batch_text
 from tinytrain_compile.target import Target
 
 ROUNDS = 6

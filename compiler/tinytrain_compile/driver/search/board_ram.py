@@ -21,7 +21,7 @@ from tinytrain_compile.ir.ram import RuntimeBuffer, part_ram, reserved, taken_by
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.summary import Suggestion, Summary
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.report import ram_text
+from tinytrain_compile.report.ways_out import ram_text
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import list_boards, load_target
 from tinytrain_compile.training import SamplesMixError

@@ -11,7 +11,8 @@ from tinytrain_compile.driver.search.suggestions import arena_is_there, faster, 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.report import does_not_fit_text, milliseconds, too_slow_text
+from tinytrain_compile.report.choice import milliseconds
+from tinytrain_compile.report.ways_out import does_not_fit_text, too_slow_text
 
 
 def check_fit(summary: Summary, planner: Planner, candidate: Candidate, asked: CompileOptions) -> None:

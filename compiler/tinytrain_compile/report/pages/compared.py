@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis
+from tinytrain_compile.report.layout import bytes_text
 from tinytrain_compile.report.pages.picture import name_of, staircase
-from tinytrain_compile.report.words import bytes_text
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Compared:
 
 
 def compared(analysis: Analysis) -> Compared | None:
-    """Both panels; None where nothing is computed row by row."""
+    """Return both panels; None if nothing is computed row by row."""
     plan = analysis.plan
     if plan.streams is None or not plan.streams.load_without:
         return None

@@ -6,49 +6,50 @@ policy that names the hashes of our own style and script keeps anything else fro
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.choice import cost_pieces, reason_text
-from tinytrain_compile.report.data import batch_text, code_bytes, const_bytes, is_updated, update_totals
-from tinytrain_compile.report.further import further_texts
-from tinytrain_compile.report.pages.compared import compared
-from tinytrain_compile.report.pages.page import page_asset, page_hash, page_template
-from tinytrain_compile.report.pages.picture import Picture, build_picture, label_of, name_of, text_of
-from tinytrain_compile.report.pareto import curve_of
-from tinytrain_compile.report.rows.board import board_pieces
-from tinytrain_compile.report.rows.code import code_pieces
-from tinytrain_compile.report.rows.derivative import derivative_text
-from tinytrain_compile.report.rows.ram import ram_pieces
-from tinytrain_compile.report.rows.untrained import left_out, untrained_texts
-from tinytrain_compile.report.text import (
-    bound_text,
-    fit_verdict,
+from tinytrain_compile.report.choice import cost_pieces, gain_pieces, reason_text, rule_texts, tried_pieces
+from tinytrain_compile.report.flash_and_ram import code_bytes, code_pieces, const_bytes, ram_pieces
+from tinytrain_compile.report.layout import bytes_text, grouped, macs_text, plural, printable, share
+from tinytrain_compile.report.pages.picture import Picture, about_text, build_picture, label_of, name_of, text_of
+from tinytrain_compile.report.rows import pieces_of, remarks_of
+from tinytrain_compile.report.text import bound_text, fit_verdict, memory_pieces, verify_pieces
+from tinytrain_compile.report.trained import (
+    batch_text,
+    is_updated,
     layer_counts,
+    layer_text,
+    left_out,
     loss_text,
-    memory_pieces,
-    paging_pieces,
+    untrained_texts,
     update_counts,
-    verify_pieces,
+    update_totals,
 )
-from tinytrain_compile.report.words import bytes_text, grouped, plural, share
-from tinytrain_compile.target.model import Board
 
 NOMINAL_WIDTH, NOMINAL_HEIGHT = 1080, 520
 """Pixels for which labels are chosen where no script adapts them."""
 
 CHARACTER_PIXELS, LABEL_PIXELS, STEP_PIXELS = 7.0, 12, 13
+"""Width of a letter and height of a line at the font size of report.css; the least width of a numbered step."""
 THIN_PIXELS, FINE_PIXELS = 2, 5
+"""Heights below which a rectangle has no outline, or a fine one: a full one would hide its colour."""
 LARGEST_ROWS = 12
+"""Buffers in the table of the largest; the others are folded away."""
 
 
 def report_html(summary: Summary) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return page_template("report.html.j2").render(_page(summary))
 
 
@@ -66,7 +67,7 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "analysis": analysis,
         "plan": plan,
         "picture": picture,
-        "compared": compared(analysis),
+        "compared": _compared(analysis),
         "names": CATEGORIES,
         "layout": _Layout(picture),
         "headline": _headline(summary),
@@ -84,8 +85,26 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "reasons": () if summary.choice is None or summary.choice.update is None else summary.choice.update.layers,
         "why": reason_text,
         "pareto": () if summary.choice is None else summary.choice.pareto,
-        "curve": None if summary.choice is None else curve_of(summary.choice.pareto),
+        "curve": _curve(summary),
     }
+
+
+def _compared(analysis: Analysis) -> Any:
+    """Return live bytes with and without streams; None if there are none."""
+    if analysis.plan.streams is None:
+        return None
+    from tinytrain_compile.report.pages.compared import compared
+
+    return compared(analysis)
+
+
+def _curve(summary: Summary) -> Any:
+    """Return the curve of --pareto; None without it."""
+    if summary.choice is None or not summary.choice.pareto:
+        return None
+    from tinytrain_compile.report.rows.pareto import curve_of
+
+    return curve_of(summary.choice.pareto)
 
 
 class _Layout:
@@ -96,31 +115,31 @@ class _Layout:
         self.step_stride = max(math.ceil(STEP_PIXELS * picture.steps / NOMINAL_WIDTH), 1)
 
     def x(self, step: float) -> str:
-        """Left edge of a step, per cent of the width."""
+        """Return the left edge of a step, per cent of the width."""
         return f"{100.0 * step / self._picture.steps:.3f}"
 
     def y(self, size_bytes: int) -> str:
-        """A height in the arena, per cent."""
+        """Return a height in the arena, per cent."""
         return f"{100.0 * size_bytes / self._picture.height:.3f}"
 
     def label(self, name: str, steps: int, size_bytes: int) -> str:
-        """What of a name has room in a rectangle at the nominal size; empty if nothing sensible has."""
+        """Cut a name to what has room in a rectangle at the nominal size; empty if nothing sensible has."""
         if NOMINAL_HEIGHT * size_bytes / self._picture.height < LABEL_PIXELS:
             return ""
         return self.fit(name, steps)
 
     def fit(self, name: str, steps: int) -> str:
-        """What of a name has room in the width of some steps."""
+        """Cut a name to what has room in the width of some steps."""
         room = int((NOMINAL_WIDTH * steps / self._picture.steps - 12) / CHARACTER_PIXELS)
         return "" if room < min(5, len(name)) else label_of(name, room)
 
     def outline(self, size_bytes: int) -> str:
-        """How to draw the outline of a rectangle that is so low that a full one would hide it; empty for a full one."""
+        """Choose the outline of a rectangle that is so low that a full one would hide it; empty for a full one."""
         pixels = NOMINAL_HEIGHT * size_bytes / self._picture.height
         return " thin" if pixels < THIN_PIXELS else " fine" if pixels < FINE_PIXELS else ""
 
     def labelled(self, size_bytes: int) -> bool:
-        """Whether a rectangle is high enough for a label at the largest zoom."""
+        """Tell whether a rectangle is high enough for a label at the largest zoom."""
         return 4 * NOMINAL_HEIGHT * size_bytes / self._picture.height >= LABEL_PIXELS
 
 
@@ -140,7 +159,7 @@ def _headline(summary: Summary) -> Mapping[str, Any]:
 
 
 def _figures(summary: Summary) -> list[tuple[str, str]]:
-    """The table of figures: what the terminal shows, without its cuts."""
+    """Return the table of figures: what the terminal shows, without its cuts."""
     plan, verify = summary.plan, summary.verify
     forward, backward = work_of(summary.train)
     code, const = code_bytes(summary), const_bytes(summary)
@@ -151,7 +170,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
             f"{name_of(summary.model)}: {layer_counts(summary)}, {grouped(parameters)} parameters",
         ),
         ("Target", f"{name_of(summary.target)}: {text_of(summary.target_summary)}"),
-        *([("Board", _board_text(summary, summary.board))] if summary.board else []),
+        *_optional(("Board", _joined("board", ", ", summary))),
         *([("RAM of the part", " ".join([ram[0], ", ".join(ram[1:])]))] if (ram := ram_pieces(summary)) else []),
         ("Number format", summary.quant),
         ("Loss", loss_text(summary)),
@@ -167,7 +186,7 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
             bytes_text(plan.total_bytes - plan.persistent_bytes),
         ),
         *(("Memory", ", ".join(memory_pieces(memory))) for memory in plan.further),
-        *([("Paging", ", ".join(paging_pieces(plan)))] if plan.paging else []),
+        *_optional(("Paging", ", ".join(pieces_of("paging", summary)))),
         ("Lower bound", bound_text(plan).removeprefix("lower bound ")),
         ("Stack, static bound", bytes_text(verify.stack_bytes)),
         ("Stack, high-water", bytes_text(verify.stack_measured_bytes)),
@@ -178,19 +197,45 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Work, backward", f"{grouped(backward)} MAC"),
         ("Steps", plural(len(plan.order), "step")),
         *([("Time and energy", ", ".join(cost))] if (cost := cost_pieces(summary)) else []),
-        *((label, text_of(text)) for label, text in further_texts(summary)),
+        *_further(summary),
         ("Verification", text_of("; ".join(verify_pieces(summary)))),
-        *([("Derivative", text_of(derivative_text(summary)))] if derivative_text(summary) else []),
+        *_optional(("Derivative", _joined("derivative", ": ", summary))),
     ]
 
 
-def _board_text(summary: Summary, board: Board) -> str:
-    pieces, remarks = board_pieces(summary, board)
-    return text_of("; ".join([", ".join(pieces), *remarks]))
+def _optional(*found: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return the rows of the table that have a text."""
+    return [(label, text_of(text)) for label, text in found if text]
+
+
+def _joined(name: str, joint: str, summary: Summary) -> str:
+    """Return a row that only some builds have, with its remarks, in one line."""
+    return "; ".join([*filter(None, [joint.join(pieces_of(name, summary))]), *remarks_of(name, summary)])
+
+
+def _further(summary: Summary) -> list[tuple[str, str]]:
+    """Return everything that this build does beside training layers in the arena."""
+    update = None if summary.choice is None else summary.choice.update
+    float_head, *floats = pieces_of("float32", summary) or [""]
+    return _optional(
+        ("Gain", " ".join(gain_pieces(summary))),
+        ("Rules compared", "; ".join(rule_texts(summary))),
+        ("Limits of the gain", "" if update is None else "; ".join(map(printable, update.why))),
+        ("Features", _joined("features", ", ", summary)),
+        ("Runtime parts", _joined("runtime", ", ", summary)),
+        ("Slices", _joined("slices", ", ", summary)),
+        ("External kernels", _joined("external", ", ", summary)),
+        ("Low rank", _joined("low_rank", ", ", summary)),
+        ("In float32", f"{float_head} {', '.join(floats)}" if float_head else ""),
+        ("On your data", _joined("agreement", ", ", summary)),
+        ("Row by row", _joined("streams", ", ", summary)),
+        ("Computed twice", _joined("remat", ", ", summary)),
+        ("Tried", " ".join(tried_pieces(summary))),
+    )
 
 
 def _breakdown(analysis: Analysis) -> list[tuple[str, str, int, int]]:
-    """(category, name, bytes, bytes before it) at the peak step, for the bar and its legend; empty ones left out."""
+    """Return (category, name, bytes, bytes before it) at the peak step, for the bar and its legend."""
     rows: list[tuple[str, str, int, int]] = []
     before = 0
     for category, size in analysis.breakdown(analysis.plan.peak_step).items():
@@ -201,7 +246,7 @@ def _breakdown(analysis: Analysis) -> list[tuple[str, str, int, int]]:
 
 
 def _loss_curve(summary: Summary) -> Mapping[str, Any] | None:
-    """Losses of the check as points in a 300 x 80 box, if they are of the user's samples; None with fewer than two."""
+    """Draw losses of the check in a 300 x 80 box, if they are of the user's samples; None with fewer than two."""
     losses = summary.verify.losses
     if len(losses) < 2 or not all(math.isfinite(loss) for loss in losses):
         return None
@@ -215,3 +260,39 @@ def _loss_curve(summary: Summary) -> Mapping[str, Any] | None:
         for index, loss in enumerate(losses)
     ]
     return {"points": " ".join(points), "texts": texts}
+
+
+# ---- what every page needs -------------------------------------------------------------------------------------------
+
+
+@cache
+def page_template(name: str) -> jinja2.Template:
+    """Return a page's template, compiled once."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tinytrain_compile.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        n=grouped,
+        size=bytes_text,
+        macs=macs_text,
+        name=name_of,
+        layer=layer_text,
+        about=about_text,
+        short=name_of,
+        whole=text_of,
+    )
+    return environment.get_template(name)
+
+
+def page_asset(name: str) -> str:
+    """Return the text of a style or a script."""
+    return files("tinytrain_compile.report").joinpath("templates", name).read_text(encoding="utf-8").strip()
+
+
+def page_hash(text: str) -> str:
+    """Return a text's hash as a content security policy names it."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

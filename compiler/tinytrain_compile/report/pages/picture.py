@@ -11,7 +11,7 @@ from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.row_form import row_pitch
 from tinytrain_compile.ops.stream import Ring, StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, Category, Holding, Role, Tenant
-from tinytrain_compile.report.words import bytes_text, plural, printable, shorten
+from tinytrain_compile.report.layout import bytes_text, plural, printable, shorten
 
 HEADROOM = 1.07
 """Height of the picture over the highest line in it: room for that line's caption."""
@@ -23,7 +23,9 @@ TICK_ROOM = 0.03
 """Height of the text at an axis, as a share of the picture's."""
 
 NAME_CELLS, TEXT_CELLS, SHORT_LABEL = 90, 2000, 18
+"""Letters of a name and of a text that a page shows, and of a label below which the beginning tells most."""
 VALUES_SHOWN = 5
+"""Lines of a list in a description that is shown beside the pointer."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,14 @@ def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
 
 
 def axis_text(size_bytes: int) -> str:
-    """A round number of bytes for an axis: 512 B, 96 KB, 1.5 MB (powers of 1,024)."""
+    """Write a round number of bytes for an axis: 512 B, 96 KB, 1.5 MB (powers of 1,024)."""
     if size_bytes >= 1 << 20:
         return f"{size_bytes / (1 << 20):g} MB"
     return f"{size_bytes / 1024:g} KB" if size_bytes >= 1024 else f"{size_bytes} B"
 
 
 def about_text(size_bytes: int) -> str:
-    """Roughly how many bytes, in at most seven characters."""
+    """Write roughly how many bytes, in at most seven characters."""
     for unit, limit in (("MB", 1 << 20), ("KB", 1 << 10)):
         if size_bytes >= limit:
             return f"{size_bytes / limit:.1f} {unit}"
@@ -138,24 +140,24 @@ def about_text(size_bytes: int) -> str:
 
 
 def name_of(text: str, cells: int = NAME_CELLS) -> str:
-    """A name of any length and content, fit to be shown."""
+    """Make a name of any length and content fit to be shown."""
     return shorten(printable(text), cells, "…")
 
 
 def text_of(text: str) -> str:
-    """Running text, whole, but for what a name of absurd length in it would do to a page; report.json has even that."""
+    """Return running text, whole but for a name of absurd length in it, which report.json has."""
     return name_of(text, TEXT_CELLS)
 
 
 def label_of(text: str, cells: int) -> str:
-    """A name cut for a rectangle: of a very short one the beginning tells most (report.js does the same)."""
+    """Cut a name for a rectangle: of a very short one the beginning tells most (report.js does the same)."""
     if len(text) <= cells or cells >= SHORT_LABEL:
         return shorten(text, cells, "…")
     return text[: cells - 1] + "…"
 
 
 def describe(analysis: Analysis, holding: Holding) -> str:
-    """What a person sees when pointing at a buffer: several lines of text."""
+    """Describe a buffer in several lines, for a person who points at it."""
     buffer = holding.buffer
     memory, offset = analysis.plan.place(buffer.offset)
     end, where = offset + buffer.size_bytes, f" of {analysis.plan.further[memory - 1].name}" if memory else ""
@@ -181,7 +183,7 @@ def describe(analysis: Analysis, holding: Holding) -> str:
 
 
 def _rings(analysis: Analysis, buffer: Buffer) -> list[tuple[Ring, int]]:
-    """The rings in a stream's scratch, and the bytes of each; none in any other buffer."""
+    """Return the rings in a stream's scratch, and the bytes of each; none in any other buffer."""
     attrs = analysis.plan.order[buffer.first_step].attrs if buffer.kind == "scratch" else None
     if not isinstance(attrs, StreamAttrs):
         return []
@@ -212,7 +214,7 @@ def _box(analysis: Analysis, number: int, holding: Holding, height: int) -> Draw
 
 
 def _runs(tenants: tuple[Tenant, ...]) -> list[list[Tenant]]:
-    """Neighbours of one category together."""
+    """Group neighbours of one category."""
     runs: list[list[Tenant]] = []
     for tenant in tenants:
         if runs and runs[-1][0].category == tenant.category:
@@ -238,8 +240,11 @@ def _lines(analysis: Analysis, limit_bytes: int | None, height: int) -> Iterator
 
 
 def _memory_lines(plan: MemoryPlan, limit_bytes: int | None, height: int) -> Iterator[DrawnLine]:
-    """Where each memory ends. What fits is told in words: the next memory begins there, so a limit has no place, nor
-    has a bound of all memories in a picture where each has its own addresses."""
+    """Yield where each memory ends.
+
+    What fits is told in words: the next memory begins there, so a limit has no place, nor has a bound of all memories
+    in a picture in which each has its own addresses.
+    """
     of = "" if limit_bytes is None else f" of {bytes_text(limit_bytes)}"
     yield DrawnLine("arena", f"arena used {bytes_text(plan.arena_bytes)}{of}", height - plan.arena_bytes, below=True)
     for memory in plan.further:
@@ -249,7 +254,7 @@ def _memory_lines(plan: MemoryPlan, limit_bytes: int | None, height: int) -> Ite
 
 
 def _tick_lines(plan: MemoryPlan, height: int) -> Iterator[DrawnLine]:
-    """Addresses: in a plan of several memories each begins at 0 again."""
+    """Yield addresses: in a plan of several memories each begins at 0 again."""
     if not plan.further:
         yield from (DrawnLine("tick", axis_text(value), height - value) for value in _ticks(height))
         return
@@ -265,7 +270,7 @@ def _tick_lines(plan: MemoryPlan, height: int) -> Iterator[DrawnLine]:
 
 
 def _ticks(height: int) -> list[int]:
-    """Four to eight multiples of a power of two; none so near to the upper edge that its text would be cut."""
+    """Return four to eight multiples of a power of two, none so near the upper edge that its text would be cut."""
     step = 1
     while height // step > 8:
         step *= 2
@@ -273,7 +278,7 @@ def _ticks(height: int) -> list[int]:
 
 
 def _phase_bars(analysis: Analysis) -> Iterator[PhaseBar]:
-    """Runs of forward, backward and update steps."""
+    """Yield runs of forward, backward and update steps."""
     roles = analysis.roles
     starts = [step for step, role in enumerate(roles) if step == 0 or roles[step - 1] != role]
     for first, end in zip(starts, [*starts[1:], len(roles)], strict=True):
@@ -281,7 +286,7 @@ def _phase_bars(analysis: Analysis) -> Iterator[PhaseBar]:
 
 
 def _areas(analysis: Analysis, categories: tuple[Category, ...], height: int) -> Iterator[Area]:
-    """Categories from the bottom up: what lives for ever first, so that the rest stands on level ground."""
+    """Yield categories from the bottom up: what lives for ever first, so that the rest stands on level ground."""
     loads = analysis.category_loads()
     base = [0] * len(analysis.load)
     for category in sorted(categories, key=_STACKING.index):
@@ -291,7 +296,7 @@ def _areas(analysis: Analysis, categories: tuple[Category, ...], height: int) ->
 
 
 def staircase(base: list[int], top: list[int], height: int) -> str:
-    """The outline between two levels of bytes over the steps, as SVG path data."""
+    """Return the outline between two levels of bytes over the steps, as SVG path data."""
     outline = [*_edge(top, height), *reversed(_edge(base, height))]
     return "M" + "L".join(f"{x} {y}" for x, y in outline) + "Z"
 
@@ -309,7 +314,7 @@ _STACKING: tuple[Category, ...] = (
 
 
 def _edge(levels: list[int], height: int) -> list[tuple[int, int]]:
-    """A staircase over the steps, only where the level changes."""
+    """Return the corners of a staircase over the steps, only where the level changes."""
     points: list[tuple[int, int]] = []
     position = 0
     for level, run in groupby(levels):

@@ -1,1 +1,62 @@
-"""Rows of the report, by subject: in words for the terminal, and as data."""
+"""Rows of the report that only some builds have: when a build has one, and the module that writes it.
+
+A module is imported when a build has its row and not before. It offers what the row needs, by name: NAME_pieces for
+the terminal and report.html, NAME_remarks for sentences below it, NAME_lines for a table, NAME_json for report.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from tinytrain_compile.ir.summary import Summary
+
+ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
+    "agreement": ("agreement", lambda s: s.agreement),
+    "board": ("board", lambda s: s.board),
+    "derivative": ("derivative", lambda s: s.verify.derivative),
+    "external": ("external", lambda s: s.external_functions),
+    "features": ("runtime", lambda s: s.features_asked),
+    "float32": ("formats", lambda s: s.train.integer),
+    "kernels": ("kernels", lambda s: s.verify.counts),
+    "low_rank": ("low_rank", lambda s: s.train.low_rank),
+    "paging": ("smaller_arena", lambda s: s.plan.paging),
+    "pareto": ("pareto", lambda s: s.choice and s.choice.pareto),
+    "plans": ("smaller_arena", lambda s: s.smaller),
+    "quant_tensors": ("formats", lambda s: s.train.integer),
+    "remat": ("smaller_arena", lambda s: s.plan.remat),
+    "runtime": ("runtime", lambda s: s.runtime.names),
+    "slices": ("runtime", lambda s: s.parts),
+    "streams": ("smaller_arena", lambda s: s.plan.streams),
+}
+"""Row -> module of this folder, and whether a build has the row."""
+
+
+def _ask(name: str, what: str, summary: Summary) -> Any:
+    module, applies = ROWS[name]
+    if not applies(summary):
+        return None
+    answer = getattr(import_module(f"{__name__}.{module}"), f"{name}_{what}", None)
+    return None if answer is None else answer(summary)
+
+
+def pieces_of(name: str, summary: Summary) -> list[str]:
+    """Return the figures of a row; none if the build does not have it."""
+    return _ask(name, "pieces", summary) or []
+
+
+def remarks_of(name: str, summary: Summary) -> list[str]:
+    """Return the sentences below a row; none if the build does not have it."""
+    return _ask(name, "remarks", summary) or []
+
+
+def lines_of(name: str, summary: Summary) -> list[str]:
+    """Return a table for the terminal; none if the build does not have it."""
+    return _ask(name, "lines", summary) or []
+
+
+def json_of(name: str, summary: Summary, otherwise: Any = None) -> Any:
+    """Return the data of a row for report.json, or `otherwise` if the build does not have it."""
+    found = _ask(name, "json", summary)
+    return otherwise if found is None else found

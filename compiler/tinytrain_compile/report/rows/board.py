@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tinytrain_compile.ir.ram import placed
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report.layout import Row, row, sentence
-from tinytrain_compile.report.words import bytes_text, grouped, printable, share
+from tinytrain_compile.report.layout import bytes_text, grouped, printable, share
 from tinytrain_compile.target.model import Board, BoardMemory
 
 
-def board_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """What a board leaves to the model, whether the code fits its flash, and what was checked on it: nothing."""
-    board = summary.board
-    if board is None:
-        return
-    pieces, remarks = board_pieces(summary, board)
-    yield row("board", pieces, width)
-    yield sentence("", remarks[0], width)
-    for remark in remarks[1:]:
-        yield sentence("", remark, width)
-
-
-def board_pieces(summary: Summary, board: Board) -> tuple[list[str], list[str]]:
-    """Figures: where the arena lies, stack, reserve, flash, what fits. Remarks: where it ran, what is unverified."""
+def board_pieces(summary: Summary) -> list[str]:
+    """Tell where the arena lies, and what stack, reserve and flash take of what there is."""
+    board = _board(summary)
     reserve = board.reserve
-    pieces = [
+    return [
         f"arena in {board.memories[0].name} at {board.memories[0].region.origin:#010x}",
         _stack_text(summary, board.stack),
         f"reserve {bytes_text(reserve.reserve_bytes)} in {reserve.name}",
         _flash_text(summary, board),
     ]
-    unverified = [f"unverified: {printable(board.unverified)}"] if board.unverified else []
-    return pieces, [f"{checked_on(summary)}; never on the board itself", *unverified]
 
 
-def checked_on(summary: Summary) -> str:
-    """Where the C of a board was run."""
+def board_remarks(summary: Summary) -> list[str]:
+    """Tell where the code ran, and what of the board's file nobody has verified."""
+    unverified = _board(summary).unverified
+    more = [f"unverified: {printable(unverified)}"] if unverified else []
+    return [f"{_checked_on(summary)}; never on the board itself", *more]
+
+
+def _board(summary: Summary) -> Board:
+    assert summary.board is not None, "a core has no such row"
+    return summary.board
+
+
+def _checked_on(summary: Summary) -> str:
+    """Tell where the C of a board was run."""
     where = {"qemu": f"QEMU's machine of the {summary.core}", "host": "this machine"}.get(summary.verify.mode)
     return "not run" if where is None else f"run on {where}"
 
@@ -58,16 +56,14 @@ def _flash_text(summary: Summary, board: Board) -> str:
 
 
 def _flash_used(summary: Summary) -> int | None:
-    """Code and constants; None where nobody measured both. (What does not fit is an error and has no report.)"""
+    """Return bytes of code and constants; None if nobody measured both. (What does not fit is an error.)"""
     code, const = summary.verify.code_bytes, summary.verify.const_bytes
     return None if code is None or const is None else code + const
 
 
-def board_json(summary: Summary) -> dict[str, Any] | None:
-    """The key `board` of report.json; None for a core."""
-    board = summary.board
-    if board is None:
-        return None
+def board_json(summary: Summary) -> dict[str, Any]:
+    """Return the key `board` of report.json."""
+    board = _board(summary)
     used = {board.memories[0].name: summary.plan.arena_bytes}
     used |= {memory.name: memory.used_bytes for memory in summary.plan.further}
     buffers = placed(board, used, summary.runtime_buffers)
@@ -75,7 +71,7 @@ def board_json(summary: Summary) -> dict[str, Any] | None:
         "part": board.part,
         "core": summary.core,
         "unverified": board.unverified or None,
-        "checked": checked_on(summary),
+        "checked": _checked_on(summary),
         "memories": [_memory(memory, used) for memory in board.memories],
         "buffers": [
             {"part": one.part, "memory": buffers.get(one.part), "size_bytes": one.size_bytes}

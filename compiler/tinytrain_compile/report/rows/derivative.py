@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report.layout import Row, row, sentence
-from tinytrain_compile.report.words import printable
+from tinytrain_compile.ir.summary import DerivativeAgreement, Summary
+from tinytrain_compile.report.layout import printable
 
 
-def derivative_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """Yield the result and one sentence for each thing that was not judged; nothing if no step was judged."""
-    found = summary.verify.derivative
-    if found is None:
-        return
+def _found(summary: Summary) -> DerivativeAgreement:
+    assert summary.verify.derivative is not None, "no step was judged"
+    return summary.verify.derivative
+
+
+def derivative_pieces(summary: Summary) -> list[str]:
+    """Return what was judged, and how closely it agrees."""
+    found = _found(summary)
+    if not found.tensors:
+        return ["not judged"]
     whole = found.tensors + found.unjudged
-    said = ["training step == derivative of the file", f"{found.tensors:,} of {whole:,} tensors {found.closeness}"]
-    yield row("derivative", said if found.tensors else ["not judged"], width)
-    for reason in found.skipped:
-        yield sentence("", printable(reason), width)
+    return ["training step == derivative of the file", f"{found.tensors:,} of {whole:,} tensors {found.closeness}"]
 
 
-def derivative_text(summary: Summary) -> str:
-    """Return the same in one line, for report.html; "" if no step was judged."""
-    found = summary.verify.derivative
-    if found is None:
-        return ""
-    whole = found.tensors + found.unjudged
-    head = f"training step == derivative of the file: {found.tensors:,} of {whole:,} tensors {found.closeness}"
-    return "; ".join((head if found.tensors else "not judged", *found.skipped))
+def derivative_remarks(summary: Summary) -> list[str]:
+    """Return a sentence for each thing that was not judged."""
+    return list(map(printable, _found(summary).skipped))
 
 
-def derivative_json(summary: Summary) -> dict[str, Any] | None:
+def derivative_json(summary: Summary) -> dict[str, Any]:
     """Return the figures, without the time, which would differ from run to run."""
-    found = summary.verify.derivative
-    if found is None:
-        return None
+    found = _found(summary)
     figures = {key: value for key, value in asdict(found).items() if key != "seconds"}
     return {**figures, "worst": None if found.worst is None else float(f"{found.worst:.1g}")}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report.words import bytes_text, plural, printable
+from tinytrain_compile.report.layout import bytes_text, plural, printable
 
 
 def external_pieces(summary: Summary) -> list[str]:
-    """A piece for every function that --kernels offers."""
+    """Return a piece for every function that --kernels offers."""
     return [_piece(use) for use in external_json(summary)]
 
 
@@ -20,7 +20,7 @@ def _piece(use: dict[str, Any]) -> str:
 
 
 def external_json(summary: Summary) -> list[dict[str, Any]]:
-    """Per function of --kernels: nodes that it computes, their layers in the model, and the most workspace of one."""
+    """List the functions of --kernels: nodes that each computes, their layers in the model, and the most workspace."""
     found: list[dict[str, Any]] = []
     for function in summary.external_functions:
         used = [(n, n.external) for n in summary.plan.order if n.external is not None]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tinytrain_compile.ir.summary import CycleModel, Summary
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.report.layout import KEY_WIDTH, WIDTH, wrapped
-from tinytrain_compile.report.words import grouped, plural, shorten
+from tinytrain_compile.report.layout import KEY_WIDTH, WIDTH, grouped, plural, shorten, wrapped
 
 SHOWN = 6
+"""Rows of the table: what is below them takes little."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class KernelWork:
 
 
 def kernel_work(summary: Summary) -> list[KernelWork]:
-    """All kernels that a step calls, the most instructions first; empty unless instructions were counted."""
+    """List all kernels that a step calls, the most instructions first; empty unless instructions were counted."""
     counts = summary.verify.counts
     if counts is None:
         return []
@@ -43,8 +43,8 @@ def kernel_work(summary: Summary) -> list[KernelWork]:
     return sorted(rows, key=lambda work: (-work.instructions, work.name))
 
 
-def kernel_lines(summary: Summary, width: int = WIDTH, shown: int = SHOWN) -> list[str]:
-    """A table of the most expensive kernels, under a line with the totals; empty unless instructions were counted."""
+def kernels_lines(summary: Summary, width: int = WIDTH, shown: int = SHOWN) -> list[str]:
+    """Return a table of the most expensive kernels, under a line with the totals; empty if nothing was counted."""
     counts, rows = summary.verify.counts, kernel_work(summary)
     if counts is None:
         return []
@@ -58,13 +58,20 @@ def kernel_lines(summary: Summary, width: int = WIDTH, shown: int = SHOWN) -> li
     return [*title, *_cycle_lines(counts.cycles, width), head, *table, *_rest(rows[shown:])]
 
 
-def cycles_json(summary: Summary) -> dict[str, Any]:
-    """Cycles by a model, of a step and an inference, and which model; None where there is none."""
-    known = summary.verify.counts.cycles if summary.verify.counts is not None else None
+def kernels_json(summary: Summary) -> dict[str, Any]:
+    """Return instructions of the calls, their cycles by a model, and what each kernel takes."""
+    counts = summary.verify.counts
+    assert counts is not None, "nothing was counted"
+    known = counts.cycles
     return {
+        "train_step_instructions": sum(counts.step.values()),
+        "infer_instructions": sum(counts.infer.values()),
+        "apply_instructions": sum(counts.apply.values()) if counts.apply is not None else None,
+        "counted_step": counts.step_index,
         "train_step_cycles_model": known.step if known else None,
         "infer_cycles_model": known.infer if known else None,
         "cycles_model": known.name if known else None,
+        "kernels": [asdict(work) for work in kernel_work(summary)],
     }
 
 

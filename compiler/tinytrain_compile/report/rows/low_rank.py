@@ -7,15 +7,12 @@ from typing import Any
 
 from tinytrain_compile.ir.activations import MODES, KeptActivation
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.report.layout import wrapped
-from tinytrain_compile.report.words import bytes_text, macs_text, plural, printable
+from tinytrain_compile.report.layout import bytes_text, macs_text, plural, printable, wrapped
 
 
 def low_rank_pieces(summary: Summary) -> list[str]:
-    """How many gradients read a low-rank copy, what that keeps, takes for good and costs, and the largest error."""
+    """Tell how many gradients read a low-rank copy, what that keeps, takes and costs, and the largest error."""
     kept = summary.train.low_rank
-    if not kept:
-        return []
     exact, now = sum(item.exact_bytes for item in kept), sum(item.kept_bytes for item in kept)
     state, flash = sum(item.state_bytes for item in kept), sum(item.const_bytes for item in kept)
     kinds = " and ".join(sorted({item.kind for item in kept}))
@@ -29,7 +26,7 @@ def low_rank_pieces(summary: Summary) -> list[str]:
 
 
 def low_rank_lines(summary: Summary) -> list[str]:
-    """What -v says of each such layer."""
+    """Return what -v says of each such layer."""
     said = (f"{printable(item.layer)}: {_line(item)}" for item in summary.train.low_rank)
     return [line for each in said for line in wrapped("low rank   ", each)]
 
@@ -46,5 +43,5 @@ def _line(item: KeptActivation) -> str:
 
 
 def low_rank_json(summary: Summary) -> list[dict[str, Any]]:
-    """Per gradient: the fields of KeptActivation, and their sum of bytes."""
+    """Return for each gradient the fields of KeptActivation, and their sum of bytes."""
     return [{**asdict(item), "kept_bytes": item.kept_bytes} for item in summary.train.low_rank]

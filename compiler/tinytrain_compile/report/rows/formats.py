@@ -1,23 +1,45 @@
-"""What every tensor of an int8 training graph is stored as: the `quant_tensors` of report.json."""
+"""What every tensor of an int8 training graph is stored as, and what such a graph computes in float32."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Node, Quant, Value
 from tinytrain_compile.ops.base import alias_of, op_def
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
 from tinytrain_compile.ops.names import operand
+from tinytrain_compile.report.layout import bytes_text, macs_text, plural, printable
 
 BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
 
 
+def float32_pieces(summary: Summary) -> list[str]:
+    """Tell what an int8 model computes in float32: a sentence with the price, then the layers."""
+    found = float_regions(summary.train)
+    if not found:
+        return []
+    names = [f"{printable(region.origins[0])} ({bytes_text(region.float_bytes)})" for region in found if region.origins]
+    nodes, macs = sum(region.nodes for region in found), macs_text(sum(region.macs for region in found))
+    return [f"{plural(nodes, 'node')} in {plural(len(found), 'region')}, {macs} MAC a step; from", *names]
+
+
+def float32_json(summary: Summary) -> list[dict[str, Any]]:
+    """Return the regions of the graph that compute in float32."""
+    return [asdict(region) for region in float_regions(summary.train)]
+
+
+def quant_tensors_json(summary: Summary) -> list[dict[str, Any]]:
+    """Return a row for each stored tensor."""
+    return quant_tensors(summary.train)
+
+
 def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
-    """One row per stored tensor of an int8 graph, in order of appearance; none for a float32 graph."""
+    """Return a row for each stored tensor of an int8 graph, in order of appearance; none for a float32 graph."""
     if not train.integer:
         return []
     graph, told = train.graph, _told(train)
@@ -31,7 +53,7 @@ def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
 
 
 def float_nodes(train: TrainGraph) -> list[Node]:
-    """Nodes that compute in float32: the head, the loss, and what has no integer form."""
+    """List nodes that compute in float32: the head, the loss, and what has no integer form."""
     if not train.integer:
         return []
     floats = (n for n in train.graph.nodes if any(v.dtype == "float32" for v in n.outputs))
@@ -54,7 +76,7 @@ class FloatRegion:
 
 
 def float_regions(train: TrainGraph) -> list[FloatRegion]:
-    """The float32 regions of an int8 graph, in order of their first node: connected by values or by their ONNX node."""
+    """Group nodes that compute in float32 by the values or ONNX node that connect them, in order of the first one."""
     if not train.integer:
         return []
     shared = {value.name for value in train.graph.state}
@@ -85,7 +107,7 @@ def _region(nodes: list[Node]) -> FloatRegion:
 
 
 def _made(node: Node) -> list[Value]:
-    """Outputs that are not an overwritten parameter."""
+    """Return outputs that are not an overwritten parameter."""
     owned = {out for out, _ in alias_of(node)}
     return [value for index, value in enumerate(node.outputs) if index not in owned]
 
@@ -104,7 +126,7 @@ def _row(value: Value, kind: str, quant: Quant | None, exponent: str | None) -> 
 
 
 def _told(train: TrainGraph) -> dict[str, str]:
-    """The kind of the state that nodes tell something of, by name."""
+    """Return the kind of the state that nodes tell something of, by name."""
     found = {train.learning_rate.name: "setting", "noise": "setting"}
     for node in train.graph.nodes:
         if node.op == "ExponentUpdate":

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinytrain_compile.ir.cost import ParetoPoint
-from tinytrain_compile.report.words import bytes_text, grouped
+from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.report.layout import bytes_text, grouped
 
 PARETO_CSV = "pareto.csv"
 """The file of the output."""
@@ -17,13 +18,18 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 260, 56, 14, 16, 34
 COLUMNS = ("limit_bytes", "arena_bytes", "gain", "best_gain", "layers", "parameters", "depth", "step_us", "label")
 
 
-def pareto_json(points: Sequence[ParetoPoint]) -> list[dict[str, object]]:
-    """A row for each arena, by the names of COLUMNS."""
-    return [dict(zip(COLUMNS, _cells(point), strict=True)) for point in points]
+def _points(summary: Summary) -> Sequence[ParetoPoint]:
+    assert summary.choice is not None, "--pareto is for --update auto"
+    return summary.choice.pareto
+
+
+def pareto_json(summary: Summary) -> list[dict[str, object]]:
+    """Return a row for each arena, by the names of COLUMNS."""
+    return [dict(zip(COLUMNS, _cells(point), strict=True)) for point in _points(summary)]
 
 
 def pareto_csv(points: Sequence[ParetoPoint]) -> str:
-    """The same as a table with a header."""
+    """Return the same as a table with a header."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -37,10 +43,13 @@ def _cells(point: ParetoPoint) -> tuple[int | float | str, ...]:
     return point.limit_bytes, point.arena_bytes, *gains, *counts, point.step_ps / 1e6, point.label
 
 
-def pareto_lines(points: Sequence[ParetoPoint]) -> list[str]:
-    """A table for the terminal; each line begins with the option that leads to it."""
-    if not points:
-        return []
+def pareto_lines(summary: Summary) -> list[str]:
+    """Return the table for the terminal."""
+    return pareto_table(_points(summary))
+
+
+def pareto_table(points: Sequence[ParetoPoint]) -> list[str]:
+    """Lay out a table; each line begins with the option that leads to it."""
     head = ("--arena", "used", "gain", "at most", "layers", "deep", "parameters")
     table = [
         (
@@ -79,7 +88,7 @@ class Curve:
 
 
 def curve_of(points: Sequence[ParetoPoint]) -> Curve | None:
-    """The picture of at least two points, both axes from 0; None of fewer."""
+    """Draw at least two points, both axes from 0; None of fewer."""
     if len(points) < 2:
         return None
     most, top = max(point.limit_bytes for point in points), max(point.gain for point in points)

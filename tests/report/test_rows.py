@@ -1,0 +1,36 @@
+"""Rows that only some builds have: each is written by its module, which is imported for nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from tinytrain_compile.report import rows
+
+ENDS = ("_pieces", "_remarks", "_lines", "_json")
+
+
+@pytest.mark.parametrize("name", rows.ROWS)
+def test_the_module_of_a_row_offers_something_for_it(name: str) -> None:
+    module = import_module(f"{rows.__name__}.{rows.ROWS[name][0]}")
+    assert [end for end in ENDS if hasattr(module, f"{name}{end}")] != []
+
+
+def test_no_module_offers_what_no_row_asks_for() -> None:
+    for module in {module for module, _ in rows.ROWS.values()}:
+        made = import_module(f"{rows.__name__}.{module}")
+        own = {name for name, one in vars(made).items() if getattr(one, "__module__", "") == made.__name__}
+        named = {name.rpartition("_")[0] for name in own if name.endswith(ENDS) and not name.startswith("_")}
+        assert named <= set(rows.ROWS), module
+
+
+def test_rows_that_a_build_does_not_have_are_not_imported() -> None:
+    modules = ("data", "text", "pages.html")
+    code = f"import sys; import {', '.join(f'tinytrain_compile.report.{name}' for name in modules)}; " + (
+        "print([name for name in sys.modules if name.startswith('tinytrain_compile.report.rows.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
