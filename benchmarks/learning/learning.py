@@ -31,8 +31,9 @@ from benchmarks.learning.choice import interval
 from benchmarks.learning.learning_tasks import FAMILIES, Domain, Recipe
 from benchmarks.record import Record
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.parts.replay.twin import Reservoir
+from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.twin import Twin
-from tinytrain_compile.twin.loop import Reservoir, Schedule
 
 FORMATS, UPDATES = ("fp32", "int8"), ("head", "bias", "last:3", "auto", "all")
 LAST = "last:3"

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinytrain_compile.api import Compiled, compile, finetune, from_torch
     from tinytrain_compile.errors import CompileError
-    from tinytrain_compile.twin import Deltas, Twin
+    from tinytrain_compile.parts.delta.twin import Deltas
+    from tinytrain_compile.twin import Twin
 
 __version__ = "0.3.0.dev0"
 __all__ = ["CompileError", "Compiled", "Deltas", "Twin", "__version__", "compile", "finetune", "from_torch"]
 
 _HOMES = {
     **dict.fromkeys(("Compiled", "compile", "finetune", "from_torch"), "api"),
-    **dict.fromkeys(("Deltas", "Twin"), "twin"),
+    "Deltas": "parts.delta.twin",
+    "Twin": "twin",
     "CompileError": "errors",
 }
 

@@ -14,8 +14,8 @@ import numpy as np
 from speakers import Part, Parts
 
 import tinytrain_compile as tt
+from tinytrain_compile.parts.replay.twin import Reservoir
 from tinytrain_compile.twin import Twin
-from tinytrain_compile.twin.loop import Reservoir
 
 MODEL = Path(__file__).resolve().parent / "keywords.onnx"
 EPOCHS, RATE, REPLAYED, SEED = 12, 0.001, 100, 1

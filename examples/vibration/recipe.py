@@ -14,8 +14,8 @@ import numpy as np
 from make_data import Array, Parts, known, real, stored
 
 import tinytrain_compile as tt
+from tinytrain_compile.parts.monitor.twin import Spread, percentile
 from tinytrain_compile.twin import Twin
-from tinytrain_compile.twin.loop import Spread, percentile
 
 MODEL = Path(__file__).resolve().parent / "vibration.onnx"
 EPOCHS, RATE, TRAINED, PER_MILLE, SIGMAS = 20, 0.1, 200, 990, 3

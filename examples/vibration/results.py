@@ -15,7 +15,7 @@ import numpy as np
 from make_data import DEVELOPMENT, REPORT, Parts, parts_of, real
 from recipe import EPOCHS, PER_MILLE, RATE, Outcome, adapt, area, compiled, factory_threshold, verdict
 
-from tinytrain_compile.twin.loop import percentile
+from tinytrain_compile.parts.monitor.twin import percentile
 
 T95 = {8: 2.36, 16: 2.13}
 """Student's t for so many machines."""

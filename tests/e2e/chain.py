@@ -26,6 +26,8 @@ from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_context
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import run_reference
@@ -152,9 +154,11 @@ def emitted(
     small = all(kernel.small for kernel in kernels.kernels)
     headers = runtime_headers()
     cut = () if pieces is None else (pieces,)
-    emit = EmitOptions(
-        prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=parts, pieces=cut, features=features
+    asked = CompileOptions(
+        Path(), runtime=parts, features="on" if features else "off", slices="off" if pieces is None else "on"
     )
+    found = parts_of(asked, train)
+    emit = EmitOptions(prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=found, pieces=cut)
     return Project(train, plan, kernels, emit_project(train, plan, kernels, emit))
 
 

@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from tinytrain_compile.emit import delta_table
 from tinytrain_compile.emit.checkpoint import stored
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.twin import Deltas
+from tinytrain_compile.parts.delta.part import delta_table
+from tinytrain_compile.parts.delta.twin import Deltas
 
 
 def tensors(graph: TrainGraph, checkpoint: bytes) -> dict[str, list[Fraction]]:

@@ -23,12 +23,13 @@ from tests.quantize import nets
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.data.samples import in_slots, random_samples
-from tinytrain_compile.emit import delta_table
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.parts.average.twin import Average
+from tinytrain_compile.parts.delta.part import delta_table
 from tinytrain_compile.target import load_target
-from tinytrain_compile.twin import Average, Instance
+from tinytrain_compile.twin import Instance
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import Mode, build_library, compile_project, link_project
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill

@@ -19,9 +19,9 @@ from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
 from tests.quantize import nets
 from tinytrain_compile.data.samples import in_slots, random_samples
-from tinytrain_compile.emit import feature_cut
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.parts.features.border import feature_cut
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory
 from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams
 from tinytrain_compile.plan.streams.search import runs_of

@@ -1,4 +1,4 @@
-"""The parts of the loop around the step (--runtime): C on the host and on six cores equals twins in twin/loop.py."""
+"""The parts of the loop around the step (--runtime): C on the host and on six cores equals twins."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call,
 from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS, PARTS, RuntimeParts
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.parts.monitor.twin import Running, Spread, Stop, Vote, percentile
+from tinytrain_compile.parts.replay.twin import Reservoir
+from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.target import load_target
 from tinytrain_compile.twin import Instance
-from tinytrain_compile.twin.loop import Reservoir, Running, Schedule, Spread, Stop, Vote, percentile
 from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import build_library, compile_project, link_project, write_files
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill

@@ -9,7 +9,7 @@ import pytest
 
 from testing.networks import models
 from tests.e2e import chain
-from tinytrain_compile.emit.runtime_headers import FIRST, copied, directly_used, with_included
+from tinytrain_compile.emit.project import FIRST, copied, directly_used, with_included
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.stages import SourceBundle
 

@@ -18,7 +18,8 @@ from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tests.examples.folders import modules_of
 from tinytrain_compile.data.own_data import old_parts
-from tinytrain_compile.twin.loop import Reservoir, Schedule
+from tinytrain_compile.parts.replay.twin import Reservoir
+from tinytrain_compile.parts.schedule.twin import Schedule
 
 OWN = ROOT / "examples" / "own"
 DIGITS = ROOT / "examples" / "digits"

@@ -21,8 +21,6 @@ driver/code
 driver/derivative
 driver/file_check
 driver/search
-emit
-emit/parts
 files
 frontend
 frontend/evaluator
@@ -57,7 +55,6 @@ reference
 sparse
 target
 training
-twin
 verify
 """
 """Folders that nobody has gone through; one a line, so that two changes do not meet. "." is the top."""

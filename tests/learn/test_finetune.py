@@ -31,9 +31,9 @@ from tinytrain_compile.learn.known_runs import PARTIAL
 from tinytrain_compile.learn.nothing_learned import check_learned
 from tinytrain_compile.learn.replay_size import kept_of, reservoir_sizes
 from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all
+from tinytrain_compile.parts.average.twin import Average
+from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml
-from tinytrain_compile.twin import Average
-from tinytrain_compile.twin.loop import Schedule
 
 
 @pytest.fixture

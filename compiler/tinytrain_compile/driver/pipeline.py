@@ -13,15 +13,13 @@ from tinytrain_compile.driver.candidates.external_kernels import Externals, blam
 from tinytrain_compile.driver.candidates.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.candidates.low_rank import as_locked
 from tinytrain_compile.driver.candidates.planner import AUTO, Candidate, Planner
-from tinytrain_compile.driver.candidates.ram_use import buffers_of
+from tinytrain_compile.driver.candidates.ram_use import buffers_of, cut_of
 from tinytrain_compile.driver.candidates.training_options import with_file_training
-from tinytrain_compile.driver.checks.channel_choice import check_choice
 from tinytrain_compile.driver.checks.combinations import check_loss, check_machine, check_model
 from tinytrain_compile.driver.checks.data_notes import data_notes, option_notes
-from tinytrain_compile.driver.checks.delta import check_delta, delta_files
-from tinytrain_compile.driver.checks.features import check_features
 from tinytrain_compile.driver.checks.layout import check_files, project_files
 from tinytrain_compile.driver.checks.number_format import with_number_format
+from tinytrain_compile.driver.checks.prefix import prefix_of
 from tinytrain_compile.driver.checks.project import recorded
 from tinytrain_compile.driver.code.generate import generate
 from tinytrain_compile.driver.code.prepared import with_prepared_weights
@@ -39,7 +37,7 @@ from tinytrain_compile.driver.search.plans import plans_note, smaller_plans, wit
 from tinytrain_compile.driver.search.rounds import SCHEME
 from tinytrain_compile.driver.summary import fates_of, layer_updates
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
-from tinytrain_compile.emit import constant_bytes, feature_cut, replay_room, with_stack
+from tinytrain_compile.emit import constant_bytes, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
@@ -49,6 +47,7 @@ from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, Updat
 from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report.data import plan_json, report_json
@@ -172,9 +171,8 @@ def _check_target(summary: Summary, planner: Planner, candidate: Candidate, aske
 
 def _check_step(candidate: Candidate, options: CompileOptions) -> None:
     """E0101 and E0302 for options that cannot be honoured with what is trained."""
-    check_features(candidate.train, candidate.plan, options)
-    check_delta(candidate.train, options)
-    check_choice(candidate.train, options)
+    for part in parts_of(options, candidate.train):
+        part.check(candidate.train, candidate.plan)
 
 
 def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
@@ -307,7 +305,12 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
-    features = feature_cut(candidate.train, candidate.plan) if options.features == "on" else None
+    features = cut_of(candidate, options)
+    room = None
+    if "replay" in options.runtime.names:
+        from tinytrain_compile.parts.replay.part import replay_room
+
+        room = replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes)
     buffers = buffers_of(candidate, options)
     return Summary(
         model=options.model.name,
@@ -336,7 +339,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         runtime=options.runtime,
         features=features,
         features_asked=options.features == "on",
-        replay=replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes),
+        replay=room,
         runtime_buffers=buffers,
         own_samples=options.data is not None,
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
@@ -353,8 +356,9 @@ def _lowering(progress: Progress) -> Callable[[int, int], None]:
 
 def _reports(summary: Summary, options: CompileOptions) -> dict[str, str | bytes]:
     """Make the files of the output folder that are about the project."""
+    parts = parts_of(options, summary.train)
     files: dict[str, str | bytes] = {
-        **delta_files(summary.train, options),
+        **{name: text for part in parts for name, text in part.reports(summary.train, prefix_of(options)).items()},
         "report.json": json.dumps(report_json(summary), indent=1) + "\n",
         "plan.json": json.dumps(plan_json(summary), indent=1) + "\n",
     }

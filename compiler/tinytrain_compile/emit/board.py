@@ -14,15 +14,6 @@ from tinytrain_compile.target.model import BoardMemory, Target
 LINK_SCRIPT = "board/link.ld"
 
 
-_DEFINITIONS = {
-    "replay": "unsigned char past[{P}_REPLAY_BYTES]",
-    "monitor": "unsigned char best[{P}_MONITOR_BYTES]",
-    "store": "{p}_slot_store_t store",
-    "delta": "unsigned char message[{P}_DELTA_BYTES]",
-}
-"""Part of --runtime -> what its macro is in front of."""
-
-
 def board_files(
     environment: jinja2.Environment,
     model: dict[str, Any],
@@ -31,7 +22,7 @@ def board_files(
     plan: MemoryPlan,
     buffers: Sequence[RuntimeBuffer] = (),
 ) -> dict[str, str]:
-    """Path in the project -> text of the files; `model` is what the other templates know."""
+    """Write the files of the board: path in the project -> text; `model` is what the other templates know."""
     board = target.board
     assert board is not None, "only a board has memories of its own"
     prefix = interface.prefix
@@ -57,7 +48,7 @@ def board_files(
 
 
 def has_script(target: Target) -> bool:
-    """Whether a project for this target has a link script: boards do whose core has a toolchain of its own."""
+    """Tell whether a project for this target has a link script: boards do whose core has a toolchain of its own."""
     return target.board is not None and target.toolchain is not None
 
 
@@ -66,12 +57,12 @@ def _macro(prefix: str, number: int) -> str:
 
 
 def _buffer(prefix: str, buffer: RuntimeBuffer, memory: str) -> dict[str, Any]:
-    """A buffer of a part: its macro, what that is in front of, and the section that it has for itself."""
+    """Describe a buffer of a part: its macro, what that is in front of, and the section that it has for itself."""
     upper = prefix.upper()
     return {
         "what": buffer.what,
         "macro": f"{upper}_IN_{buffer.part.upper()}",
-        "definition": _DEFINITIONS[buffer.part].format(p=prefix, P=upper),
+        "definition": buffer.definition.format(p=prefix, P=upper),
         "section": f".tt_{memory}.{prefix}_{buffer.part}",
         "alignment": ALIGNMENT_BYTES,
     }

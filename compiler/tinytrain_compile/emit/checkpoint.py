@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -27,24 +27,42 @@ _RANGES = {"SYMMETRIC": (_WEIGHT_LOW, 127), "SHIFTS": (-_SHIFT_MOST, _SHIFT_MOST
 
 
 def stored(train: TrainGraph) -> tuple[Value, ...]:
-    """The state in the order of the stream: the learning rate, then by name, whatever the order of updates is."""
+    """Return the state in the order of the stream: the learning rate, then by name, whatever the order of updates."""
     rate = train.learning_rate.name
     return tuple(sorted(train.graph.state, key=lambda value: (value.name != rate, value.name)))
 
 
+def pieces(train: TrainGraph) -> Iterator[tuple[Value, int]]:
+    """Yield the tensors of a checkpoint that are kept, in its order, each with the bytes before it that are not."""
+    kept = {value.name for value in train.graph.state}
+    skipped = 0
+    for value in stored(train.training_step):
+        if value.name in kept:
+            yield value, skipped
+            skipped = 0
+        else:
+            skipped += value.size_bytes
+
+
+def behind(train: TrainGraph) -> int:
+    """Return the bytes after the last tensor that is kept."""
+    whole = sum(value.size_bytes for value in train.training_step.graph.state)
+    return whole - sum(value.size_bytes + skipped for value, skipped in pieces(train))
+
+
 def model_hash(train: TrainGraph) -> str:
-    """64 bits in hexadecimal. Builds whose state means the same have the same: see `TrainGraph.identity`."""
+    """Return 64 bits in hexadecimal. Builds whose state means the same have the same: see `TrainGraph.identity`."""
     layout = [(value.name, value.shape, value.dtype) for value in stored(train)]
     return hashlib.sha256(repr((_HASH_FORMAT, train.identity, layout)).encode()).hexdigest()[:16]
 
 
 def checkpoint_bytes(train: TrainGraph) -> int:
-    """Of a whole checkpoint."""
+    """Return the bytes of a whole checkpoint."""
     return HEAD_BYTES + sum(value.size_bytes for value in train.graph.state) + CRC_BYTES
 
 
 def checkpoint_of(train: TrainGraph, state: Mapping[str, Array]) -> bytes:
-    """What m_save writes of a state (docs/checkpoint-format.md)."""
+    """Return what m_save writes of a state (docs/checkpoint-format.md)."""
     tensors = [np.asarray(state[value.name]).astype(f"<{_DTYPES[value.dtype]}") for value in stored(train)]
     data = b"".join(tensor.tobytes() for tensor in tensors)
     head = _FORMAT + struct.pack("<QI", int(model_hash(train), 16), len(data))
@@ -52,7 +70,7 @@ def checkpoint_of(train: TrainGraph, state: Mapping[str, Array]) -> bytes:
 
 
 def contents(train: TrainGraph) -> dict[str, str]:
-    """What each tensor of the state may hold, as the kinds of tt_state.h; "ANY" where every pattern of bits is fine.
+    """Tell what each tensor of the state may hold, as the kinds of tt_state.h; "ANY" if every pattern of bits is fine.
 
     The limits are what the operators keep to, so that no state can take a sum or a shift out of its range. A tensor
     that starts outside of them (a file may have weights of -128) may hold anything.
@@ -66,7 +84,7 @@ def contents(train: TrainGraph) -> dict[str, str]:
 
 
 def _told(node: Node) -> dict[str, str]:
-    """What an operator says of the state that it overwrites; parameters hold what their type does."""
+    """Return what an operator says of the state that it overwrites; parameters hold what their type does."""
     owned = op_def(node.op).owned
     if owned is None:
         return {}

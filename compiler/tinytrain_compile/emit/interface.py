@@ -6,67 +6,82 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.emit.c_text import Names, comment_text
-from tinytrain_compile.emit.parts.choice import choice_data
+from tinytrain_compile.emit.c_text import comment_text
 from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.emit.tables import C_TYPES, float_text
-from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, TrainGraph
-from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.ops.input_lines import takes_lines
+from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, StateSlot, TrainGraph
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.int8.update import error_exponents
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
-from tinytrain_compile.ops.row_form import row_pitch
-from tinytrain_compile.ops.stream import StreamAttrs
 
 _IMAGE_RANK = 4
 _SIGNAL_RANK = 3
 
 
-def line_stream(plan: MemoryPlan) -> Node | None:
-    """Find the stream that takes the image row by row from the caller, if the plan has one."""
-    return next((node for node in plan.order if takes_lines(node)), None)
+def interface_of(train: TrainGraph, plan: MemoryPlan, prefix: str, alignment_bytes: int) -> Interface:
+    """Return what a caller of a plan's C needs to know, as far as no part of the project changes it."""
+    state = tuple(
+        StateSlot(value.name, offset, value.size_bytes, value.dtype, memory)
+        for value in train.graph.state
+        for memory, offset in (plan.place(plan.offsets[value.name]),)
+    )
+    return Interface(
+        prefix=prefix,
+        input_elements=train.graph.inputs[0].elements,
+        output_elements=train.graph.outputs[0].elements // train.micro_batch,
+        label_ctype=label_ctype(train),
+        label_elements=train.label.elements,
+        arena_bytes=plan.arena_bytes,
+        persistent_bytes=plan.persistent_bytes,
+        alignment_bytes=alignment_bytes,
+        accumulates=train.batch > 1,
+        state=state,
+        micro_batch=train.micro_batch,
+        input_dtype=train.graph.inputs[0].dtype,
+        exact=train.integer,
+        further_bytes=tuple(memory.used_bytes for memory in plan.further),
+        terms=train.terms,
+        transient_offsets=transient_offsets(plan),
+        more_inputs=slots(train),
+        trains=train.reads_state_of is None,
+    )
 
 
-def image_of(train: TrainGraph, plan: MemoryPlan) -> Value:
-    """Return the image as the caller gives it."""
-    stream = line_stream(plan)
-    image = train.graph.inputs[0]
-    return image if stream is None else next(value for value in stream.inputs if value.name == image.name)
+def transient_offsets(plan: MemoryPlan) -> tuple[int, ...]:
+    """Return where persistent buffers end in every memory: they are at its bottom."""
+    ends = [0] * (1 + len(plan.further))
+    for buffer in plan.buffers:
+        if buffer.kind in ("header", "state", "accumulator"):
+            memory, offset = plan.place(buffer.offset)
+            ends[memory] = max(ends[memory], offset + buffer.size_bytes)
+    return tuple(ends)
 
 
 def input_data(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer) -> dict[str, object]:
-    """Tell the templates where the image lies (where its next row does, if it comes by rows), and what is checked.
+    """Tell the templates where the inputs are, and how they are checked.
 
     float_input_bytes: of the slots, 0 if all elements are integers. float_label_bytes: of labels that a float32 loss
     reads; in an integer loss a NaN has a meaning (docs/int8.md). step_checks, infer_checks: conditions in C under which
     an input is no number, of all inputs and of those that an inference reads.
     """
-    image, stream = image_of(train, plan), line_stream(plan)
-    floats = [value for value in (image, *train.data[1:]) if value.dtype == "float32"]
-    pointers = {value.name: "" if stream else sequencer.pointer(value.name) for value in train.data}
+    image = train.graph.inputs[0]
+    floats = [value for value in train.data if value.dtype == "float32"]
+    pointers = {v.name: sequencer.pointer(v.name) if v.name in plan.offsets else "" for v in train.data}
     checks = {value.name: f"!tt_holds_finite({pointers[value.name]}, {value.size_bytes}u)" for value in floats}
     inferred = _inferred(train)
-    checked = {
+    return {
+        "input": pointers[image.name],
         "float_input_bytes": sum(value.size_bytes for value in floats),
         "float_label_bytes": train.label.size_bytes if _is_checked(train) else 0,
-        "step_checks": [] if stream else list(checks.values()),
-        "infer_checks": [] if stream else [check for name, check in checks.items() if name in inferred],
+        "step_checks": list(checks.values()),
+        "infer_checks": [check for name, check in checks.items() if name in inferred],
         "more_inputs": [_slot_data(*pair, pointers) for pair in zip(train.data[1:], slots(train), strict=True)],
+        "first_input": comment_text(image.origin or image.name),
+        "input_quant": image.quant if image.dtype == "int8" else None,
+        "input_zero_more": 0,
+        "input_shape": "x".join(map(str, image.shape)),
+        "output_shape": "x".join(map(str, train.of_one(train.graph.outputs[0]))),
     }
-    if stream is None:
-        return {"input": pointers[image.name], "lines": None, **checked}
-    attrs = stream.attrs
-    assert isinstance(attrs, StreamAttrs), "a plan whose image comes row by row has a stream that takes it"
-    rows = attrs.nodes[0].outputs[0]
-    ring = next((ring for ring in attrs.rings if ring.name == rows.name), None)
-    at = sequencer.pointer(rows.name) if ring is None else sequencer.scratch(stream, ring.offset)
-    slot = "m->rows" if ring is None else f"m->rows % {ring.rows}u"
-    lines = {
-        "rows": image.shape[1],
-        "row_elements": image.elements // image.shape[1],
-        "next": f"{at} + {slot} * {row_pitch(rows)}u",
-    }
-    return {"input": "", "lines": lines, **checked}
 
 
 def slots(train: TrainGraph) -> tuple[InputSlot, ...]:
@@ -127,7 +142,7 @@ def shape_data(train: TrainGraph, interface: Interface, one_sample: bool = False
     }
 
 
-def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str, tables: Names) -> dict[str, object]:
+def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str, object]:
     """Tell the templates where the scalars of a step are, and what it does with labels."""
     return {
         "loss": sequencer.pointer(train.loss.name),
@@ -138,7 +153,6 @@ def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str, tables: 
         "first_rate": float(train.graph.constants[train.learning_rate.name]),
         "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,
-        "choice": choice_data(train, sequencer, tables),
         "in_place": train.in_place,
         "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",

@@ -44,7 +44,7 @@ class PackageFacts:
 
 
 def package_files(kind: Package, bundle: SourceBundle, facts: PackageFacts) -> dict[str, str]:
-    """Path -> text of the whole package, without its check program."""
+    """Write the whole package without its check program: path -> text."""
     values = _values(bundle, facts)
     files = {_place(path): text for path, text in bundle.files.items() if path != "CMakeLists.txt"}
     for path, template in _TEMPLATES[kind].items():
@@ -58,7 +58,7 @@ def _place(path: str) -> str:
 
 
 def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
-    """What the templates know."""
+    """Return what the templates know."""
     prefix, target = bundle.interface.prefix, facts.target
     sources = sorted(path for path in bundle.files if path.endswith(".c") and "/" not in path)
     return {
@@ -84,7 +84,7 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
 
 
 def _library_json(values: Mapping[str, Any]) -> str:
-    """PlatformIO's manifest. It takes licences of the SPDX list alone, which has none for a model's owner."""
+    """Write PlatformIO's manifest. It takes licences of the SPDX list alone, which has none for a model's owner."""
     manifest = {
         "name": values["p"],
         "version": values["semver"],

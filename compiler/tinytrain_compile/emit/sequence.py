@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.ir.choice import scoring_nodes
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.slices import StepPart, StepPieces
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import alias_of, op_def
-from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.int8.error import ErrorOperands
 from tinytrain_compile.ops.names import operand, position
 from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of, pieces_of
@@ -23,7 +21,7 @@ _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """One static function of the sequence: its name and body lines, and what it takes besides the arena.
 
     first: the node that it calls first; piece: which piece of that (see `pieces_of`), where a part is no more.
@@ -41,7 +39,7 @@ class Part:
 
     @property
     def call(self) -> str:
-        """Of this function, where the caller has what it takes under the names of its parameters."""
+        """The call of this function, if the caller has what it takes under the names of its parameters."""
         more = (("label", self.reads_label), ("first", self.finds_exponents), ("row", self.reads_row))
         return f"{self.name}({', '.join(['arena', *(name for name, taken in more if taken)])});"
 
@@ -80,7 +78,6 @@ class Sequencer:
         inference = plan.inference
         nodes = (*train.graph.nodes, *(() if inference is None else inference.graph.nodes))
         self._views = {n.outputs[0].name: n.inputs[0] for n in nodes if op_def(n.op).view}
-        self._scoring = scoring_nodes(train.graph, train.choice)
         self._constants = {*train.graph.constants, *(() if inference is None else inference.graph.constants)}
         self._places = dict(plan.offsets)
         self._scratch = dict(plan.scratch_offsets)
@@ -88,28 +85,30 @@ class Sequencer:
             self._places |= inference.plan.offsets
             self._scratch |= inference.plan.scratch_offsets
         self._offsets: dict[str, int] = {}
+        self.guards: Mapping[str, str] = {}
+        """Node -> condition in C under which its call is made; all others are made always."""
         self._coming: set[str] = set()
         """What page moves of the pass at hand bring in and nobody has read yet."""
 
     def offsets(self) -> list[tuple[str, int]]:
-        """(name, byte offset) of every buffer that was addressed so far, by offset."""
+        """Return (name, byte offset) of every buffer that was addressed so far, by offset."""
         return sorted(self._offsets.items(), key=lambda item: (item[1], item[0]))
 
     def at(self, value_name: str) -> str:
-        """The C name of a value's offset."""
+        """Return the C name of a value's offset."""
         return self._label(value_name, self._places[value_name])
 
     def pointer(self, value_name: str) -> str:
-        """The C expression of a value's first byte, where `arena` is the arena."""
+        """Return the C expression of a value's first byte, if `arena` is the arena."""
         memory, at = self.memory(value_name), self.at(value_name)
         return f"memory_{memory}(arena) + {at}" if memory else f"arena + {at}"
 
     def typed(self, access: str, value_name: str) -> str:
-        """The same as a pointer to a type: F32, I32, ..."""
+        """Return the same as a pointer to a type: F32, I32, ..."""
         return _typed(access, self.memory(value_name), self.at(value_name))
 
     def memory(self, value_name: str) -> int:
-        """Number of the memory that holds a value; 0 is the arena."""
+        """Return the number of the memory that holds a value; 0 is the arena."""
         return self._plan.place(self._places[value_name])[0]
 
     def _label(self, key: str, offset: int) -> str:
@@ -118,16 +117,16 @@ class Sequencer:
         return name
 
     def scratch(self, node: Node, offset: int = 0) -> str:
-        """The C expression of a place in a node's working memory."""
+        """Return the C expression of a place in a node's working memory."""
         memory, _ = self._plan.place(self._scratch[node.name])
         label = self._label(f"{node.name}.scratch", self._scratch[node.name])
         base = f"memory_{memory}(arena)" if memory else "arena"
         return f"{base} + {label}" + (f" + {offset}" if offset else "")
 
-    def parts(
-        self, stem: str, nodes: Iterable[Node], known: Sequence[Part] = (), starts: Container[str] = ()
-    ) -> list[Part]:
-        """The calls of these nodes, in order, as functions `stem`_1, `stem`_2 ...; `known` functions are used again.
+    def sections(
+        self, stem: str, nodes: Iterable[Node], known: Sequence[Section] = (), starts: Container[str] = ()
+    ) -> list[Section]:
+        """Write the calls of these nodes, in order, as functions `stem`_1, `stem`_2 ...; use `known` functions again.
 
         starts: nodes with which a function begins.
         """
@@ -139,47 +138,46 @@ class Sequencer:
             if not runs or len(runs[-1]) == self._most or node.name in starts:
                 runs.append([])
             runs[-1].append(node)
-        result: list[Part] = []
+        result: list[Section] = []
         for run in runs:
             for piece in range(self._piece_count(run[0])):
-                part = self._part(f"{stem}_{len(result) + 1}", run, piece)
-                same = [other for other in known if other.lines == part.lines]
-                result.append(same[0] if same else part)
+                section = self._section(f"{stem}_{len(result) + 1}", run, piece)
+                same = [other for other in known if other.lines == section.lines]
+                result.append(same[0] if same else section)
         return result
 
-    def step_parts(self, parts: Iterable[Part]) -> tuple[StepPart, ...]:
-        """What the parts of a step take that can be computed in slices; nothing of one that is computed whole."""
-        known = ((part.first, self._pieces.cycles.get(part.first, ()), part.piece) for part in parts)
+    def step_parts(self, sections: Iterable[Section]) -> tuple[StepPart, ...]:
+        """Return what the parts of a step take that can be computed in slices; () of one that is computed whole."""
+        known = ((part.first, self._pieces.cycles.get(part.first, ()), part.piece) for part in sections)
         return tuple(StepPart(node, cycles[piece]) for node, cycles, piece in known if cycles)
 
     def pending(self, nodes: Sequence[Node]) -> list[str]:
-        """Waits for what page moves of these nodes bring in and none of them reads: where nothing else runs."""
+        """Wait for what page moves of these nodes bring in and none of them reads: if nothing else runs."""
         read = {name for node in nodes if not op_def(node.op).view for v in node.inputs for name in self._shown(v)}
         moved = [node.outputs[0].name for node in nodes if op_def(node.op).page == "in"]
         return [f"tt_page_wait({self.pointer(name)});" for name in moved if name not in read]
 
-    def _part(self, name: str, nodes: Sequence[Node], piece: int = 0) -> Part:
+    def _section(self, name: str, nodes: Sequence[Node], piece: int = 0) -> Section:
         lines: list[str] = []
         for node in nodes:
             lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
             lines += [f"/* {said} */" for said in self._views_of(node)]
-            scores = node.name in self._scoring
-            lines += self._waits(node) if scores else []  # other calls read what comes as well, and all steps make them
+            guard = self.guards.get(node.name)
+            lines += self._waits(node) if guard else []  # other calls read what comes as well, and all steps make them
             watch = next((watch for watch in self._watches if watch.knows(node)), None)
             call = watch.around(node, self._call(node, piece)) if watch else self._call(node, piece)
-            lines += self._if_scoring(call) if scores else call
+            lines += [f"if ({guard}) {{", *(f"    {line}" for line in call), "}"] if guard else call
         reads_label = any(self._base(value) == self._train.label for node in nodes for value in node.inputs)
         finds = not self._train.exponents_known and piece == 0 and any(errors_of(node) for node in nodes)
-        return Part(name, nodes[0].name, tuple(lines), reads_label, finds, any(map(takes_lines, nodes)), piece)
+        return Section(name, nodes[0].name, tuple(lines), reads_label, finds, self._read_rows(nodes), piece)
 
-    def _if_scoring(self, call: Sequence[str]) -> list[str]:
-        """A call that only those that score make."""
-        assert self._train.choice is not None
-        flag = self.typed("I32", self._train.choice.flag.name)
-        return [f"if (*{flag} == CHANNELS_SCORING) {{", *(f"    {line}" for line in call), "}"]
+    def _read_rows(self, nodes: Sequence[Node]) -> bool:
+        """Tell whether any of these nodes reads the image, and it comes row by row: then it has no place."""
+        image = self._train.graph.inputs[0].name
+        return image not in self._places and any(value.name == image for node in nodes for value in node.inputs)
 
     def _views_of(self, node: Node) -> list[str]:
-        """Which operands of a call are other names of bytes that lie there under a name of their own."""
+        """Say which operands of a call are other names of bytes that have a name of their own there."""
         found: list[str] = []
         for value in dict.fromkeys(node.inputs):
             base = self._base(value)
@@ -203,8 +201,10 @@ class Sequencer:
         return self._first_time(errors[0][1], [*waits, *call], twice=True)
 
     def _first_times(self, node: Node, errors: Sequence[tuple[int, ErrorOperands]]) -> list[str]:
-        """The first step after m_init finds the exponents of a stream's errors, one after the other: for each of them
-        the nodes up to its own are computed."""
+        """Let the first step after m_init find the exponents of a stream's errors, one after the other.
+
+        For each of them the nodes up to its own are computed.
+        """
         lines, peaks = list[str](), list[str]()
         for index, error in errors:
             probe, found = self._exponent_calls(error)
@@ -216,14 +216,16 @@ class Sequencer:
         return ["if (first) {", *(f"    {line}" for line in lines), "}"]
 
     def _exponent_calls(self, error: ErrorOperands) -> tuple[list[str], list[str]]:
-        """What gives an error an exponent that cannot overflow, and then the right one."""
+        """Give an error an exponent that cannot overflow, and then the right one."""
         own, peak, *read = (self._operand(value) for value in (error.exponent, error.peak, *error.read))
         probe = wrap_call(f"tt_probe{len(read)}", [own, *read, str(error.probe)])
         return probe, wrap_call("tt_first_exponent", [own, peak, "true" if error.float_peak else "false"])
 
     def _first_time(self, error: ErrorOperands, call: list[str], twice: bool = False) -> list[str]:
-        """The first step after m_init finds the error's exponent: it computes the error with one that cannot overflow.
-        twice: then anew, as every step does."""
+        """Let the first step after m_init find an error's exponent: it computes with one that cannot overflow.
+
+        twice: then anew, as every step does.
+        """
         probe, update_exponent = self._exponent_calls(error)
         if self._small and twice:
             return [
@@ -237,7 +239,7 @@ class Sequencer:
         return [*found, *call] if twice else found
 
     def _page(self, node: Node) -> list[str]:
-        """A page move; what comes in is waited for by its first reader."""
+        """Begin a page move; what comes in is waited for by its first reader."""
         (source,), (target,) = node.inputs, node.outputs
         if op_def(node.op).page == "in":
             self._coming.add(target.name)
@@ -246,14 +248,14 @@ class Sequencer:
         return [*waits, *wrap_call(f"tt_page_{op_def(node.op).page}", pointers)]
 
     def _waits(self, node: Node) -> list[str]:
-        """In front of the first reader of what a page move brings in."""
+        """Wait, before its first reader, for what a page move brings in."""
         read = [name for value in node.inputs for name in self._shown(value)]
         names = [name for name in dict.fromkeys(read) if name in self._coming]
         self._coming.difference_update(names)
         return [f"tt_page_wait({self.pointer(name)});" for name in names]
 
     def _shown(self, value: Value) -> list[str]:
-        """A value and what it is a view of."""
+        """Return the names of a value and of what it is a view of."""
         names = [value.name]
         while value.name in self._views:
             value = self._views[value.name]
@@ -263,7 +265,7 @@ class Sequencer:
     def _kernel_call(
         self, node: Node, piece: int | None = None, ending: str = "", more: Sequence[str] = ()
     ) -> list[str]:
-        """The call of a node's kernel, or of one whose name ends in this and that takes more. piece: of it alone."""
+        """Call a node's kernel, or one whose name ends in this and that takes more. piece: of it alone."""
         kernel = self._kernels[self._calls[node.name]]
         aliased = {out for out, _ in alias_of(node)}
         arguments = [self._operand(value) for value in node.inputs]
@@ -285,7 +287,7 @@ class Sequencer:
         return len(self._pieces.turns.get(node.name, (0, 0))) - 1
 
     def _turns_of_piece(self, node: Node, piece: int | None) -> list[str]:
-        """What a kernel takes that may compute some of its turns: those of a piece, or all."""
+        """Return what a kernel takes that may compute some of its turns: those of a piece, or all."""
         if node.name not in self._turns:
             return []
         bounds = (0, self._turns[node.name])
@@ -294,7 +296,7 @@ class Sequencer:
         return list(map(str, bounds))
 
     def _base(self, value: Value) -> Value:
-        """What a view shows: views of constants and of labels have no place in the arena."""
+        """Return what a view shows: views of constants and of labels have no place in the arena."""
         while value.name in self._views:
             value = self._views[value.name]
         return value
@@ -312,7 +314,7 @@ class Sequencer:
 
 
 def _calls_of_piece(node: Node, piece: int | None) -> list[str]:
-    """What the function of a stream that may pause takes more: the calls of a piece, or of all pieces."""
+    """Return what the function of a stream that may pause takes more: the calls of a piece, or of all pieces."""
     attrs = node.attrs
     if not isinstance(attrs, StreamAttrs) or not attrs.pauses:
         return []
@@ -320,12 +322,12 @@ def _calls_of_piece(node: Node, piece: int | None) -> list[str]:
 
 
 def transposed_name(node: Node) -> str:
-    """The name of the copy of a data gradient's weight that has its channel axes swapped."""
+    """Name the copy of a data gradient's weight that has its channel axes swapped."""
     return f"{operand(node, 'w').name}.transposed"
 
 
 def _under(condition: str, lines: Sequence[str]) -> list[str]:
-    """An indented `if` around statements."""
+    """Put an indented `if` around statements."""
     return [f"    {condition}", *(f"        {line}" for line in lines), "    }"]
 
 
@@ -334,7 +336,7 @@ def _typed(access: str, memory: int, label: str) -> str:
 
 
 def wrap_call(function: str, arguments: Sequence[str], width: int = 112) -> list[str]:
-    """A call statement, broken behind a comma where it would be too wide."""
+    """Write a call statement, broken after a comma if it would be too wide."""
     lines = [f"{function}("]
     for index, argument in enumerate(arguments):
         text = argument + (");" if index == len(arguments) - 1 else ", ")

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tinytrain_compile.emit.c_text import Names, comment_text
-from tinytrain_compile.emit.checkpoint import contents
-from tinytrain_compile.emit.parts.inference_only import pieces
+from tinytrain_compile.emit.checkpoint import contents, pieces
 from tinytrain_compile.emit.sequence import Sequencer, transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
@@ -99,7 +98,7 @@ def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> l
 
 
 def state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
-    """Tell of every tensor of a checkpoint, in its order: where it is, what it is at first, what it may hold."""
+    """Describe every tensor of a checkpoint, in its order: where it is, what it is at first, what it may hold."""
     constants, kinds = train.graph.constants, contents(train.training_step)
     return [
         {

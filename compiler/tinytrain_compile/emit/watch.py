@@ -19,7 +19,7 @@ class Watch:
     """One table per step, from the plan alone: a wrong plan gives a wrong table, and the build finds it."""
 
     def __init__(self, plan: MemoryPlan, stem: str = "live", shared: Sequence[tuple[int, int]] = ()) -> None:
-        """stem: of the tables' names; shared: (memory, bytes at its bottom) that every call may read, unplanned."""
+        """Watch a plan. stem: of the tables' names; shared: (memory, bytes at its bottom) that every call may read."""
         self._plan = plan
         self._stem, self._shared = stem, shared
         self._home = {name: buffer for buffer in plan.buffers for name in buffer.values}
@@ -30,11 +30,11 @@ class Watch:
         self._steps: Mapping[str, int] = {node.name: step for step, node in enumerate(plan.order)}
 
     def knows(self, node: Node) -> bool:
-        """Whether the plan has this node."""
+        """Tell whether the plan has this node."""
         return node.name in self._steps
 
     def tables(self) -> list[str]:
-        """C definitions, one per step that calls a kernel."""
+        """Define the tables in C, one per step that calls a kernel."""
         lines: list[str] = []
         for step, node in enumerate(self._plan.order):
             if not op_def(node.op).view:
@@ -44,7 +44,7 @@ class Watch:
         return lines
 
     def around(self, node: Node, lines: list[str]) -> list[str]:
-        """The lines of a call, watched."""
+        """Watch the lines of a call."""
         step = self._steps[node.name]
         known = f"{self._stem}_{step}"
         table = f"{known}, sizeof {known} / sizeof *{known}"
@@ -77,7 +77,7 @@ class Watch:
             yield self._plan.scratch_offsets[node.name], size, "TT_OPERAND"
 
     def _written(self, node: Node) -> list[tuple[Buffer, Span]]:
-        """What a call writes: buffers, or a part of one that has parts."""
+        """List what a call writes: buffers, or a part of one that has parts."""
         values = [*node.outputs]
         for _, error in errors_of(node):
             values += [error.peak, error.exponent]  # in the first step
@@ -90,12 +90,12 @@ class Watch:
         return (low, low + self._sizes[name]) if buffer.within else _whole(buffer)
 
     def _own(self, buffer: Buffer, span: Span, node: Node) -> bool:
-        """Whether a call may write bytes of this buffer that are live: a part only in place of an operand."""
+        """Tell whether a call may write bytes of this buffer that are live: a part only in place of an operand."""
         names = (value.name for value in node.inputs if value.name in self._home)
         return not buffer.within or any(self._span(name) == span for name in names)
 
     def _held(self, buffer: Buffer, step: int) -> list[Span]:
-        """Bytes of a live buffer that have been written before: all but the parts that are yet to come."""
+        """List bytes of a live buffer that have been written before: all but the parts that are yet to come."""
         if not buffer.within:
             return [_whole(buffer)]
         names = [name for name in buffer.values if name not in self._views and self._made.get(name, -1) < step]
@@ -116,7 +116,7 @@ def _whole(buffer: Buffer) -> Span:
 
 
 def _outside(span: Span, written: list[Span]) -> Iterator[Span]:
-    """Bytes of a live span that the call does not write: it must not change them."""
+    """Yield bytes of a live span that the call does not write: it must not change them."""
     low, end = span
     for begin, stop in sorted(written):
         if low < begin < end:

@@ -15,11 +15,15 @@ ALIGNMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class RuntimeBuffer:
-    """RAM beside the arena that a part of the loop (--runtime) needs. what: for people."""
+    """RAM beside the arena that a part of the loop (--runtime) needs. what: for people.
+
+    definition: in C, of what the macro of its memory is in front of; {p} and {P} are the prefix.
+    """
 
     part: str
     what: str
     size_bytes: int
+    definition: str = ""
 
     @property
     def placed_bytes(self) -> int:

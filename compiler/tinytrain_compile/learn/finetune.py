@@ -19,9 +19,7 @@ import numpy as np
 
 from tinytrain_compile.data.own_data import OwnData, own_data, read_own_data
 from tinytrain_compile.data.samples import graph_inputs, in_slots, names_in
-from tinytrain_compile.driver.checks.channel_choice import refuse_choice
 from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
-from tinytrain_compile.driver.checks.delta import refuse_shifted
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, imported, make_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
@@ -36,6 +34,7 @@ from tinytrain_compile.learn.rate_search import Effort, RateSearch, Searched, Tr
 from tinytrain_compile.learn.replay_size import Room, final_trainings, kept_of, reservoir_sizes, room_for
 from tinytrain_compile.learn.training import CHECK_SHARE, Build
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.part import refuse_shifted
 from tinytrain_compile.report.learning import finding_html, finding_toml
 from tinytrain_compile.verify import build_library, find_tools, work_folder
 
@@ -170,7 +169,9 @@ def _variants(
         told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(ways)))
         made = make_project(more, told, choose_by_data)
         assert not isinstance(made, Result)
-        refuse_choice(made.summary.train, "finetune")
+        if made.summary.train.choice is not None:
+            what = "is chosen on the device, by scores that finetune does not gather"
+            raise CompileError("E0101", 'chosen = "device"', what, "name the channels in the scheme")
         if any(effort.averages):
             refuse_shifted(made.summary.train, "--averages")
         trains_itself = made.model.training is not None

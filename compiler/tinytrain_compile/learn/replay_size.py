@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from tinytrain_compile.driver.candidates.ram_use import most_samples
 from tinytrain_compile.driver.search.boards import with_board
-from tinytrain_compile.emit import replay_room
 from tinytrain_compile.ir.learning import Learned, Score
-from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.learn.rate_search import Place, Trainings
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.replay.part import record_bytes
 from tinytrain_compile.target import load_target
 
 FEWEST_KEPT = 20
@@ -43,10 +42,8 @@ def room_for(options: CompileOptions, summary: Summary) -> Room:
     """Room for old samples beside a compilation and the other parts of --runtime."""
     target = with_board(options, load_target(options.target))[1]
     feature_bytes = 0 if summary.features is None else summary.features.size_bytes
-    one = replay_room(summary.train, RuntimeParts(("replay",), 1), feature_bytes)
-    assert one is not None, "it was asked for"
     most = most_samples(target, summary.plan, summary.train, options.runtime, feature_bytes)
-    return Room(target.name, one.record_bytes, most)
+    return Room(target.name, record_bytes(summary.train, feature_bytes), most)
 
 
 def reservoir_sizes(asked: int, old: int, most: int | None) -> tuple[int, ...]:

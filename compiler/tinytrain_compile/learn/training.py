@@ -18,8 +18,9 @@ from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, warm_up_up
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.processes import in_processes
-from tinytrain_compile.twin import Average, Instance
-from tinytrain_compile.twin.loop import Schedule
+from tinytrain_compile.parts.average.twin import Average
+from tinytrain_compile.parts.schedule.twin import Schedule
+from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
 from tinytrain_compile.verify import work_folder
 

@@ -1,8 +1,6 @@
 """The device on the desk: the generated C, built for the host and called from Python."""
 
-from tinytrain_compile.twin.average import Average
-from tinytrain_compile.twin.delta import Deltas
 from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.twin import Twin
 
-__all__ = ["Average", "Deltas", "Instance", "Twin"]
+__all__ = ["Instance", "Twin"]

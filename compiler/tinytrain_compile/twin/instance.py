@@ -48,12 +48,12 @@ class Instance:
         self._check("init", self._call("init_memories")(ctypes.byref(self._handle), places, _sizes(sizes)))
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from the next update on."""
+        """Set the learning rate from the next update on."""
         self._needs_training("learning rate")
         self._check("learning rate", self._call("set_lr")(self._handle, ctypes.c_float(rate)), "E0101")
 
     def train(self, x: Array, y: Array) -> Array:
-        """One update on these samples: the loss of each call. As many as a batch has, or fewer where it accumulates.
+        """Update once on these samples: the loss of each call. As many as a batch has, or fewer if it accumulates.
 
         Raises CompileError E0603 where a loss is NaN or infinite: the batch has changed nothing (but with --accumulate
         inplace each sample is a step of its own, and those before it stay).
@@ -66,7 +66,7 @@ class Instance:
         return self._updated(self._trained(step, x[at : at + together], y[at : at + together]) for at in starts)
 
     def score(self, x: Array, y: Array) -> Array:
-        """What m_score does with these samples: the loss of each call. E0105 once channels are chosen.
+        """Run m_score on these samples: the loss of each call. E0105 once channels are chosen.
 
         Of a build with `chosen = "device"` in its scheme.
         """
@@ -75,11 +75,11 @@ class Instance:
         return np.asarray([self._trained("score", x[at : at + together], y[at : at + together]) for at in starts])
 
     def rescore(self) -> None:
-        """What m_rescore does. E0105 without scores, and where channels are chosen."""
+        """Choose the channels (m_rescore). E0105 without scores, and if channels are chosen."""
         self._check("rescore", self._call("rescore")(self._handle))
 
     def features(self, x: Array) -> Array:
-        """What the frozen part makes of each sample: (samples, bytes). E0101 of a build without features."""
+        """Compute what the frozen part makes of each sample: (samples, bytes). E0101 of a build without features."""
         found = np.empty((len(x), self._feature_bytes()), np.uint8)
         for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
             self._give(sample, _TRAIN)
@@ -87,13 +87,13 @@ class Instance:
         return found
 
     def train_features(self, features: Array, y: Array) -> Array:
-        """`train` on samples by their features: the same bytes."""
+        """Train on samples by their features: the same bytes as `train`."""
         self._feature_bytes()
         step = "accumulate_features" if self.interface.accumulates else "train_features"
         return self._updated(self._trained_behind(step, *pair) for pair in zip(features, y, strict=True))
 
     def _updated(self, calls: Iterator[float]) -> Array:
-        """Makes the calls of an update; the loss of each."""
+        """Make the calls of an update; return the loss of each."""
         face, losses = self.interface, list[float]()
         try:
             losses.extend(calls)
@@ -106,7 +106,7 @@ class Instance:
         return np.asarray(losses, np.float32)
 
     def losses(self, x: Array, y: Array) -> Array:
-        """The loss of each call on these samples, by steps at rate 0 after which the state is what it was."""
+        """Compute the loss of each call on these samples, by steps at rate 0 after which the state is what it was."""
         state, together = self.save(), self.interface.micro_batch
         self.set_rate(0.0)
         try:
@@ -118,7 +118,7 @@ class Instance:
             self.load(state)
 
     def infer(self, x: Array) -> Array:
-        """What the model computes of each sample: (samples, output elements) in float32."""
+        """Compute the output of each sample: (samples, output elements) in float32."""
         face = self.interface
         out = np.empty((len(x), face.output_elements), np.float32)
         call = "infer_end" if face.input_rows else "infer"
@@ -128,7 +128,7 @@ class Instance:
         return out
 
     def save(self) -> bytes:
-        """The device's checkpoint."""
+        """Save the device's checkpoint."""
         self._needs_training("save")
         kept = bytearray()
 
@@ -153,24 +153,24 @@ class Instance:
         self._check("checkpoint", self._call("load")(self._handle, _Callback(read), None))
 
     def state(self) -> dict[str, Array]:
-        """Every tensor of the state, flat, by the graph's names: copies."""
+        """Copy every tensor of the state, flat, by the graph's names."""
         return {slot.name: self.tensor(slot.name).copy() for slot in self.interface.state}
 
     def tensor(self, name: str) -> Array:
-        """A tensor of the state as it lies in memory, flat: what is written here is what the model reads."""
+        """Return a tensor of the state as it is in memory, flat: what is written here is what the model reads."""
         slot = self._slots[name]
         held = self._memories[slot.memory].bytes[slot.offset : slot.offset + slot.size_bytes]
         return held.view(np.dtype(slot.dtype))
 
     def delta(self) -> bytes:
-        """What training has changed, as the device's message. E0101 of a build without `--runtime delta`."""
+        """Return what training has changed, as the device's message. E0101 of a build without `--runtime delta`."""
         size = self._delta_call("size", ctypes.c_size_t)(self._handle)
         message = ctypes.create_string_buffer(size)
         self._check("delta", self._delta_call("get")(self._handle, message))
         return message.raw
 
     def apply_delta(self, message: bytes) -> None:
-        """The values in flash plus a delta. E0105 where it is another model's, or damaged: then nothing has changed."""
+        """Set the values in flash plus a delta. E0105 if it is another model's, or damaged: nothing changes then."""
         size = self._delta_call("size", ctypes.c_size_t)(self._handle)
         if len(message) != size:
             what = f"{len(message)} bytes, and a delta of this model has {size}"
@@ -178,7 +178,7 @@ class Instance:
         self._check("delta", self._delta_call("apply")(self._handle, ctypes.c_char_p(message), ctypes.c_size_t(size)))
 
     def seed_device(self, device: int) -> None:
-        """Rounding noise of its own."""
+        """Set rounding noise of its own."""
         self._check("device", self._delta_call("seed")(self._handle, ctypes.c_uint32(device)))
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class FileParameters:
         self.tensors: dict[str, FileNumbers] = {source.tensor.name: source.tensor for source in sources}
 
     def _parts(self, state: Mapping[str, Array]) -> list[_Part]:
-        """What is trained, in a state that may say which channels that is."""
+        """List what is trained, in a state that may say which channels that is."""
         return [self._part(name, part, state) for name, part in self._train.trained.items()]
 
     def _part(self, name: str, part: TrainedPart, state: Mapping[str, Array]) -> _Part:
@@ -49,7 +49,7 @@ class FileParameters:
         return _Part(name, source.cut(axis, channels.tolist()), unit, first)
 
     def of_state(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """What the tensors hold when the device's state is this. E0112 for what no number of the file can stand for."""
+        """Return what the tensors hold for a state of the device. E0112 if no number of the file can stand for it."""
         tensors = {name: np.array(tensor.initial, np.float32) for name, tensor in self.tensors.items()}
         for part in self._parts(state):
             moved, numbers = part.moved(state), part.source.in_file(part.real(state))
@@ -105,7 +105,7 @@ class _Part:
     first: Mapping[str, Array]
 
     def real(self, state: Mapping[str, Array]) -> Array:
-        """The real numbers that it is."""
+        """Return the real numbers that it is."""
         held = self._held(state)
         if self.unit is None:
             return held[0]
@@ -114,7 +114,7 @@ class _Part:
         return fine * self._scale(self.unit, state)
 
     def moved(self, state: Mapping[str, Array]) -> Array:
-        """Where it is not what it was at first."""
+        """Tell where it is not what it was at first."""
         pairs = zip(self._held(state), self._held(self.first), strict=True)
         moved = np.logical_or.reduce([now != first for now, first in pairs])
         if self.unit is not None and self.unit.shift:
@@ -122,7 +122,7 @@ class _Part:
         return moved
 
     def with_numbers(self, tensor: Array, changed: Array, state: Mapping[str, Array]) -> list[tuple[Array, Array]]:
-        """(array of the state, what it becomes) where a tensor of the file has changed."""
+        """Return (array of the state, what it becomes) if a tensor of the file has changed."""
         held, first = self._held(state), self._held(self.first)
         real, made = self.source.in_graph(tensor), [array.copy() for array in held]
         back = changed & (tensor.reshape(-1) == self.source.tensor.initial.reshape(-1))[self.source.places]
@@ -151,12 +151,12 @@ class _Part:
         return [whole, np.minimum(fine - whole * _ONE, _ONE // 2 - 1)]
 
     def _held(self, state: Mapping[str, Array]) -> list[Array]:
-        """Its arrays: the numbers, and their fractions if there are some."""
+        """Return its arrays: the numbers, and their fractions if there are some."""
         names = (self.name, self.unit.fraction) if self.unit is not None and self.unit.fraction else (self.name,)
         return [state[name].reshape(self.source.places.shape) for name in names]
 
     def _doubled(self, unit: IntegerUnit, state: Mapping[str, Array]) -> Array:
-        """How often each channel's scale was doubled."""
+        """Count how often each channel's scale was doubled."""
         shifts = (state[unit.shift], self.first[unit.shift])
         now, first = (shift.reshape(-1)[list(unit.channels)].astype(np.int64) for shift in shifts)
         return now - first

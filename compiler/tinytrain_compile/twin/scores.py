@@ -16,7 +16,7 @@ _LEAST = 1e-30
 
 
 def scores(model: ImportedModel, train: TrainGraph, outputs: Array, y: Array) -> dict[str, float]:
-    """`loss` (mean over samples, class weights left out) and, for classes or yes and no, `accuracy`.
+    """Compute `loss` (mean over samples, class weights left out) and, for classes or yes and no, `accuracy`.
 
     outputs: (samples, elements) as a call gives them; y: as it takes them. The loss is infinite where no label counts.
     """
@@ -46,7 +46,7 @@ def _classes(model: ImportedModel, train: TrainGraph, outputs: Array, y: Array) 
 
 
 def _log_probabilities(model: ImportedModel, each: Array, axis: int) -> Array:
-    """Of every class (samples, classes), by what the loss takes outputs for: logarithms, probabilities, scores."""
+    """Compute them by what the loss takes outputs for: logarithms, probabilities, scores. (samples, classes)"""
     if model.loss is not None:
         logarithm, probability = model.loss.kind == "nll", False
     else:

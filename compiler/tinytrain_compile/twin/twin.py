@@ -47,7 +47,7 @@ class Twin:
         return self._train.batch
 
     def train_step(self, x: Array | Mapping[str, Array], y: Array, *, lr: float | None = None) -> float:
-        """One update on N samples, a batch of the compilation; its loss before the update.
+        """Update once on N samples, a batch of the compilation; return its loss before the update.
 
         lr: the learning rate from now on. Raises E0105 for other shapes or labels, E0603 for a loss that is NaN.
         """
@@ -68,14 +68,14 @@ class Twin:
         return self._train.terms.of_batch([float(loss) for loss in losses], calls)
 
     def features(self, x: Array | Mapping[str, Array]) -> Array:
-        """What the frozen part of the model makes of N samples: (N, bytes) in uint8, as the device keeps them.
+        """Compute what the frozen part makes of N samples: (N, bytes) in uint8, as the device keeps them.
 
         Raises E0101 of a build without `features="on"`, or whose first layer is trained.
         """
         return self.instance.features(self.as_inputs(x))
 
     def train_features(self, features: Array, y: Array, *, lr: float | None = None) -> float:
-        """`train_step` on N samples by their features: the same bytes, for the work of the trained part alone."""
+        """Update once on N samples by their features: the bytes of `train_step`, for the work of the trained part."""
         y = labels_of("y", as_array("y", "y", y), len(features), self._model, self._train)
         y = in_label_type(self.instance.interface, y)
         self._check_batch(len(features))
@@ -84,18 +84,18 @@ class Twin:
         return self._of_batch(self.instance.train_features(features, y), y)
 
     def predict(self, x: Array | Mapping[str, Array]) -> Array:
-        """The model's output of each sample: (N, *one output's shape) in float32."""
+        """Compute the model's output of each sample: (N, *one output's shape) in float32."""
         return self.as_output(self.instance.infer(self.as_inputs(x)))
 
     def evaluate(self, x: Array | Mapping[str, Array], y: Array) -> dict[str, float]:
-        """`loss`, and `accuracy` where labels are classes or yes and no, of N samples."""
+        """Compute `loss`, and `accuracy` if labels are classes or yes and no, of N samples."""
         x, y = self.as_slots(x, y)
         if is_written(self._model):  # only the C knows that loss
             return {"loss": float(self.instance.losses(x, y).mean())}
         return scores(self._model, self._train, self.instance.infer(x), y)
 
     def state_dict(self, *, raw: bool = False) -> dict[str, Array]:
-        """The weights that training changes: names and layouts of the file's initializers, real numbers (float32).
+        """Return the weights that training changes, by the names and in the layouts of the file, in float32.
 
         raw: instead all of the state as it lies in the device's memory, by the names and in the layouts of the training
         graph. Raises E0112 for what the file has no number for.
@@ -134,21 +134,21 @@ class Twin:
         self.instance.load(checkpoint)
 
     def delta(self) -> bytes:
-        """What training has changed since the file, as the device's message (docs/fleet.md).
+        """Return what training has changed since the file, as the device's message (docs/fleet.md).
 
         Raises E0101 of a build without runtime="delta", E0603 where a weight is not finite.
         """
         return self.instance.delta()
 
     def apply_delta(self, message: bytes) -> None:
-        """Weights become those of the file plus a delta; optimizer, learning rate and noise stay.
+        """Set the weights of the file plus a delta; optimizer, learning rate and noise stay.
 
         Raises E0105 for a delta of another model, or a damaged one: then nothing has changed.
         """
         self.instance.apply_delta(message)
 
     def seed_device(self, device: int) -> None:
-        """Rounding noise of its own for each device of a fleet, before its first step. Needs runtime="delta"."""
+        """Set rounding noise of its own for a device of a fleet, before its first step. Needs runtime="delta"."""
         self.instance.seed_device(device)
 
     def reset(self) -> None:
@@ -170,18 +170,18 @@ class Twin:
     # ---- arrays of the file, and of the slots -----------------------------------------------------------------------
 
     def as_inputs(self, x: Array | Mapping[str, Array]) -> Array:
-        """Inputs as the slot holds them."""
+        """Return inputs as the slot holds them."""
         found = inputs_of("x", _arrays("x", x), self._model, self._train)
         return in_input_slot(self.instance.interface, found)
 
     def as_slots(self, x: Array | Mapping[str, Array], y: Array) -> tuple[Array, Array]:
-        """Samples as the calls take them."""
+        """Return samples as the calls take them."""
         found = samples_of("x, y", _arrays("x, y", x), as_array("x, y", "y", y), self._model, self._train)
         held = in_slots(self.instance.interface, found)
         return held.x, held.y
 
     def as_output(self, raw: Array) -> Array:
-        """Outputs in the file's layout."""
+        """Return outputs in the file's layout."""
         value = FileTensor("", self._model.output_shape, self._model.output_perm)
         shape = self._train.of_one(self._train.graph.outputs[0])
         return np.concatenate([value.to_onnx(each.reshape(shape)) for each in raw]) if len(raw) else raw

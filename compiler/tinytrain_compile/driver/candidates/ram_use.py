@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.emit import feature_cut, replay_room, runtime_buffers
 from tinytrain_compile.ir.ram import PartRam, RuntimeBuffer, most_records, part_ram, taken_by
-from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.runtime_parts import FeatureCut, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import runtime_parts
 from tinytrain_compile.target import Target
 
 
@@ -18,10 +16,29 @@ def buffers_of(candidate: Candidate, options: CompileOptions) -> tuple[RuntimeBu
     return runtime_buffers(candidate.train, options.runtime, feature_bytes_of(candidate, options))
 
 
+def runtime_buffers(train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0) -> tuple[RuntimeBuffer, ...]:
+    """Return the RAM beside the arena that parts of --runtime need: kept samples, the best state, a store, a message.
+
+    A reservoir of as many samples as the caller says, an average (behind callbacks) and small structures are the
+    caller's statics: a board has its reserve for them.
+    """
+    found = (part.buffer(train, feature_bytes) for part in runtime_parts(parts))
+    return tuple(buffer for buffer in found if buffer is not None)
+
+
 def feature_bytes_of(candidate: Candidate, options: CompileOptions) -> int:
     """Bytes of a sample's features, 0 without --features on."""
-    cut = feature_cut(candidate.train, candidate.plan) if options.features == "on" else None
+    cut = cut_of(candidate, options)
     return 0 if cut is None else cut.size_bytes
+
+
+def cut_of(candidate: Candidate, options: CompileOptions) -> FeatureCut | None:
+    """Return where the step is cut; None without --features on, and if its first layer is trained."""
+    if options.features == "off":
+        return None
+    from tinytrain_compile.parts.features.border import feature_cut
+
+    return feature_cut(candidate.train, candidate.plan)
 
 
 def ram_of(planner: Planner, candidate: Candidate) -> PartRam:
@@ -38,7 +55,7 @@ def most_samples(
     """
     if target.board is None:
         return None
-    one = replay_room(train, replace(parts, names=("replay",), replay_samples=1), feature_bytes)
-    assert one is not None, "a reservoir has records"
+    from tinytrain_compile.parts.replay.part import record_bytes
+
     others = [each for each in runtime_buffers(train, parts, feature_bytes) if each.part != "replay"]
-    return most_records(target.board, taken_by(target.board, plan), others, one.record_bytes)
+    return most_records(target.board, taken_by(target.board, plan), others, record_bytes(train, feature_bytes))

@@ -9,7 +9,7 @@ from tinytrain_compile.driver.candidates.memories import core_model
 from tinytrain_compile.driver.candidates.planner import Candidate
 from tinytrain_compile.driver.checks.prefix import prefix_of
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix
-from tinytrain_compile.driver.code.one_image import counts_samples, in_one_image
+from tinytrain_compile.driver.code.one_image import in_one_image
 from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
@@ -21,6 +21,7 @@ from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
 from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan import sliced, step_pieces
 from tinytrain_compile.report.trained import batch_text
 from tinytrain_compile.target import Target
@@ -122,11 +123,9 @@ class Generator:
             epochs=options.epochs,
             warm_up=options.warm_up,
             board=None if self._target.board is None else self._target,
-            parts=options.runtime,
-            features=options.features == "on",
+            parts=parts_of(options, train),
             pieces=tuple(step_pieces(plan, kernels.turns, core_model(self._target)) for plan in self._sliced),
             smaller=self._smaller,
-            counted=counts_samples(options),
         )
         return emit_project(train, self._candidate.plan, kernels, emit)
 

@@ -1,4 +1,4 @@
-"""Several plans of one training in one image: their names and exponents, and whether calls say how many samples."""
+"""Several plans of one training in one image: their names and exponents."""
 
 from __future__ import annotations
 
@@ -10,16 +10,6 @@ from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.options.compile_options import CompileOptions
-
-
-def counts_samples(options: CompileOptions) -> bool:
-    """Whether plans of one image may take different numbers of samples in a call, so that the caller says how many.
-
-    That follows from the options alone: an API does not change because a model shrank.
-    """
-    several = options.batch > 1 and options.accumulate == "exact"
-    return bool(options.plans) and options.micro_batch == "auto" and several
 
 
 def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:

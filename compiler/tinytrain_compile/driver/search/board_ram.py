@@ -11,11 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.driver.candidates.ram_use import buffers_of, feature_bytes_of, most_samples, ram_of
+from tinytrain_compile.driver.candidates.ram_use import (
+    buffers_of,
+    feature_bytes_of,
+    most_samples,
+    ram_of,
+    runtime_buffers,
+)
 from tinytrain_compile.driver.search.boards import with_board
 from tinytrain_compile.driver.search.choose_update import choose
 from tinytrain_compile.driver.search.update import deepest
-from tinytrain_compile.emit import runtime_buffers
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.ram import RuntimeBuffer, part_ram, reserved, taken_by
 from tinytrain_compile.ir.runtime_parts import RuntimeParts

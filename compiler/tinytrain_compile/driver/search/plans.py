@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.driver.code.one_image import counts_samples
 from tinytrain_compile.driver.search.micro_batch import with_micro_batch
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import MemoryPlan
@@ -29,6 +28,10 @@ def with_largest(options: CompileOptions) -> CompileOptions:
 def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]:
     """Plan the others, by size. E0401 for one that does not fit, E0101 for two that are the same."""
     sizes = planner.options.plans
+    if not sizes:
+        return ()
+    from tinytrain_compile.parts.plans.part import counts_samples
+
     copies = planner.options.activations != "exact" or bool(largest.update.activations)
     if counts_samples(planner.options) and copies:  # which follow the samples of a step, and are state
         what = "low-rank copies of activations are other ones where a step takes several samples"

@@ -1,0 +1,77 @@
+"""What the emitter asks of a part that not every project has; parts themselves are above it, in parts/ (ADR 49)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tinytrain_compile.emit.c_text import Names
+from tinytrain_compile.emit.sequence import Section, Sequencer
+from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.slices import StepPart
+from tinytrain_compile.ir.stages import Interface, MemoryPlan, TrainGraph
+
+Render = Callable[[str, Mapping[str, object]], str]
+"""(name of a template, what it knows) -> text of the file."""
+
+
+@dataclass
+class PlanCode:
+    """One plan of a project while its C is put together.
+
+    step: functions of a training step, those from `cut` on come after the loss. slices: what a step takes that can be
+    computed in slices. starts: nodes with which a function begins. first: nodes of the step that run before a call,
+    while its input comes. model: what the templates know.
+    """
+
+    train: TrainGraph
+    plan: MemoryPlan
+    tables: Names
+    sequencer: Sequencer
+    interface: Interface
+    model: dict[str, object] = field(default_factory=dict[str, object])
+    starts: set[str] = field(default_factory=set[str])
+    first: int = 0
+    step: list[Section] = field(default_factory=list[Section])
+    cut: int = 0
+    slices: tuple[StepPart, ...] = ()
+
+
+class Part:
+    """A part of a generated project. Every hook does nothing unless a part has something to do there.
+
+    name: of its folder in parts/. files: endings of C files that the project gets besides, each a template of the
+    folder: m_average.c of average.c.j2. has_fragments: whether <name>.j2 of the folder has macros, each of which
+    stands where a template of the project names it as a slot.
+    """
+
+    name: ClassVar[str]
+    files: ClassVar[tuple[str, ...]] = ()
+    has_fragments: ClassVar[bool] = False
+
+    def tables(self, planned: Sequence[tuple[TrainGraph, MemoryPlan]], prefix: str) -> list[Names] | None:
+        """Return the names of each plan's tables in flash, if this part says them."""
+        return None
+
+    def prepare(self, code: PlanCode) -> None:
+        """Say what the call sequence and the interface have to heed, before a call is written."""
+
+    def values(self, code: PlanCode) -> Mapping[str, object]:
+        """Return what its fragments know of a plan, and what others know differently because of it."""
+        return {}
+
+    def together(self, codes: Sequence[PlanCode]) -> None:
+        """Say in each plan's model what follows from all plans of the project, the smallest of which is first."""
+
+    def public(self, code: PlanCode) -> Mapping[str, object]:
+        """Return what the public header and the part's own files know differently."""
+        return {}
+
+    def sequences(self, codes: Sequence[PlanCode], render: Render) -> Mapping[str, str] | None:
+        """Return the C files of all call sequences, name -> text, if one file is not enough."""
+        return None
+
+    def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer | None:
+        """Return the RAM beside the arena that it needs. feature_bytes: of a sample's features, 0 without any."""
+        return None

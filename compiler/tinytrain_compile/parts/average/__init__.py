@@ -1,0 +1,1 @@
+"""The mean of trained weights over several states (`--runtime average`)."""

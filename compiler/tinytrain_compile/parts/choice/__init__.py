@@ -1,0 +1,1 @@
+"""Channels that the device chooses (`chosen = "device"` in a scheme)."""

@@ -1,0 +1,92 @@
+"""Channels that the device chooses: what the templates know of them, and with what they are not possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING, ChannelChoice, scoring_nodes
+from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.parts.part import Part
+
+WHERE = 'chosen = "device"'
+
+
+class Choice(Part):
+    """`m_score` and `m_rescore`."""
+
+    name = "choice"
+
+    def prepare(self, code: PlanCode) -> None:
+        """Let nodes that nothing but scores needs run in calls that score."""
+        choice = _choice_of(code.train)
+        flag = code.sequencer.typed("I32", choice.flag.name)
+        scoring = scoring_nodes(code.train.graph, choice)
+        code.sequencer.guards = dict.fromkeys(scoring, f"*{flag} == CHANNELS_SCORING")
+        code.interface = replace(code.interface, chooses=True)
+
+    def values(self, code: PlanCode) -> Mapping[str, object]:
+        """Return the flag, what it may hold, and for every layer where its tables are."""
+        train, sequencer, choice = code.train, code.sequencer, _choice_of(code.train)
+        rows = {value.name: value.size_bytes // value.shape[0] for value in train.graph.state if value.shape}
+        layers = [
+            {
+                "place": sequencer.typed("I32", layer.place.name),
+                "scores": sequencer.typed("F32", layer.scores.name),
+                "part": sequencer.pointer(layer.part.name),
+                "whole": code.tables.of(layer.whole.name),
+                "total": layer.place.elements,
+                "count": layer.part.shape[0],
+                "row_bytes": rows[layer.part.name],
+            }
+            for layer in choice.layers
+        ]
+        tables = (value.name for layer in choice.layers for value in (layer.place, layer.scores))
+        return {
+            "choice": {
+                "flag": sequencer.typed("I32", choice.flag.name),
+                "values": (("OPEN", OPEN), ("FIXED", FIXED), ("SCORED", SCORED), ("SCORING", SCORING)),
+                "state": frozenset((choice.flag.name, *tables)),
+                "layers": layers,
+            }
+        }
+
+    def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
+        """Raise E0101 for options that know nothing of a choice; E0302 for a layer in which it would cost too much."""
+        options = self.asked
+        others = (
+            ("--input-lines", options.input_lines),
+            ("--features on", options.features == "on"),
+            ("--slices on", options.slices == "on"),
+            ("--plans", bool(options.plans)),
+            ("--inference-only", options.inference_only),
+            ("--rescale on", options.rescale == "on"),
+            *((f"--runtime {name}", name in options.runtime.names) for name in OF_WEIGHTS),
+        )
+        for flag, given in others:
+            if given:
+                raise CompileError("E0101", flag, f"is not possible with {WHERE}", "leave one of the two out")
+        for node in train.training_step.graph.nodes:
+            if _reads_chosen(node):
+                what = "float32 layers are trained below it, and their gradient through chosen channels is slow"
+                way = f"leave {WHERE} out, train nothing below the layer, or use --quant int8"
+                raise CompileError("E0302", node.origin or node.name, what, way)
+
+
+def _choice_of(train: TrainGraph) -> ChannelChoice:
+    assert train.choice is not None, "a project has this part if its device chooses channels"
+    return train.choice
+
+
+def _reads_chosen(node: Node) -> bool:
+    """Tell whether a node is a float32 data gradient through a weight of chosen channels (+14 % of a digits step)."""
+    split = getattr(getattr(node.attrs, "conv", node.attrs), "split", None)
+    backward = node.op in ("ConvGradInput", "GemmGradInput")
+    return backward and split is not None and split.on_device
+
+
+PART = Choice

@@ -1,0 +1,98 @@
+"""What training has changed, as a message in C: its tensors and their places, and what m_delta.c knows of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import cast
+
+import numpy as np
+
+from tinytrain_compile.emit.c_text import Names, comment_text
+from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, model_hash, stored
+from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.runtime_parts import DeltaSlot, DeltaTable, DeltaType
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.parts.part import Part
+
+_NUMBER = 2
+"""Bytes of an exponent, and of a number."""
+_TYPES = {"float32": "float32", "int8": "steps", "int32": "int32"}
+
+
+def delta_table(train: TrainGraph) -> DeltaTable:
+    """Return the trained subset in the order of a checkpoint: parameters alone, no optimizer, no noise."""
+    slots, offset = list[DeltaSlot](), HEAD_BYTES
+    for value in stored(train):
+        part = train.trained.get(value.name)
+        if part is None:
+            continue
+        fine = part.unit is not None and bool(part.unit.fraction)
+        kind = cast("DeltaType", _TYPES[value.dtype])
+        slots.append(DeltaSlot(value.name, part.parameter, kind, value.elements, offset, fine))
+        offset += _NUMBER * (1 + value.elements)
+    return DeltaTable(model_hash(train), offset + offset % 4 + CRC_BYTES, tuple(slots))
+
+
+class Delta(Part):
+    """`m_delta.h`."""
+
+    name, files, of_weights = "delta", ("delta.h", "delta.c"), True
+
+    def values(self, code: PlanCode) -> Mapping[str, object]:
+        """Tell what m_delta.c knows of the trained tensors."""
+        return {"delta": _data(code.train, code.tables)}
+
+    def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer:
+        """Return the RAM of a message."""
+        size, definition = delta_table(train.training_step).size_bytes, "unsigned char message[{P}_DELTA_BYTES]"
+        return RuntimeBuffer(self.name, "message (delta)", size, definition)
+
+    def reports(self, train: TrainGraph, prefix: str) -> Mapping[str, str]:
+        """Return m_delta.json: where each tensor is in a delta."""
+        return {f"{prefix}_delta.json": json.dumps(asdict(delta_table(train)), indent=1) + "\n"}
+
+
+def _data(train: TrainGraph, tables: Names) -> dict[str, object]:
+    """Return for every tensor its place in `state_slots`, that of its fractions, and what flash has of both."""
+    table, constants = delta_table(train), train.graph.constants
+    places = {value.name: place for place, value in enumerate(stored(train))}
+
+    def in_flash(name: str) -> str:
+        return tables.of(name) if name and bool(np.any(constants[name])) else "NULL"
+
+    rows: list[dict[str, object]] = []
+    for slot in table.slots:
+        unit = train.trained[slot.name].unit
+        fraction = unit.fraction if unit is not None else ""
+        rows.append(
+            {
+                "name": comment_text(slot.name),
+                "place": places[slot.name],
+                "fraction": f"{places[fraction]}u" if fraction else "NO_SLOT",
+                "count": slot.count,
+                "kind": slot.type.upper(),
+                "first": in_flash(slot.name),
+                "first_fraction": in_flash(fraction),
+            }
+        )
+    state = next((node.inputs[0].name for node in train.graph.nodes if node.op == "NoiseTick"), None)
+    first = 0 if state is None else int(constants[state].reshape(-1)[0]) & 0xFFFFFFFF
+    kinds = {slot.type for slot in table.slots}
+    return {
+        "slots": rows,
+        "bytes": table.size_bytes,
+        "noise": None if state is None else places[state],
+        "first_noise": first,
+        "real": "float32" in kinds,
+        "whole": bool(kinds - {"float32"}),
+        "steps": "steps" in kinds,
+        "coarse": any(slot.type == "steps" and not slot.fine for slot in table.slots),
+        "fine": any(slot.fine for slot in table.slots),
+        "int32": "int32" in kinds,
+    }
+
+
+PART = Delta

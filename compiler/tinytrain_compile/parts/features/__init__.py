@@ -1,0 +1,1 @@
+"""A step that is cut where training begins (`--features on`)."""

@@ -1,0 +1,151 @@
+"""The step cut where training begins: what is frozen computes features, all behind it trains on them (--features).
+
+Docs: docs/training-loop.md, ADR 38. No plan is changed for this. A value that crosses the border lies, from where the
+frozen part makes it to its last reader, where the plan of the whole step has it; so it is put there just before the
+calls that read it, and the calls that would have made it are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from tinytrain_compile.ir.runtime_parts import FeatureCut
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.base import op_def
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A value that crosses: `at` bytes into the features."""
+
+    value: Value
+    at: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Calls of a step that follow each other, all frozen or none. crossing: what has to be there before them."""
+
+    nodes: tuple[Node, ...]
+    frozen: bool
+    crossing: tuple[Crossing, ...] = ()
+
+
+@dataclass(frozen=True)
+class Border:
+    """A step in stretches. size_bytes: of all features."""
+
+    stretches: tuple[Stretch, ...]
+    size_bytes: int
+
+    @property
+    def starts(self) -> frozenset[str]:
+        """Return the nodes that are called first in each stretch; one of views alone calls none."""
+        called = (node.name for stretch in self.stretches for node in stretch.nodes if not op_def(node.op).view)
+        where = {node.name: index for index, stretch in enumerate(self.stretches) for node in stretch.nodes}
+        return frozenset(next(names) for _, names in groupby(called, where.__getitem__))
+
+
+def border_of(train: TrainGraph, plan: MemoryPlan) -> Border | None:
+    """Find the border; None if nothing but views is frozen: there features would be the input."""
+    return _Cutter(train, plan).border()
+
+
+def feature_cut(train: TrainGraph, plan: MemoryPlan) -> FeatureCut | None:
+    """Return what the report says of a border."""
+    border = border_of(train, plan)
+    if border is None:
+        return None
+    values = [crossing.value for stretch in border.stretches for crossing in stretch.crossing]
+    names = dict.fromkeys(value.origin or value.name for value in values)
+    frozen = [node.name for stretch in border.stretches if stretch.frozen for node in stretch.nodes]
+    return FeatureCut(border.size_bytes, tuple(names), tuple(frozen))
+
+
+class _Cutter:
+    """Tells for one plan what is frozen: what follows from the input and from constants alone."""
+
+    def __init__(self, train: TrainGraph, plan: MemoryPlan) -> None:
+        graph = replace(train.graph, nodes=plan.order)  # with its streams
+        self._image = graph.inputs[0]
+        changing = {value.name for value in (*graph.state, *graph.accumulators)}
+        self._fixed = set(graph.constants) - changing
+        self._crossing = {self._image.name}
+        self._makers: dict[str, Node] = {}
+        wanted = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
+        self._nodes = [node for node in plan.order if node.phase == "step" and node.name in wanted]
+        self._frozen = {node.name for node in self._nodes if self._is_frozen(node)}
+        self._give_back()
+        self._repeats = {} if plan.remat is None else {run.name: run.of for run in plan.remat.runs}
+        self._by_name = {node.name: node for node in self._nodes}
+
+    def _is_frozen(self, node: Node) -> bool:
+        """Tell, in the plan's order, whether a node follows from the input and constants."""
+        self._makers |= {value.name: node for value in node.outputs}
+        names = {value.name for value in node.inputs}
+        if not names <= self._fixed | self._crossing:
+            return False
+        known = self._crossing if names & self._crossing else self._fixed
+        known.update(value.name for value in node.outputs)
+        return True
+
+    def _give_back(self) -> None:
+        """Let what follows from constants alone be computed in a step on features too, or cross.
+
+        It has bytes of its own only until its last reader, as all else. If trained nodes alone read it, a step on
+        features computes it; if frozen ones do as well, it crosses.
+        """
+        readers = dict[str, list[Node]]()
+        for node in reversed(self._nodes):
+            names = {value.name for value in node.outputs}
+            found = [reader for name in names for reader in readers.get(name, ())]
+            trained = any(reader.name not in self._frozen for reader in found)
+            if node.name in self._frozen and trained and not names & self._crossing:
+                if any(reader.name in self._frozen for reader in found):
+                    self._crossing |= names
+                else:
+                    self._frozen.remove(node.name)
+            for value in node.inputs:
+                readers.setdefault(value.name, []).append(node)
+
+    def border(self) -> Border | None:
+        """See `border_of`."""
+        if not any(node.name in self._frozen and not op_def(node.op).view for node in self._nodes):
+            return None
+        places, size = dict[str, int](), 0
+        there = set[str]()
+        stretches = list[Stretch]()
+        for frozen, run in groupby(self._nodes, lambda node: node.name in self._frozen):
+            nodes = tuple(run)
+            crossing = list[Crossing]()
+            for value in self._read(nodes) if not frozen else ():
+                source = self._source(value).name
+                if source not in places:
+                    places[source], size = size, size + value.size_bytes
+                if value.name not in there:
+                    there.add(value.name)
+                    crossing.append(Crossing(value, places[source]))
+            stretches.append(Stretch(nodes, frozen, tuple(crossing)))
+        return Border(tuple(stretches), size)
+
+    def _read(self, nodes: Sequence[Node]) -> Iterator[Value]:
+        """Yield what these nodes read of the frozen part, by the name under which it was made; each once."""
+        read = (value for node in nodes for value in node.inputs if value.name in self._crossing)
+        yield from {held.name: held for value in read for held in (self._held(value),)}.values()
+
+    def _held(self, value: Value) -> Value:
+        """Return the value whose bytes a frozen view shows, all of them."""
+        while (made := self._makers.get(value.name)) is not None and op_def(made.op).view:
+            if made.inputs[0].size_bytes != value.size_bytes:
+                break
+            value = made.inputs[0]
+        return value
+
+    def _source(self, value: Value) -> Value:
+        """Return what holds the same bytes first: a second run makes them again, unless nothing reads the first one."""
+        made = self._makers.get(value.name)
+        first = None if made is None else self._by_name.get(self._repeats.get(made.name, ""))
+        return value if made is None or first is None else first.outputs[made.outputs.index(value)]

@@ -1,0 +1,110 @@
+"""A step that is cut where training begins: the lines of m_features and of a step on features.
+
+They are calls of the step's own functions, and copies between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.emit.sequence import Section, Sequencer
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.parts.features.border import Border, Crossing, Stretch, border_of
+from tinytrain_compile.parts.part import Part
+
+FROM, TO = "from", "to"
+"""Where features are read and written."""
+
+
+class Features(Part):
+    """`m_features` and `m_train_features`."""
+
+    name = "features"
+
+    def prepare(self, code: PlanCode) -> None:
+        """Let functions begin where the border is crossed; nothing if only views are frozen."""
+        border = border_of(code.train, code.plan)
+        if border is not None:
+            code.starts |= border.starts
+            code.interface = replace(code.interface, feature_bytes=border.size_bytes)
+
+    def values(self, code: PlanCode) -> Mapping[str, object]:
+        """Return the lines of m_features, and of a step on features up to the loss and after it."""
+        border = border_of(code.train, code.plan)
+        if border is None:
+            return {"features_asked": True}
+        lines = _Lines(border, code.sequencer)
+        return {
+            "features_asked": True,
+            "feature_bytes": border.size_bytes,
+            "take_lines": [*lines.taken(code.step)],
+            "feature_loss_lines": [*lines.given(code.step[: code.cut])],
+            "feature_gradient_lines": [*lines.given(code.step[code.cut :])],
+            "feature_floats": sorted({(one.at, one.value.size_bytes) for one in _floats(border)}),
+        }
+
+    def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
+        """Raise E0101 for a plan in several memories, or of several samples a call, which a lock may bring."""
+        what = ""
+        if plan.further:
+            what = "page moves of the frozen part would be waited for that nothing began"
+        elif train.micro_batch > 1:
+            what = f"a call takes {train.micro_batch} samples, and features are those of one"
+        if what:
+            way = "leave out --memory" if plan.further else "leave out --micro-batch"
+            raise CompileError("E0101", "--features on", what, f"{way}, or --features")
+
+
+def _floats(border: Border) -> Iterator[Crossing]:
+    """Yield what of the features may be no number."""
+    for stretch in border.stretches:
+        yield from (crossing for crossing in stretch.crossing if crossing.value.dtype == "float32")
+
+
+class _Lines:
+    def __init__(self, border: Border, sequencer: Sequencer) -> None:
+        self._border, self._sequencer = border, sequencer
+        self._where = {node.name: index for index, stretch in enumerate(border.stretches) for node in stretch.nodes}
+        self._given = 0
+        """Stretches whose crossing values are there."""
+
+    def taken(self, sections: Sequence[Section]) -> Iterator[str]:
+        """Yield all that is frozen, and behind it copies of what crosses, each once."""
+        done = set[int]()
+        last = max(index for index, stretch in enumerate(self._border.stretches) if self._new(stretch, done))
+        done.clear()
+        for index, stretch in enumerate(self._border.stretches[: last + 1]):
+            if stretch.frozen:
+                yield from (part.call for part in sections if self._where[part.first] == index)
+            for crossing in self._new(stretch, done):
+                yield self._copy(f"{TO} + {crossing.at}", self._place(crossing), crossing)
+
+    def _new(self, stretch: Stretch, done: set[int]) -> list[Crossing]:
+        """Return what crosses here and was not copied yet."""
+        found = [crossing for crossing in stretch.crossing if crossing.at not in done]
+        done.update(crossing.at for crossing in found)
+        return found
+
+    def given(self, sections: Sequence[Section]) -> Iterator[str]:
+        """Yield all that is not frozen, and before each stretch what crosses there."""
+        for part in sections:
+            index = self._where[part.first]
+            stretches = self._border.stretches
+            for stretch in stretches[self._given : index + 1]:
+                for crossing in stretch.crossing:
+                    yield self._copy(self._place(crossing), f"{FROM} + {crossing.at}", crossing)
+            self._given = max(self._given, index + 1)
+            if not stretches[index].frozen:
+                yield part.call
+
+    def _place(self, crossing: Crossing) -> str:
+        return self._sequencer.pointer(crossing.value.name)
+
+    def _copy(self, to: str, source: str, crossing: Crossing) -> str:
+        return f"memcpy({to}, {source}, {crossing.value.size_bytes}u);"
+
+
+PART = Features

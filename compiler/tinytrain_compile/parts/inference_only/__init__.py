@@ -1,0 +1,1 @@
+"""A project that does not train (`--inference-only`)."""

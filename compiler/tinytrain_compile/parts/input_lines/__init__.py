@@ -1,0 +1,1 @@
+"""An image that comes row by row (`--input-lines`)."""

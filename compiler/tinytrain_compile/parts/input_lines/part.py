@@ -1,0 +1,65 @@
+"""An image that comes row by row from the caller: where the next row goes, and what is computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ops.input_lines import BYTE_ZERO, takes_lines
+from tinytrain_compile.ops.row_form import row_pitch
+from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.parts.part import Part
+
+
+class InputLines(Part):
+    """`m_begin`, `m_push_rows` and what ends the calls that they begin."""
+
+    name = "input_lines"
+
+    def prepare(self, code: PlanCode) -> None:
+        """Leave the stream that takes the rows, and what runs before it, out of the calls that end with an image."""
+        step = [node for node in code.plan.order if node.phase == "step"]
+        code.first = 1 + step.index(_stream_of(code.plan))
+        image = _image_of(code.train, code.plan)
+        code.interface = replace(code.interface, input_dtype=image.dtype, input_rows=image.shape[1])
+
+    def values(self, code: PlanCode) -> Mapping[str, object]:
+        """Tell where the next row goes, and the functions that run with a row and before the first."""
+        stream, image, sequencer = _stream_of(code.plan), _image_of(code.train, code.plan), code.sequencer
+        attrs = stream.attrs
+        assert isinstance(attrs, StreamAttrs), "what takes rows is a stream"
+        rows = attrs.nodes[0].outputs[0]
+        ring = next((ring for ring in attrs.rings if ring.name == rows.name), None)
+        at = sequencer.pointer(rows.name) if ring is None else sequencer.scratch(stream, ring.offset)
+        slot = "m->rows" if ring is None else f"m->rows % {ring.rows}u"
+        lines = {
+            "rows": image.shape[1],
+            "row_elements": image.elements // image.shape[1],
+            "next": f"{at} + {slot} * {row_pitch(rows)}u",
+        }
+        step = [node for node in code.plan.order if node.phase == "step"]
+        return {
+            "lines": lines,
+            "begin_parts": sequencer.sections("begin", step[: code.first - 1]),
+            "row_parts": sequencer.sections("take_row", [stream]),
+            "float_input_bytes": image.size_bytes if image.dtype == "float32" else 0,
+            "step_checks": (),  # each row was checked when it came
+            "infer_checks": (),
+            "input_zero_more": BYTE_ZERO if image.dtype == "uint8" else 0,
+        }
+
+
+def _stream_of(plan: MemoryPlan) -> Node:
+    """Find the stream that takes the image."""
+    return next(node for node in plan.order if takes_lines(node))
+
+
+def _image_of(train: TrainGraph, plan: MemoryPlan) -> Value:
+    """Return the image as the caller gives it."""
+    return next(value for value in _stream_of(plan).inputs if value.name == train.graph.inputs[0].name)
+
+
+PART = InputLines

@@ -1,0 +1,89 @@
+"""What a loop watches on the desk: what m_monitor.c computes, to the bit (docs/training-loop.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+
+@dataclass
+class Running:
+    """`m_running_t`: a mean of all values; from the `window`-th on each new one counts 1 / window."""
+
+    window: int
+    count: int = 0
+    mean: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Take a value (`m_running_add`)."""
+        self.count = min(self.count + 1, self.window)
+        mean = np.float32(self.mean)
+        self.mean = float(mean + (np.float32(value) - mean) / np.float32(self.count))
+
+
+@dataclass
+class Stop:
+    """`m_stop_t`: stops where `patience` values, one after the other, are no better than the best by `least`."""
+
+    larger: bool
+    least: float
+    patience: int
+    best: float = 0.0
+    count: int = 0
+    since: int = 0
+
+    def add(self, value: float) -> Literal["better", "not better", "stop"]:
+        """Take a value, and judge (`m_stop_add`)."""
+        gain = np.float32(value) - np.float32(self.best) if self.larger else np.float32(self.best) - np.float32(value)
+        self.count += 1
+        if self.count == 1 or gain > np.float32(self.least):
+            self.best, self.since = float(np.float32(value)), 0
+            return "better"
+        self.since += 1
+        return "stop" if self.since >= self.patience else "not better"
+
+
+@dataclass
+class Spread:
+    """`m_spread_t`: mean and spread of values by Welford's recurrence (Technometrics 4, 1962)."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Take a value (`m_spread_add`)."""
+        mean, squares = np.float32(self.mean), np.float32(self.squares)
+        off = np.float32(value) - mean
+        self.count += 1
+        mean = mean + off / np.float32(self.count)
+        self.mean, self.squares = float(mean), float(squares + off * (np.float32(value) - mean))
+
+    def threshold(self, k: float) -> float:
+        """Compute mean + k sigma (`m_spread_threshold`)."""
+        if self.count == 0:
+            return 0.0
+        sigma = np.sqrt(np.float32(self.squares) / np.float32(self.count))  # tt_sqrtf rounds correctly, as this does
+        return float(np.float32(self.mean) + np.float32(k) * sigma)
+
+
+def percentile(values: Iterable[float], per_mille: int) -> float:
+    """Find the smallest value that at least so many of a thousand do not exceed (`m_percentile`)."""
+    ranked = sorted(float(np.float32(value)) for value in values)
+    return ranked[max((len(ranked) * per_mille + 999) // 1000 - 1, 0)]
+
+
+@dataclass
+class Vote:
+    """`m_vote_t`: the majority of the last classes; of several the one that came last."""
+
+    length: int
+    last: list[int] = field(default_factory=list[int])
+
+    def add(self, value: int) -> int:
+        """Take a class, and return the winner (`m_vote_add`)."""
+        self.last = [value, *self.last][: self.length]
+        return max(self.last, key=self.last.count)

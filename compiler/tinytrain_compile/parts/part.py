@@ -1,0 +1,39 @@
+"""What the driver and the report ask of a part, besides the C that emit/ asks for (ADR 49)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tinytrain_compile import emit
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+
+
+class Part(emit.Part):
+    """A part of a project. Every hook does nothing unless a part has something to do there.
+
+    of_weights: whether it reads weights of several states, which then have to count in the same steps.
+    """
+
+    of_weights: ClassVar[bool] = False
+
+    def __init__(self, asked: Any) -> None:
+        """Make the part. asked: the options; for a part of --runtime, all that was named there."""
+        self.asked = asked
+
+    def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
+        """Raise CompileError for what is planned and cannot have this part."""
+        if self.of_weights:
+            refuse_shifted(train, f"--runtime {self.name}")
+
+    def reports(self, train: TrainGraph, prefix: str) -> Mapping[str, str]:
+        """Return files for the output folder that no C reads: name -> text."""
+        return {}
+
+
+def refuse_shifted(train: TrainGraph, where: str) -> None:
+    """Raise E0101 for what reads weights of several states, if channels change their scale."""
+    if any(part.unit is not None and part.unit.shift for part in train.trained.values()):
+        what = "is not possible with --rescale on, whose weights count in steps that change on the device"
+        raise CompileError("E0101", where, what, "leave one of the two out")

@@ -1,0 +1,1 @@
+"""Several plans in one project (`--plans`)."""

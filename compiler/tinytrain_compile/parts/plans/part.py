@@ -1,0 +1,176 @@
+"""Several plans of the same training behind one API, whose instances take the largest that fits (ADR 42).
+
+If plans take different numbers of samples, types of the API hold one sample, and calls say how many they give. What a
+plan's call sequence reads is one array of all values of its samples, as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tinytrain_compile.emit.c_text import Names
+from tinytrain_compile.emit.interface import label_ctype, shape_data
+from tinytrain_compile.emit.part import PlanCode, Render
+from tinytrain_compile.ir.stages import Interface, MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Array
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.part import Part
+
+
+def counts_samples(options: CompileOptions) -> bool:
+    """Tell whether plans of one image may take different numbers of samples, so that the caller says how many.
+
+    That follows from the options alone: an API does not change because a model shrank.
+    """
+    several = options.batch > 1 and options.accumulate == "exact"
+    return bool(options.plans) and options.micro_batch == "auto" and several
+
+
+class Plans(Part):
+    """`m_plan`, and an API that goes to the plan of an instance."""
+
+    name = "plans"
+
+    def tables(self, planned: Sequence[tuple[TrainGraph, MemoryPlan]], prefix: str) -> list[Names]:
+        """Return names of each plan's tables, in the order of the plans. The last one's are the plain ones."""
+        shared, known = Names(f"{prefix}_w_"), _constants(*planned[-1])
+        found = list[Names]()
+        for number, each in enumerate(planned[:-1]):
+            numbers = _constants(*each)
+            own = frozenset(name for name, data in numbers.items() if not _equal(data, known.get(name, data)))
+            known = {**numbers, **known}
+            found.append(PlanTables(shared, own, f"@plan{number}"))
+        return [*found, shared]
+
+    def prepare(self, code: PlanCode) -> None:
+        """Say whether calls say how many samples they give."""
+        code.interface = replace(code.interface, counted=counts_samples(self.asked))
+
+    def together(self, codes: Sequence[PlanCode]) -> None:
+        """Tell each model which plan it is, and all of them which there are: by size, the smallest first."""
+        prefix = codes[-1].interface.prefix
+        plans = [
+            {
+                "number": number,
+                "bytes": code.interface.arena_bytes,
+                "samples": code.interface.micro_batch,
+                "name": f"{prefix}_plan_{number}",
+                "macro": f"{prefix.upper()}_PLAN_{number}_BYTES",
+            }
+            for number, code in enumerate(codes)
+        ]
+        for plan, code in zip(plans, codes, strict=True):
+            code.model |= {"plans": plans, "plan_number": plan["number"], "f": plan["name"]}
+            code.model["arena_macro"] = plan["macro"]
+            if code.interface.counted:
+                code.model |= _counted_labels(code.interface, prefix)
+        for number, code in enumerate(codes[:-1]):
+            code.interface = replace(code.interface, arena_macro=f"PLAN_{number}_BYTES")
+
+    def public(self, code: PlanCode) -> Mapping[str, object]:
+        """Return what the public header and parts of the loop know of one sample, if calls count them."""
+        train, interface = code.train, code.interface
+        if not interface.counted:
+            return {}
+        together = train.micro_batch
+        one = replace(
+            interface,
+            micro_batch=1,
+            input_elements=interface.input_elements // together,
+            label_elements=interface.label_elements // together,
+        )
+        several = one.label_elements > 1
+        return {
+            "i": one,
+            "label_array": several,
+            "label_type": label_ctype(train) if several else code.model["label_type"],
+            "input_shape": "x".join(map(str, train.of_one(train.graph.inputs[0]))),
+            **shape_data(train, one, one_sample=True),
+        }
+
+    def sequences(self, codes: Sequence[PlanCode], render: Render) -> Mapping[str, str]:
+        """Return each plan's call sequence, the API, and what they share: file name -> text."""
+        prefix, models = codes[-1].interface.prefix, [code.model for code in codes]
+        largest = {**models[-1], "dispatched": _dispatched(prefix, models[-1])}
+        return {
+            f"{prefix}_train.c": render("plans/plans.c.j2", largest),
+            **{f"{prefix}_plan_{k}.c": render("train.c.j2", model) for k, model in enumerate(models)},
+            f"{prefix}_plans.h": render("plans/plans.h.j2", largest),
+        }
+
+
+class PlanTables(Names):
+    """Names of the tables of one of several plans: those of all, but for constants that it has with other numbers."""
+
+    def __init__(self, shared: Names, own: Collection[str], ending: str) -> None:
+        super().__init__()
+        self._shared, self._own, self._ending = shared, own, ending
+
+    def of(self, key: str) -> str:
+        """Return the identifier of a key: always the same for the same key."""
+        return self._shared.of(f"{key}{self._ending}" if key in self._own else key)
+
+
+def _constants(train: TrainGraph, plan: MemoryPlan) -> Mapping[str, Array]:
+    return {**({} if plan.inference is None else plan.inference.graph.constants), **train.graph.constants}
+
+
+def _equal(array: Array, other: Array) -> bool:
+    return array is other or (array.dtype == other.dtype and np.array_equal(array, other))
+
+
+def _counted_labels(interface: Interface, prefix: str) -> dict[str, object]:
+    """Tell the call sequence of a plan where the values of its labels are, and how many."""
+    one, kind = interface.label_elements // interface.micro_batch, interface.label_ctype
+    whole = f"(const {kind} *)(const void *)labels" if one > 1 else "labels"
+    return {
+        "counted": True,
+        "count_parameter": "uint32_t n, ",
+        "label_values": whole,
+        "label_elements": f"{interface.label_elements}u",
+        "label_type": f"{prefix}_label_t" if interface.label_elements == 1 else kind,
+    }
+
+
+Function = tuple[str, str, str, str]
+"""Of the API: its result, name, parameters, and the arguments that pass these on."""
+
+
+def _dispatched(p: str, model: Mapping[str, Any]) -> list[Function]:
+    """List every function of the API that goes to the plan of an instance."""
+    upper, status, counted = p.upper(), f"{p}_status ", bool(model["counted"])
+    memories = f"{p}_t **m, void *const mem[{upper}_MEMORIES], const size_t size[{upper}_MEMORIES]"
+    step = (f"{p}_t *m, const {p}_label_t *label, float *loss", "m, label, loss")
+    several = (f"{p}_t *m, const {p}_label_t *labels, uint32_t n, float *loss", "m, labels, n, loss")
+    outputs = (f"{p}_t *m, {p}_output_t *out, uint32_t n", "m, out, n")
+    batch: list[Function] = [(status, "infer_batch", *outputs)] if counted else []
+    if model["batch_parts"] and not counted:
+        batch = [(status, "infer_batch", f"{p}_t *m, {p}_output_batch_t *out", "m, out")]
+    steps: list[Function] = [] if counted else [(status, "train_step", *step)]
+    parameters, arguments = several if counted else step
+    more: list[Function] = [(status, "accumulate", parameters, arguments), (status, "apply", f"{p}_t *m", "m")]
+    slice_parameters = parameters.replace("float *loss", "uint32_t budget, float *loss, int *done")
+    slice_arguments = arguments.replace("loss", "budget, loss, done")
+    slices: list[Function] = [
+        (status, "step_begin", f"{p}_t *m", "m"),
+        (status, "step_slice", slice_parameters, slice_arguments),
+    ]
+    return [
+        (status, "init_memories", memories, "m, mem, size"),
+        (f"{p}_input_t *", "input", f"{p}_t *m", "m"),
+        (status, "infer", f"{p}_t *m, {p}_output_t *out", "m, out"),
+        *batch,
+        *steps,
+        *(more if model["i"].accumulates else []),
+        *(slices if model["slices"] else []),
+        (status, "set_lr", f"{p}_t *m, float lr", "m, lr"),
+        (status, "save", f"{p}_t *m, {p}_write_fn write, void *ctx", "m, write, ctx"),
+        (status, "load", f"{p}_t *m, {p}_read_fn read, void *ctx", "m, read, ctx"),
+    ]
+
+
+PART = Plans

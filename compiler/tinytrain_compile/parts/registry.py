@@ -1,0 +1,38 @@
+"""Which parts a compilation has. A part is imported if it is asked for, and else it costs nothing (ADR 49)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.part import Part
+
+PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph], bool]] = {
+    "choice": lambda _options, train: train.choice is not None,
+    "features": lambda options, _train: options.features == "on",
+    "slices": lambda options, _train: options.slices == "on",
+    "plans": lambda options, _train: bool(options.plans),
+    "input_lines": lambda options, _train: options.input_lines,
+    "inference_only": lambda options, _train: options.inference_only,
+}
+"""Folder of parts/ -> when a project has it; in this order their fragments stand in the C. Those of --runtime, which
+are asked for by name, are in ir/runtime_parts.py."""
+
+
+def parts_of(options: CompileOptions, train: TrainGraph) -> tuple[Part, ...]:
+    """Make the parts that a project of this training step has."""
+    asked = tuple(_made(name, options) for name, is_on in PARTS.items() if is_on(options, train))
+    return (*asked, *runtime_parts(options.runtime))
+
+
+def runtime_parts(runtime: RuntimeParts) -> tuple[Part, ...]:
+    """Make the parts of the loop around the step."""
+    return tuple(_made(name, runtime) for name in runtime.names)
+
+
+def _made(name: str, asked: object) -> Part:
+    part: type[Part] = import_module(f"tinytrain_compile.parts.{name}.part").PART
+    return part(asked)

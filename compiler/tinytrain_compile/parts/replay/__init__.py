@@ -1,0 +1,1 @@
+"""A reservoir of past samples (`--runtime replay`)."""

@@ -1,0 +1,70 @@
+"""The reservoir of past samples in C: what it keeps of a sample. It knows the public header alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.runtime_parts import ReplayRoom, RuntimeParts
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.parts.part import Part
+
+_WORD = 4
+"""Bytes of a label's value, and what records are aligned to."""
+
+
+class Replay(Part):
+    """`m_replay.h`."""
+
+    name, files = "replay", ("replay.h", "replay.c")
+
+    def public(self, code: PlanCode) -> Mapping[str, object]:
+        """Describe a record: what it keeps, what to give a call for that, bytes of x, labels and the byte they are at.
+
+        samples: that there is to be room for, 0 if the caller says it.
+        """
+        train, face = code.train, code.interface
+        slot = f"{face.prefix}_input(m)->values"
+        what, hint = "one input of the model", f"for instance {slot}"
+        if face.feature_bytes:
+            what, hint = "the features of one input", f"as {face.prefix}_features writes them"
+        elif face.counted:
+            hint = f"for instance {face.prefix}_input(m)[k].values"
+        elif train.micro_batch > 1:
+            hint = f"for instance those of sample k in {slot}"
+        x_bytes, labels, label_at = _layout(train, face.feature_bytes)
+        record = {"x_bytes": x_bytes, "labels": labels, "label_at": label_at, "record_bytes": label_at + labels * _WORD}
+        return {"replay": {"what": what, "hint": hint, **record, "samples": self.asked.replay_samples}}
+
+    def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer | None:
+        """Return the RAM of the samples, unless the caller says how many there are."""
+        count = self.asked.replay_samples
+        if not count:
+            return None
+        what, definition = f"{count:,} kept sample{'' if count == 1 else 's'}", "unsigned char past[{P}_REPLAY_BYTES]"
+        return RuntimeBuffer(self.name, what, count * record_bytes(train, feature_bytes), definition)
+
+
+def _layout(train: TrainGraph, feature_bytes: int) -> tuple[int, int, int]:
+    """Return bytes of x, values of the label, and from which byte on these are, of one sample of the input.
+
+    feature_bytes: of its features, which are then kept instead.
+    """
+    together = train.micro_batch
+    x_bytes = feature_bytes or train.graph.inputs[0].size_bytes // together
+    return x_bytes, train.label.elements // together, -(-x_bytes // _WORD) * _WORD
+
+
+def record_bytes(train: TrainGraph, feature_bytes: int = 0) -> int:
+    """Return the bytes of a sample with its label in a reservoir."""
+    _, labels, label_at = _layout(train, feature_bytes)
+    return label_at + labels * _WORD
+
+
+def replay_room(train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0) -> ReplayRoom | None:
+    """Return what a reservoir takes; None without one."""
+    return ReplayRoom(record_bytes(train, feature_bytes), parts.replay_samples) if "replay" in parts.names else None
+
+
+PART = Replay

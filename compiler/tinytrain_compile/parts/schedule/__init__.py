@@ -1,0 +1,1 @@
+"""The learning rate of every update (`--runtime schedule`)."""

@@ -1,0 +1,14 @@
+"""The schedule of the learning rate in C: it knows the public header alone."""
+
+from __future__ import annotations
+
+from tinytrain_compile.parts.part import Part
+
+
+class Schedule(Part):
+    """`m_schedule.h`."""
+
+    name, files = "schedule", ("schedule.h", "schedule.c")
+
+
+PART = Schedule

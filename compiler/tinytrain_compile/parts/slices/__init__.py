@@ -1,0 +1,1 @@
+"""A step that is computed in slices of time (`--slices on`)."""

@@ -1,0 +1,1 @@
+"""Checkpoints in flash that survive power cuts (`--runtime store`)."""

@@ -1,0 +1,23 @@
+"""The store of checkpoints in C: it knows the public header alone."""
+
+from __future__ import annotations
+
+from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.parts.part import Part
+
+STORE_BYTES, STORE_UNIT_BYTES = 392, 256
+"""Of m_slot_store_t on a machine of 32 bits: without its buffer for what is programmed at once, and that."""
+
+
+class Store(Part):
+    """`m_store.h`."""
+
+    name, files = "store", ("store.h", "store.c")
+
+    def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer:
+        """Return the RAM of a store."""
+        return RuntimeBuffer(self.name, "store", STORE_BYTES + STORE_UNIT_BYTES, "{p}_slot_store_t store")
+
+
+PART = Store
