@@ -26,6 +26,7 @@ from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_context
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
@@ -155,7 +156,12 @@ def emitted(
     headers = runtime_headers()
     cut = () if pieces is None else (pieces,)
     asked = CompileOptions(
-        Path(), runtime=parts, features="on" if features else "off", slices="off" if pieces is None else "on"
+        Path(),
+        runtime=parts,
+        features="on" if features else "off",
+        slices="off" if pieces is None else "on",
+        input_lines=any(map(takes_lines, plan.order)),
+        inference_only=train.reads_state_of is not None,
     )
     found = parts_of(asked, train)
     emit = EmitOptions(prefix, alignment, ("test",), headers, small_calls=small, fma=fma, parts=found, pieces=cut)
