@@ -37,6 +37,10 @@ CHANCES = 3
 """Passes whose errors are rounded by chance, to show what that adds."""
 TIE, MOST_TIES = 4e-4, 0.25
 """Between neighbours of which the first counts as larger, and in all: shares of a format's step."""
+BELOW = 0.01
+"""How far below zero a stored zero counts where a function bends there: a share of its format's step."""
+_BENT = ("Celu", "Elu", "LeakyRelu", "PRelu", "Selu")
+"""Functions that bend at zero; the gradient there is that of the negative side (ops/activation.py: x > 0)."""
 NOISE = 5.0
 """The difference of two gradients, one of which rounds twice as coarsely, has 1 + 4 times the energy of the finer one's
 rounding."""
@@ -52,7 +56,8 @@ class Compared:
     directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
     gradient, about, where there is none of ours; finer: ours if errors have more bits then. size: of the parameter.
     earlier: how many of `apart` are of the batches before. cut: on how many batches errors did not pass at the end of a
-    range inside of an operator of the file, on their way to it.
+    range inside of an operator of the file, on their way to it. coarse: on how many batches a tensor lost much of its
+    numbers as it was stored, but was read unrounded as well.
     """
 
     part: Part
@@ -65,6 +70,7 @@ class Compared:
     size: float = 0.0
     earlier: int = 0
     cut: int = 0
+    coarse: int = 0
 
     def latest(self) -> Compared:
         """Return what the last batch alone has shown."""
@@ -107,6 +113,7 @@ class IntegerSlopes:
         self._free = stored | set(file.outputs if model.loss is not None else ())
         """Tensors that may lie beyond the range of their format, and the loss, which is compared."""
         self._pooled = {node.inputs[0] for node in file.nodes if node.meaning in ("MaxPool", "GlobalMaxPool")}
+        self._bent = {node.inputs[0] for node in file.nodes if node.meaning in _BENT}
         moved = self.step.judged.in_file(self.step.change(), file.constants)
         self._start = {name: file.constants[name] + step for name, step in moved.items()}
         self.found = {part.name: Compared(part) for part in self.step.parts}
@@ -142,7 +149,11 @@ class IntegerSlopes:
                 self._apart(group, shown, rise)
 
     def rounding(self, batch: Batch, shown: Mapping[str, Shown], parts: Sequence[Part]) -> None:
-        """Find out what the rounding of errors does to gradients: by errors of fewer and more bits, and by chance."""
+        """Find out what rounding does to gradients.
+
+        The rounding of errors shows if they have fewer or more bits, or are rounded by chance. The rounding of the
+        updated numbers is known from the rates that showed them.
+        """
         coarse = self.step.gradients(self.step.run(batch.x, batch.y, COARSER), parts)
         passes = [self.step.run(batch.x, batch.y, otherwise=seed) for seed in range(CHANCES)]
         by_chance = [self.step.gradients(found, parts) for found in passes]
@@ -150,12 +161,14 @@ class IntegerSlopes:
             mine, row = shown[part.name], self.found[part.name]
             chance = sum(_distance(mine, others[part.name]) for others in by_chance) / CHANCES
             off = self._rounded_off(batch, part, mine)
-            row.rounding.append(max(_distance(mine, coarse[part.name]) / NOISE, chance, off))
+            errors = max(_distance(mine, coarse[part.name]) / NOISE, chance, off)
+            row.rounding.append(errors + float((mine.noise**2)[mine.known].sum()))
             if not mine.square and not sum(row.finer):
                 row.finer.append(self._hidden(batch, part))
 
     def note_cut(self, found: Pass, rows: Sequence[Compared]) -> None:
-        """Count for tensors whether errors on their way are cut off where the file has no tensor."""
+        """Count for tensors whether the file has no tensor where errors are cut off on their way, or numbers are lost."""
+        coarse = self._rounded.rounds_away(found.calls)
         graph = self.step.train.graph
         names = set(self._rounded.cut_inside(found.calls))
         cuts = tuple(value for node in graph.nodes for value in node.outputs if value.name in names)
@@ -163,6 +176,7 @@ class IntegerSlopes:
         read = {value.name for node in graph.nodes if node.name in behind for value in node.inputs}
         for row in rows:
             row.cut += row.part.name in read
+            row.coarse += coarse
 
     def _rounded_off(self, batch: Batch, part: Part, mine: Shown) -> float:
         """Return the squared norm of what rounding takes off a gradient, in channels whose errors are all small."""
@@ -188,6 +202,7 @@ class IntegerSlopes:
 
     def _held(self, rounded: Mapping[str, Rounded]) -> dict[str, Rounded]:
         held = {name: one for name, one in rounded.items() if name not in self._free}
+        held |= {name: replace(held[name], array=_below_zero(held[name].array)) for name in self._bent & held.keys()}
         return held | {
             name: replace(held[name], array=_untied(held[name].array)) for name in self._pooled & held.keys()
         }
@@ -253,6 +268,13 @@ def _distance(one: Shown, other: Shown, places: NDArray[np.bool_] | bool = True)
     """Return the squared distance of two gradients of a part, where both are known."""
     both = one.known & other.known & places
     return float((np.where(both, one.gradient - other.gradient, 0) ** 2).sum())
+
+
+def _below_zero(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Move zeros below zero, by little of the smallest difference of these numbers."""
+    levels = np.unique(np.append(array, 0.0))
+    step = np.diff(levels).min() if len(levels) > 1 else LEAST_SIZE
+    return np.where(array == 0, -BELOW * step, array)
 
 
 def _untied(array: NDArray[np.float64]) -> NDArray[np.float64]:

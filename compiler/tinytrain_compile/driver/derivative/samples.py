@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ MOST = 2
 
 SOME = 0.02
 """Share of a tensor's numbers that matters."""
+LOSSY = 0.08
+"""Share of a tensor's energy that is rounded away, beyond which its gradients are not judged (as NOISY of a gradient)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +134,26 @@ class RoundedValues:
         return tuple(
             name
             for name, attrs in clips.items()
-            if name not in known and any(np.mean(_at_ends(values[name], attrs)) > SOME for values in calls)
+            if name not in known
+            and any(np.mean(_at_ends(values[name], attrs)) > SOME for values in calls if name in values)
         )
+
+    def rounds_away(self, calls: Sequence[Mapping[str, Array]]) -> bool:
+        """Tell whether a tensor is read as it is computed and as it is stored, and storing it loses much of it.
+
+        The file has one tensor for both, which is held at one of the two.
+        """
+        readers = Counter(value.name for node in self._train.graph.nodes for value in node.inputs)
+        for node in self._train.graph.nodes:
+            if node.op != "Quantize" or readers[node.inputs[0].name] == 1:
+                continue
+            for values in calls:
+                if node.inputs[0].name in values and node.outputs[0].name in values:
+                    exact = values[node.inputs[0].name].astype(np.float64)
+                    stored = self._real(node.outputs[0].name, values[node.outputs[0].name])[0]
+                    if ((exact - stored) ** 2).sum() > LOSSY * (exact**2).sum():
+                        return True
+        return False
 
     def _names(self, value: str) -> tuple[str, ...]:
         """Values that may hold it, the best first: with the saturation of its format, else as it is computed."""
