@@ -8,7 +8,7 @@ from testing.ops.case import Case, Rng, generator, make, normal, positive
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
-from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
+from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, LionAttrs, SetAttrs, SgdAttrs
 
 AXES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((1, 10), 1),
@@ -171,6 +171,13 @@ ADAPTIVE = (
     AdaptiveAttrs(1e-3, 0.0, True, 0.0, 0.9),
     AdaptiveAttrs(1e-8, 0.01, True, 0.99, 0.9),
 )
+LIONS = (
+    LionAttrs(),
+    LionAttrs(weight_decay=0.1, scaled=True),
+    LionAttrs(0.0, 0.5),
+    LionAttrs(0.5, 0.0, 0.02),
+    LionAttrs(0.95, 0.98, scaled=True),
+)
 TICKS = (AdamAttrs(), AdamAttrs(0.8, 0.95), AdamAttrs(0.0, 0.9), AdamAttrs(0.5, 0.5), AdamAttrs(0.99, 0.9999))
 
 
@@ -216,6 +223,13 @@ def _centered(rng: Rng, index: int) -> Case:
     squares = positive(rng, shape) + mean * mean  # a spread above 0, as running means have
     tensors = (normal(rng, shape), squares, mean, velocity, gradient)
     return make("RmsPropCenteredUpdate", (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
+
+
+@generator("LionUpdate", len(LIONS))
+def _lion(rng: Rng, index: int) -> Case:
+    shape, attrs = WEIGHTS[index], LIONS[index]
+    tensors = (normal(rng, shape), normal(rng, shape), normal(rng, shape))
+    return make("LionUpdate", (*tensors, RATE, *([SCALE] if attrs.scaled else [])), attrs)
 
 
 @generator("SetState", 5)

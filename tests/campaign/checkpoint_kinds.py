@@ -33,7 +33,7 @@ def _checkpoint(source: Random, folder: Path) -> Case:
     Path(NET).write_bytes(drawn.finished(drawn.model).SerializeToString())
     options = [
         "--optimizer",
-        source.choice(("sgd", "momentum") if int8 else ("sgd", "momentum", "adam", "adagrad", "rmsprop")),
+        source.choice(("sgd", "momentum") if int8 else ("sgd", "momentum", "adam", "adagrad", "rmsprop", "lion")),
     ]
     options += ["--loss", loss] if loss else []
     options += ["--batch", "2"] if source.randrange(3) == 0 else []

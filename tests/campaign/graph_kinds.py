@@ -135,6 +135,7 @@ _SETTINGS = {
     "adamw": (("--betas", "0.8,0.99"), ("--epsilon", "1e-6"), ("--epsilon-place", "raw")),
     "adagrad": (("--epsilon", "1e-6"),),
     "rmsprop": (("--alpha", "0.9"), ("--centered",), ("--momentum", "0.5"), ("--epsilon", "1e-6")),
+    "lion": (("--betas", "0.8,0.95"),),
 }
 """Optimizers, and what may be said about each."""
 

@@ -195,6 +195,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     "rmsprop": {"optimizer": "rmsprop", "momentum": 0.0},
     "rmsprop, momentum": {"optimizer": "rmsprop", "momentum": 0.9},
     "rmsprop, centered": {"optimizer": "rmsprop", "momentum": 0.0, "centered": True},
+    "lion": {"optimizer": "lion", "weight_decay": 0.1},
 }
 
 

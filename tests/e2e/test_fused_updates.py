@@ -36,6 +36,7 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mlp", {"optimizer": "adagrad"}),
     ("mlp", {"optimizer": "rmsprop"}),
     ("mlp", {"optimizer": "rmsprop", "centered": True}),
+    ("ds_cnn", {"optimizer": "lion", "weight_decay": 0.1}),
     ("resnet8", {"batch": 2, "optimizer": "momentum"}),
     ("ds_cnn", {"batch": 2, "accumulate": "inplace"}),
     ("ds_cnn", {"update": "slices"}),

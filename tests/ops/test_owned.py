@@ -18,7 +18,9 @@ from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.update import AdaptiveAttrs, SgdAttrs
 from tinytrain_compile.training import fuse_updates
 
-ADAPTIVE = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
+ADAPTIVE = (
+    *("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate", "LionUpdate"),
+)
 
 
 def planted(owned: Owned | None) -> OpDef:

@@ -101,7 +101,7 @@ def test_moments_are_those_of_clipped_gradients() -> None:
             assert_moves(before, trainer.state, expected)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adagrad", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adagrad", "rmsprop", "lion"])
 def test_what_is_not_stored_has_the_same_squares(optimizer: str) -> None:
     plain = chain.train_graph(models.mlp(), clip_norm=NORM, optimizer=optimizer)
     fused = fuse_updates(plain)

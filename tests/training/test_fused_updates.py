@@ -129,7 +129,7 @@ def test_nothing_to_fuse_is_the_same_graph() -> None:
     assert fuse_updates(train) is train
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adagrad", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adagrad", "rmsprop", "lion"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_reference_is_the_same_to_the_byte(optimizer: str, batch: int) -> None:
     plain = chain.train_graph(layers(4, 6), optimizer=optimizer, batch=batch)

@@ -69,6 +69,15 @@ def rmsprop(w: Array, g: Array, memory: Memory, step: int, o: dict[str, Any]) ->
     return w - RATE * (memory["b"] if mu else move)
 
 
+def lion(w: Array, g: Array, memory: Memory, step: int, o: dict[str, Any]) -> Array:
+    """Lion of google/automl (lion_pytorch.py)."""
+    b1, b2 = o.get("betas", (0.9, 0.99))
+    m = memory.get("m", np.zeros_like(w))
+    w = w * (1 - RATE * o.get("weight_decay", 0.0))
+    memory["m"] = m * b2 + g * (1 - b2)
+    return w - RATE * np.sign(m * b1 + g * (1 - b1))
+
+
 CASES: dict[str, tuple[Rule, dict[str, Any]]] = {
     "momentum": (sgd, {"optimizer": "momentum", "weight_decay": 0.01}),
     "nesterov": (sgd, {"optimizer": "momentum", "nesterov": True, "weight_decay": 0.01}),
@@ -90,6 +99,8 @@ CASES: dict[str, tuple[Rule, dict[str, Any]]] = {
         rmsprop,
         {"optimizer": "rmsprop", "momentum": 0.5, "epsilon": 1e-4, "weight_decay": 0.01},
     ),
+    "lion": (lion, {"optimizer": "lion"}),
+    "lion, decay": (lion, {"optimizer": "lion", "betas": (0.8, 0.9), "weight_decay": 0.1}),
 }
 
 
@@ -115,7 +126,16 @@ def test_ten_steps_are_those_of_pytorch(case: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["nesterov", "dampening", "adamw as in ort", "adagrad", "rmsprop with momentum", "rmsprop, centered"]
+    "case",
+    [
+        "nesterov",
+        "dampening",
+        "adamw as in ort",
+        "adagrad",
+        "rmsprop with momentum",
+        "rmsprop, centered",
+        "lion, decay",
+    ],
 )
 def test_the_c_code_does_the_same(case: str) -> None:
     _, options = CASES[case]

@@ -23,7 +23,7 @@ GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT)
 UPDATES = (update.ACCUMULATE, *(op for op in OPS.values() if op.owned is not None and op.owned.is_float_step))
 """What takes a gradient `g` element by element; its first operand has the same shape."""
 
-LOW_RANK_UPDATES = (update.ACCUMULATE, update.SGD_UPDATE, update.MOMENTUM_UPDATE, update.ADAM_UPDATE)
+LOW_RANK_UPDATES = tuple(op for op in UPDATES if update.FORMULAS[op.name].low_rank)
 """What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
 
 INTEGER_UPDATES = (rounded.Q_ROUNDED_SUM, rounded.Q_ROUNDED_UPDATE, rounded.Q_ROUNDED_UPDATE_FINE)

@@ -1,17 +1,28 @@
-"""Optimizer steps and gradient accumulation: nodes that overwrite their first operands (alias)."""
+"""Optimizers: each is described once, by its operator, formula, state and options; and sums of gradients.
+
+The operators overwrite their first operands (alias). --optimizer, the options that it takes, training, both numpy
+readings, the kernels and the checkpoint read OPTIMIZERS and the operators; only the derivative check
+(driver/derivative/optimizers.py) has formulas of its own, since it judges these.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic, Steps, run_steps
+from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, Trait, register
 from tinytrain_compile.ops.names import Named, named
-from tinytrain_compile.ops.owned import Owned
+from tinytrain_compile.ops.owned import Int8, Kind, Owned
 
 _UPDATE = NonDifferentiable("updates are not part of the differentiated function")
+
+OptimizerName = Literal["sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop", "lion"]
 
 
 @dataclass(frozen=True)
@@ -60,15 +71,288 @@ class AdaptiveAttrs(Attrs):
 
 
 @dataclass(frozen=True)
+class LionAttrs(Attrs):
+    """beta1: share of the moment in the direction of a step; beta2: share of it that is kept; others as in SgdAttrs,
+    but that the decay acts on the weight."""
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.0
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
 class SetAttrs(Attrs):
     """value: what a scalar of the state becomes."""
 
     value: float
 
 
-def _check_same(*first: Value) -> None:
-    if len({value.shape for value in first}) > 1:
-        raise ValueError(f"shapes differ: {[value.shape for value in first]}")
+# ---- update operators ------------------------------------------------------------------------------------------------
+
+UpdateFormula = Callable[[Arithmetic, Named[Any], Any], Steps]
+"""(arithmetic, elements of the operands by name, attributes) -> results.
+
+A scalar of the state is an element; a vector of it has an element at each index. A result overwrites its operand when
+it is computed: what reads the old one comes before.
+"""
+
+
+@dataclass(frozen=True)
+class Update:
+    """How an operator changes a tensor, element by element.
+
+    lanes: whether vectors of four compute it, which have no roots and no quotients. low_rank: whether it is fused with
+    the gradient of a low-rank activation as well.
+    """
+
+    formula: UpdateFormula
+    lanes: bool = False
+    low_rank: bool = False
+
+
+FORMULAS: dict[str, Update] = {}
+"""By the name of the operator."""
+
+
+def _register(
+    name: str,
+    doc: str,
+    update: Update,
+    attrs: type[Attrs],
+    inputs: tuple[str, ...],
+    owned: Owned,
+    present: Callable[[Any], Iterable[str]] | None = None,
+) -> OpDef:
+    """Register an operator whose results overwrite its first operands, those that `owned` names.
+
+    Its numpy reading consists of +, -, *, / and roots, which are exact: it repeats the C to the bit as well.
+    """
+    outputs = tuple(owned.holds)
+    FORMULAS[name] = update
+
+    def infer(values: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+        same = values[: len(outputs) + 1]  # and g
+        if len({value.shape for value in same}) > 1:
+            raise ValueError(f"shapes differ: {[value.shape for value in same]}")
+        return tuple(value.type for value in values[: len(outputs)])
+
+    def rule(arrays: tuple[Array, ...], attrs: Any) -> tuple[Array, ...]:
+        operands, made = named(name, arrays, attrs), dict[str, Array]()
+
+        def store(result: str, value: Any) -> Array:
+            made[result] = np.asarray(value)
+            return made[result]
+
+        run_steps(update.formula(REFERENCE, operands, attrs), store)
+        return tuple(made[result] for result in outputs)
+
+    traits = ELEMENTWISE if update.lanes else frozenset[Trait]()
+    return register(
+        OpDef(
+            name,
+            doc,
+            infer,
+            rule,
+            _UPDATE,
+            attrs,
+            inputs=inputs,
+            outputs=outputs,
+            owned=owned,
+            present=present,
+            traits=traits,
+        )
+    )
+
+
+def update_operator(
+    name: str,
+    doc: str,
+    formula: UpdateFormula,
+    attrs: type[Attrs],
+    holds: Mapping[str, Kind],
+    int8: Int8,
+    *shared: str,
+    lanes: bool = False,
+    low_rank: bool = False,
+) -> OpDef:
+    """Register the update of a parameter by its gradient.
+
+    holds: the operands that it overwrites, "w" first, and what they hold. shared: scalars of the state that updates of
+    all parameters read; one with a "?" is there if the attributes are `damped`. lanes, low_rank: see Update.
+    """
+
+    def present(given: Any) -> tuple[str, ...]:
+        optional = (stem for stem in stems if f"{stem}?" in shared and given.damped)
+        return (*optional, *(("scale",) if given.scaled else ()))
+
+    stems = [each.rstrip("?") for each in shared]
+    listed = (f"[{stem}]" if f"{stem}?" in shared else stem for stem in (*holds, "g", "rate", *stems))
+    doc = doc if "; operands" in doc else f"{doc}; operands ({', '.join(listed)}, [scale])."
+    inputs = (*holds, "g", "rate", *shared, "scale?")
+    return _register(name, doc, Update(formula, lanes, low_rank), attrs, inputs, Owned(holds, int8), present)
+
+
+def _gradient(o: Named[Any], decay: float) -> Any:
+    """Return the gradient as it is applied: of a sum over a batch the mean, with that of an L2 penalty."""
+    g = o["g"] * o["scale"] if "scale" in o else o["g"]
+    return g + decay * o["w"] if decay else g
+
+
+def _blend(old: Any, share: float, new: Any) -> Any:
+    return share * old + new if share else new
+
+
+def _sgd(_m: Arithmetic, o: Named[Any], a: SgdAttrs) -> Steps:
+    yield "w", o["w"] - o["rate"] * _gradient(o, a.weight_decay)
+
+
+SGD_UPDATE = update_operator(
+    "SgdUpdate",
+    "w -= rate (g + decay w)",
+    _sgd,
+    SgdAttrs,
+    {"w": "PARAMETER"},
+    "sgd",
+    lanes=True,
+    low_rank=True,
+)
+
+
+def _momentum(_m: Arithmetic, o: Named[Any], a: SgdAttrs) -> Steps:
+    g = _gradient(o, a.weight_decay)
+    velocity = yield "v", _blend(o["v"], a.momentum, o["gain"] * g if "gain" in o else g)
+    yield "w", o["w"] - o["rate"] * (g + a.momentum * velocity if a.nesterov else velocity)
+
+
+MOMENTUM_UPDATE = update_operator(
+    "MomentumUpdate",
+    "v = momentum v + gain (g + decay w); w -= rate v, or by Nesterov rate (g + decay w + momentum v)",
+    _momentum,
+    SgdAttrs,
+    {"w": "PARAMETER", "v": "FINITE"},
+    "sgd",
+    "gain?",
+    lanes=True,
+    low_rank=True,
+)
+
+
+def _adam(m: Arithmetic, o: Named[Any], a: AdamAttrs) -> Steps:
+    decay = a.weight_decay if a.decoupled else 0.0
+    g = _gradient(o, 0.0 if a.decoupled else a.weight_decay)
+    first = yield "m", _blend(o["m"], a.beta1, (1 - a.beta1) * g)
+    second = yield "v", _blend(o["v"], a.beta2, (1 - a.beta2) * (g * g))
+    share1, share2 = (m.where(m.equal(p, 0), 1.0, p) if a.late else p for p in (o["power"][0], o["power"][1]))
+    if a.raw:
+        step = first / share1 * m.sqrt(share2) / (m.sqrt(second) + a.epsilon)
+    else:
+        step = first / share1 / (m.sqrt(second / share2) + a.epsilon)
+    w = o["w"] - o["rate"] * (step + decay * o["w"] if decay and not a.after else step)
+    yield "w", w - o["rate"] * (decay * w) if decay and a.after else w
+
+
+ADAM_UPDATE = update_operator(
+    "AdamUpdate",
+    "Adam (Kingma and Ba, 2015, algorithm 1) or AdamW; operands (w, m, v, g, rate, "
+    "[1 - beta1^t, 1 - beta2^t], [scale]).",
+    _adam,
+    AdamAttrs,
+    {"w": "PARAMETER", "m": "FINITE", "v": "NOT_NEGATIVE"},
+    "refused",
+    "power",
+    low_rank=True,
+)
+
+
+def _adagrad(m: Arithmetic, o: Named[Any], a: AdaptiveAttrs) -> Steps:
+    g = _gradient(o, a.weight_decay)
+    squares = yield "s", o["s"] + g * g
+    yield "w", o["w"] - o["rate"] * (g / (m.sqrt(squares) + a.epsilon))
+
+
+def _rmsprop(m: Arithmetic, o: Named[Any], a: AdaptiveAttrs) -> Steps:
+    """Step along the gradient over the root of the running mean of its squares, less the square of its mean if `a`."""
+    g = _gradient(o, a.weight_decay)
+    spread = yield "s", _blend(o["s"], a.alpha, (1 - a.alpha) * (g * g))
+    if "a" in o:
+        mean = yield "a", _blend(o["a"], a.alpha, (1 - a.alpha) * g)
+        rest = spread - mean * mean
+        spread = m.where(rest < 0, 0.0, rest)  # rounding may go below 0
+    step = g / (m.sqrt(spread) + a.epsilon)
+    if "v" in o:
+        step = yield "v", _blend(o["v"], a.momentum, step)
+    yield "w", o["w"] - o["rate"] * step
+
+
+ADAGRAD_UPDATE = update_operator(
+    "AdagradUpdate",
+    "g += decay w; s += g^2; w -= rate g / (sqrt(s) + epsilon)",
+    _adagrad,
+    AdaptiveAttrs,
+    {"w": "PARAMETER", "s": "NOT_NEGATIVE"},
+    "refused",
+)
+RMS_PROP_UPDATE = update_operator(
+    "RmsPropUpdate",
+    "g += decay w; s = alpha s + (1 - alpha) g^2; w -= rate g / (sqrt(s) + epsilon)",
+    _rmsprop,
+    AdaptiveAttrs,
+    {"w": "PARAMETER", "s": "NOT_NEGATIVE"},
+    "refused",
+)
+RMS_PROP_MOMENTUM_UPDATE = update_operator(
+    "RmsPropMomentumUpdate",
+    "As RmsPropUpdate, with v = momentum v + g / (sqrt(s) + epsilon); w -= rate v",
+    _rmsprop,
+    AdaptiveAttrs,
+    {"w": "PARAMETER", "s": "NOT_NEGATIVE", "v": "FINITE"},
+    "refused",
+)
+RMS_PROP_CENTERED_UPDATE = update_operator(
+    "RmsPropCenteredUpdate",
+    "As RmsPropMomentumUpdate, with a = alpha a + (1 - alpha) g, and sqrt(max(s - a^2, 0)) in place of sqrt(s)",
+    _rmsprop,
+    AdaptiveAttrs,
+    {"w": "PARAMETER", "s": "NOT_NEGATIVE", "a": "FINITE", "v": "FINITE"},
+    "refused",
+)
+
+
+def _lion(m: Arithmetic, o: Named[Any], a: LionAttrs) -> Steps:
+    g = _gradient(o, 0.0)
+    step = m.sign(_blend(o["m"], a.beta1, (1 - a.beta1) * g))
+    yield "w", o["w"] - o["rate"] * (step + a.weight_decay * o["w"] if a.weight_decay else step)
+    yield "m", _blend(o["m"], a.beta2, (1 - a.beta2) * g)  # the step reads the old one
+
+
+LION_UPDATE = update_operator(
+    "LionUpdate",
+    "Lion (Chen et al., 2023, algorithm 2): w -= rate (sign(beta1 m + (1 - beta1) g) + decay w); "
+    "m = beta2 m + (1 - beta2) g",
+    _lion,
+    LionAttrs,
+    {"w": "PARAMETER", "m": "FINITE"},
+    "refused",
+    low_rank=True,
+)
+
+
+# ---- sums of gradients, and scalars of the state ---------------------------------------------------------------------
+
+
+def _accumulate(_m: Arithmetic, o: Named[Any], _attrs: Attrs) -> Steps:
+    yield "acc", o["acc"] + o["g"]
+
+
+ACCUMULATE = _register(
+    "Accumulate",
+    "acc += g; operands (acc, g).",
+    Update(_accumulate, lanes=True, low_rank=True),
+    Attrs,
+    ("acc", "g"),
+    Owned({"acc": "SUM"}, "sum"),
+)
 
 
 def _same_type(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
@@ -82,124 +366,17 @@ def _adam_tick(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]
     return (share + rates * (share.dtype.type(1) - share),)
 
 
-def _gradient_of(w: Array, g: Array, scale: Array | None, decay: float) -> Array:
-    g = g if scale is None else g * scale
-    return g + w.dtype.type(decay) * w if decay else g
-
-
-def _blend(old: Array, share: float, new: Array) -> Array:
-    return old.dtype.type(share) * old + new if share else new
-
-
-def _present(attrs: SgdAttrs | AdamAttrs | AdaptiveAttrs) -> tuple[str, ...]:
-    return ("scale",) if attrs.scaled else ()
-
-
-def _present_damped(attrs: SgdAttrs) -> tuple[str, ...]:
-    return (*(("gain",) if attrs.damped else ()), *_present(attrs))
-
-
-def _sgd_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
-    w, g, *_ = inputs
-    _check_same(w, g)
-    return (w.type,)
-
-
-def _sgd(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
-    o = named("SgdUpdate", arrays, attrs)
-    return (o["w"] - o["rate"] * _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay),)
-
-
-SGD_UPDATE = register(
+register(
     OpDef(
-        "SgdUpdate",
-        "w -= rate (g + decay w); operands (w, g, rate, [scale]).",
-        _sgd_infer,
-        _sgd,
+        "Clear",
+        "acc = 0, after its content was applied; operands (acc).",
+        _same_type,
+        lambda arrays, _attrs: (np.zeros_like(arrays[0]),),
         _UPDATE,
-        SgdAttrs,
-        inputs=("w", "g", "rate", "scale?"),
-        outputs=("w",),
-        owned=Owned({"w": "PARAMETER"}, "sgd"),
-        present=_present,
+        inputs=("acc",),
+        outputs=("acc",),
+        owned=Owned({"acc": "SUM"}, "sum"),
         traits=ELEMENTWISE,
-    )
-)
-
-
-def _momentum_infer(inputs: tuple[Value, ...], _attrs: SgdAttrs) -> tuple[TensorType, ...]:
-    w, v, g, *_ = inputs
-    _check_same(w, v, g)
-    return (w.type, v.type)
-
-
-def _momentum(arrays: tuple[Array, ...], attrs: SgdAttrs) -> tuple[Array, ...]:
-    o = named("MomentumUpdate", arrays, attrs)
-    step = _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay)
-    gain = o.get("gain")
-    velocity = _blend(o["v"], attrs.momentum, step if gain is None else gain * step)
-    move = step + o["w"].dtype.type(attrs.momentum) * velocity if attrs.nesterov else velocity
-    return (o["w"] - o["rate"] * move, velocity)
-
-
-MOMENTUM_UPDATE = register(
-    OpDef(
-        "MomentumUpdate",
-        "v = momentum v + gain (g + decay w); w -= rate v, or by Nesterov rate (g + decay w + momentum v); operands "
-        "(w, v, g, rate, [gain], [scale]).",
-        _momentum_infer,
-        _momentum,
-        _UPDATE,
-        SgdAttrs,
-        inputs=("w", "v", "g", "rate", "gain?", "scale?"),
-        outputs=("w", "v"),
-        owned=Owned({"w": "PARAMETER", "v": "FINITE"}, "sgd"),
-        present=_present_damped,
-        traits=ELEMENTWISE,
-    )
-)
-
-
-def _adam_infer(inputs: tuple[Value, ...], _attrs: AdamAttrs) -> tuple[TensorType, ...]:
-    w, m, v, g, *_ = inputs
-    _check_same(w, m, v, g)
-    return (w.type, m.type, v.type)
-
-
-def _adam(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]:
-    o = named("AdamUpdate", arrays, attrs)
-    w, m, v, g, rate, power = o.several("w", "m", "v", "g", "rate", "power")
-    one = w.dtype.type
-    decay = 0.0 if attrs.decoupled else attrs.weight_decay
-    g = _gradient_of(w, g, o.get("scale"), decay)
-    m = _blend(m, attrs.beta1, one(1 - attrs.beta1) * g)
-    v = _blend(v, attrs.beta2, one(1 - attrs.beta2) * (g * g))
-    first, second = np.where(power == 0, one(1), power) if attrs.late else power
-    if attrs.raw:
-        step = (m / first) * np.sqrt(second) / (np.sqrt(v) + one(attrs.epsilon))
-    else:
-        step = (m / first) / (np.sqrt(v / second) + one(attrs.epsilon))
-    if attrs.decoupled and attrs.weight_decay and not attrs.after:
-        step = step + one(attrs.weight_decay) * w
-    w = w - rate * step
-    if attrs.decoupled and attrs.weight_decay and attrs.after:
-        w = w - rate * (one(attrs.weight_decay) * w)
-    return (w, m, v)
-
-
-ADAM_UPDATE = register(
-    OpDef(
-        "AdamUpdate",
-        "Adam (Kingma and Ba, 2015, algorithm 1) or AdamW; operands (w, m, v, g, rate, "
-        "[1 - beta1^t, 1 - beta2^t], [scale]).",
-        _adam_infer,
-        _adam,
-        _UPDATE,
-        AdamAttrs,
-        inputs=("w", "m", "v", "g", "rate", "power", "scale?"),
-        outputs=("w", "m", "v"),
-        owned=Owned({"w": "PARAMETER", "m": "FINITE", "v": "NOT_NEGATIVE"}, "refused"),
-        present=_present,
     )
 )
 register(
@@ -215,117 +392,12 @@ register(
         owned=Owned({"power": "POWERS"}, "float"),
     )
 )
-
-
-def _adagrad(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
-    o = named("AdagradUpdate", arrays, attrs)
-    g = _gradient_of(o["w"], o["g"], o.get("scale"), attrs.weight_decay)
-    s = o["s"] + g * g
-    return (o["w"] - o["rate"] * (g / (np.sqrt(s) + s.dtype.type(attrs.epsilon))), s)
-
-
-def _rmsprop(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
-    return _root_mean(named("RmsPropUpdate", arrays, attrs), attrs)
-
-
-def _rmsprop_momentum(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
-    return _root_mean(named("RmsPropMomentumUpdate", arrays, attrs), attrs)
-
-
-def _rmsprop_centered(arrays: tuple[Array, ...], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
-    return _root_mean(named("RmsPropCenteredUpdate", arrays, attrs), attrs)
-
-
-def _root_mean(o: Named[Array], attrs: AdaptiveAttrs) -> tuple[Array, ...]:
-    """One step along the gradient over the root of the running mean of its squares (less the square of its mean)."""
-    w, s, one = o["w"], o["s"], o["w"].dtype.type
-    g = _gradient_of(w, o["g"], o.get("scale"), attrs.weight_decay)
-    s = _blend(s, attrs.alpha, one(1 - attrs.alpha) * (g * g))
-    mean = _blend(o["a"], attrs.alpha, one(1 - attrs.alpha) * g) if "a" in o else None
-    rest = s if mean is None else s - mean * mean
-    spread = s if mean is None else np.where(rest < 0, one(0), rest)  # rounding may go below 0
-    step = g / (np.sqrt(spread) + one(attrs.epsilon))
-    velocity = _blend(o["v"], attrs.momentum, step) if "v" in o else step
-    kept = (*(() if mean is None else (mean,)), *((velocity,) if "v" in o else ()))
-    return (w - o["rate"] * velocity, s, *kept)
-
-
-def _centered_infer(inputs: tuple[Value, ...], _attrs: AdaptiveAttrs) -> tuple[TensorType, ...]:
-    w, s, a, v, g, *_ = inputs
-    _check_same(w, s, a, v, g)
-    return (w.type, s.type, a.type, v.type)
-
-
-def _set(arrays: tuple[Array, ...], attrs: SetAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    return (np.full_like(x, attrs.value),)
-
-
-ADAGRAD_UPDATE = register(
-    OpDef(
-        "AdagradUpdate",
-        "g += decay w; s += g^2; w -= rate g / (sqrt(s) + epsilon); operands (w, s, g, rate, [scale]).",
-        _momentum_infer,
-        _adagrad,
-        _UPDATE,
-        AdaptiveAttrs,
-        inputs=("w", "s", "g", "rate", "scale?"),
-        outputs=("w", "s"),
-        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE"}, "refused"),
-        present=_present,
-    )
-)
-RMS_PROP_UPDATE = register(
-    OpDef(
-        "RmsPropUpdate",
-        "g += decay w; s = alpha s + (1 - alpha) g^2; w -= rate g / (sqrt(s) + epsilon); operands (w, s, g, rate, "
-        "[scale]).",
-        _momentum_infer,
-        _rmsprop,
-        _UPDATE,
-        AdaptiveAttrs,
-        inputs=("w", "s", "g", "rate", "scale?"),
-        outputs=("w", "s"),
-        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE"}, "refused"),
-        present=_present,
-    )
-)
-RMS_PROP_MOMENTUM_UPDATE = register(
-    OpDef(
-        "RmsPropMomentumUpdate",
-        "As RmsPropUpdate, with v = momentum v + g / (sqrt(s) + epsilon); w -= rate v; operands (w, s, v, g, rate, "
-        "[scale]).",
-        _adam_infer,
-        _rmsprop_momentum,
-        _UPDATE,
-        AdaptiveAttrs,
-        inputs=("w", "s", "v", "g", "rate", "scale?"),
-        outputs=("w", "s", "v"),
-        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE", "v": "FINITE"}, "refused"),
-        present=_present,
-    )
-)
-RMS_PROP_CENTERED_UPDATE = register(
-    OpDef(
-        "RmsPropCenteredUpdate",
-        "As RmsPropMomentumUpdate, with a = alpha a + (1 - alpha) g, and sqrt(max(s - a^2, 0)) in place of sqrt(s); "
-        "operands (w, s, a, v, g, rate, [scale]).",
-        _centered_infer,
-        _rmsprop_centered,
-        _UPDATE,
-        AdaptiveAttrs,
-        inputs=("w", "s", "a", "v", "g", "rate", "scale?"),
-        outputs=("w", "s", "a", "v"),
-        owned=Owned({"w": "PARAMETER", "s": "NOT_NEGATIVE", "a": "FINITE", "v": "FINITE"}, "refused"),
-        present=_present,
-    )
-)
 register(
     OpDef(
         "SetState",
         "A scalar of the state becomes a constant: PyTorch's dampening, which begins with the second update.",
         _same_type,
-        _set,
+        lambda arrays, attrs: (np.full_like(arrays[0], attrs.value),),
         _UPDATE,
         SetAttrs,
         inputs=("x",),
@@ -335,45 +407,153 @@ register(
 )
 
 
-def _accumulate_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    acc, g = inputs
-    _check_same(acc, g)
-    return (acc.type,)
+# ---- optimizers ------------------------------------------------------------------------------------------------------
 
 
-def _clear(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    (acc,) = arrays
-    return (np.zeros_like(acc),)
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What an optimizer is told besides its name and learning rate.
+
+    nesterov, dampening: of momentum; alpha, centered: of rmsprop; betas, epsilon: None for the optimizer's own;
+    raw_epsilon, decay_after, late: see AdamAttrs. steps_before: updates that the state has behind it.
+    """
+
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    dampening: float = 0.0
+    alpha: float = 0.99
+    centered: bool = False
+    betas: tuple[float, float] | None = None
+    epsilon: float | None = None
+    raw_epsilon: bool = False
+    decay_after: bool = False
+    late: bool = False
+    steps_before: int = 0
 
 
-def _accumulate(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    acc, g = arrays
-    return (acc + g,)
+@dataclass(frozen=True)
+class SharedState:
+    """State that the updates of all parameters read. tick: the operator that advances it once per update, and its node.
+
+    old: updates read what it was before that. leads: in a checkpoint it comes before the first parameter's own state.
+    """
+
+    name: str
+    first: Array
+    tick: tuple[str, Attrs, str]
+    old: bool = False
+    leads: bool = False
 
 
-ACCUMULATE = register(
-    OpDef(
-        "Accumulate",
-        "acc += g; operands (acc, g).",
-        _accumulate_infer,
-        _accumulate,
-        _UPDATE,
-        inputs=("acc", "g"),
-        outputs=("acc",),
-        owned=Owned({"acc": "SUM"}, "sum"),
-        traits=ELEMENTWISE,
-    )
-)
-register(
-    OpDef(
-        "Clear",
-        "acc = 0, after its content was applied; operands (acc).",
-        _same_type,
-        _clear,
-        _UPDATE,
-        inputs=("acc",),
-        outputs=("acc",),
-        owned=Owned({"acc": "SUM"}, "sum"),
-        traits=ELEMENTWISE,
-    )
-)
+@dataclass(frozen=True)
+class Rule:
+    """How each parameter is updated. kept: its state by kind, zeros at first, in the operator's order."""
+
+    op: OpDef
+    attrs: Attrs
+    kept: tuple[str, ...] = ()
+    shared: SharedState | None = None
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What an optimizer is.
+
+    rule: (settings, itself, whether gradients are scaled) -> Rule. takes: options that are for it, beside the learning
+    rate and the weight decay. momentum (None: that of the option), betas, epsilon: its defaults. meaning: settings that
+    give saved state another meaning, so that only builds with the same ones read it.
+    """
+
+    rule: Callable[[Settings, Optimizer, bool], Rule]
+    takes: tuple[str, ...] = ()
+    momentum: float | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    meaning: tuple[Literal["betas", "late"], ...] = ()
+
+    def betas_of(self, s: Settings) -> tuple[float, float]:
+        """Return its decay rates."""
+        return self.betas if s.betas is None else s.betas
+
+    def epsilon_of(self, s: Settings) -> float:
+        """Return what is added to a root."""
+        return self.epsilon if s.epsilon is None else s.epsilon
+
+    def meaning_of(self, s: Settings) -> tuple[object, ...]:
+        """Return the settings that give its state a meaning."""
+        return tuple(self.betas_of(s) if name == "betas" else s.late for name in self.meaning)
+
+
+def _sgd_rule(s: Settings, _own: Optimizer, scaled: bool) -> Rule:
+    return Rule(SGD_UPDATE, SgdAttrs(s.weight_decay, 0.0, scaled))
+
+
+def _momentum_rule(s: Settings, _own: Optimizer, scaled: bool) -> Rule:
+    gain = None
+    if s.dampening != 0:  # all of the first gradient enters the velocity, as in PyTorch
+        share = 1.0 - s.dampening
+        first = np.asarray(share if s.steps_before else 1.0, np.float32)
+        gain = SharedState("momentum_gain", first, ("SetState", SetAttrs(share), "gain_set"), old=True, leads=True)
+    attrs = SgdAttrs(s.weight_decay, s.momentum, scaled, s.nesterov, gain is not None)
+    return Rule(MOMENTUM_UPDATE, attrs, ("velocity",), gain)
+
+
+def _adam_rule(s: Settings, own: Optimizer, scaled: bool, decoupled: bool = False) -> Rule:
+    betas = own.betas_of(s)
+    first = np.asarray([1.0 - beta**s.steps_before for beta in betas], np.float32)
+    power = SharedState("adam_power", first, ("AdamTick", AdamAttrs(*betas), "adam_tick"), old=s.late)
+    placed = (s.raw_epsilon, s.decay_after, s.late)
+    attrs = AdamAttrs(*betas, own.epsilon_of(s), s.weight_decay, decoupled, scaled, *placed)
+    return Rule(ADAM_UPDATE, attrs, ("moment1", "moment2"), power)
+
+
+def _adagrad_rule(s: Settings, own: Optimizer, scaled: bool) -> Rule:
+    return Rule(ADAGRAD_UPDATE, AdaptiveAttrs(own.epsilon_of(s), s.weight_decay, scaled, s.alpha), ("squares",))
+
+
+def _rmsprop_rule(s: Settings, own: Optimizer, scaled: bool) -> Rule:
+    attrs = AdaptiveAttrs(own.epsilon_of(s), s.weight_decay, scaled, s.alpha, s.momentum)
+    if s.centered:
+        return Rule(RMS_PROP_CENTERED_UPDATE, attrs, ("squares", "mean", "velocity"))
+    if s.momentum:
+        return Rule(RMS_PROP_MOMENTUM_UPDATE, attrs, ("squares", "velocity"))
+    return Rule(RMS_PROP_UPDATE, attrs, ("squares",))
+
+
+def _lion_rule(s: Settings, own: Optimizer, scaled: bool) -> Rule:
+    return Rule(LION_UPDATE, LionAttrs(*own.betas_of(s), s.weight_decay, scaled), ("moment",))
+
+
+_ADAM = Optimizer(_adam_rule, ("betas", "epsilon", "epsilon_place"), meaning=("betas", "late"))
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "sgd": Optimizer(_sgd_rule),
+    "momentum": Optimizer(_momentum_rule, ("momentum", "nesterov", "dampening")),
+    "adam": _ADAM,
+    "adamw": replace(_ADAM, rule=partial(_adam_rule, decoupled=True)),
+    "adagrad": Optimizer(_adagrad_rule, ("epsilon",), epsilon=1e-10),
+    "rmsprop": Optimizer(_rmsprop_rule, ("momentum", "alpha", "centered", "epsilon"), momentum=0.0),
+    "lion": Optimizer(_lion_rule, ("betas",), betas=(0.9, 0.99)),
+}
+"""By the value of --optimizer. Defaults are those of PyTorch, or of the authors."""
+assert tuple(OPTIMIZERS) == get_args(OptimizerName)
+OPTIMIZER_OPTIONS = frozenset(option for optimizer in OPTIMIZERS.values() for option in optimizer.takes)
+"""Options that are for some optimizers only."""
+
+
+def optimizers_with(option: str) -> str:
+    """Name the optimizers that an option is for, as in "adam, adamw or lion"."""
+    *others, last = (name for name, optimizer in OPTIMIZERS.items() if option in optimizer.takes)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def defaults_of(option: Literal["betas", "epsilon"]) -> str:
+    """Describe an option's default, as in "Default: 1e-08, adagrad 1e-10."."""
+
+    def default(optimizer: Optimizer) -> str:
+        return f"{optimizer.epsilon:g}" if option == "epsilon" else "{:g},{:g}".format(*optimizer.betas)
+
+    found = {name: default(optimizer) for name, optimizer in OPTIMIZERS.items() if option in optimizer.takes}
+    usual = next(iter(found.values()))
+    others = [f"{name} {value}" for name, value in found.items() if value != usual]
+    return f"Default: {', '.join((usual, *others))}."

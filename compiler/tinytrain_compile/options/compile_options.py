@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.ir.cost import Objective
+from tinytrain_compile.ops.update import OptimizerName
 from tinytrain_compile.options.option import Option, at_least_one, option, option_of, within
 from tinytrain_compile.options.output import OutputOptions
 from tinytrain_compile.options.package import PackageOptions
@@ -73,7 +74,7 @@ class CompileOptions(UpdateOptions, OutputOptions, PackageOptions):
             metavar="WHAT",
         ),
     )
-    optimizer: Literal["sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"] = field(
+    optimizer: OptimizerName = field(
         default="sgd", metadata=option("common", "How weights follow gradients.", "--optimizer")
     )
     learning_rate: float = field(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tinytrain_compile.ops.update import defaults_of, optimizers_with
 from tinytrain_compile.options.option import option, within
 from tinytrain_compile.options.values import parse_betas, parse_epsilon, parse_norm
 
@@ -44,7 +45,10 @@ class UpdateOptions:
     momentum: float = field(
         default=0.9,
         metadata=option(
-            "training", "For --optimizer momentum, and rmsprop if given.", "--momentum", check=within(0.0, 1.0)
+            "training",
+            f"Of {optimizers_with('momentum')}. Not given: rmsprop has none.",
+            "--momentum",
+            check=within(0.0, 1.0),
         ),
     )
     nesterov: bool = field(default=False, metadata=option("training", "Nesterov's momentum.", "--nesterov"))
@@ -52,9 +56,15 @@ class UpdateOptions:
         default=0.0,
         metadata=option("training", "Of momentum, from the second update on.", "--dampening", check=within(0.0, 1.0)),
     )
-    betas: tuple[float, float] = field(
-        default=(0.9, 0.999),
-        metadata=option("training", "Decay rates of adam and adamw.", "--betas", metavar="B1,B2", read=parse_betas),
+    betas: tuple[float, float] | None = field(
+        default=None,
+        metadata=option(
+            "training",
+            f"Decay rates of {optimizers_with('betas')}. {defaults_of('betas')}",
+            "--betas",
+            metavar="B1,B2",
+            read=parse_betas,
+        ),
     )
     alpha: float = field(
         default=0.99,
@@ -65,7 +75,7 @@ class UpdateOptions:
     )
     epsilon: float | None = field(
         default=None,
-        metadata=option("training", "Default: 1e-8, adagrad 1e-10.", "--epsilon", metavar="E", read=parse_epsilon),
+        metadata=option("training", defaults_of("epsilon"), "--epsilon", metavar="E", read=parse_epsilon),
     )
     epsilon_place: Literal["corrected", "raw"] = field(
         default="corrected",

@@ -10,9 +10,9 @@ import numpy as np
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Phase, Value
-from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, SetAttrs, SgdAttrs
+from tinytrain_compile.ops.update import OPTIMIZERS, SharedState
 from tinytrain_compile.training.clipping import Clipping
-from tinytrain_compile.training.options import EPSILONS, TrainingOptions
+from tinytrain_compile.training.options import TrainingOptions
 
 
 @dataclass
@@ -45,8 +45,7 @@ class Optimizer:
             self.accumulators.append(self.inverse_count)
         self._scales: Mapping[str, Value] = {}
         self._totals: dict[str, Value] = {}
-        self._power: Value | None = None
-        self._gain: Value | None = None
+        self._shared: Value | None = None
 
     def _state(self, name: str, data: np.ndarray) -> Value:
         value = self.builder.constant(name, data)
@@ -97,90 +96,28 @@ class Optimizer:
         self.updates.append((self._totals[parameter.name], cleared))
 
     def _apply(self, parameter: Value, gradient: Value) -> None:
-        o, kind, decay = self.options, self.options.optimizer, self.options.weight_decay
-        if kind == "sgd":
-            self._emit("SgdUpdate", (parameter,), gradient, SgdAttrs(decay, 0.0, self._is_scaled(parameter)))
-        elif kind == "momentum":
-            gain = () if o.dampening == 0 else (self._momentum_gain(),)
-            attrs = SgdAttrs(decay, o.momentum, self._is_scaled(parameter), o.nesterov, bool(gain))
-            self._emit("MomentumUpdate", (parameter, self._zeros(parameter, "velocity")), gradient, attrs, gain)
-        elif kind in ("adagrad", "rmsprop"):
-            self._adaptive(parameter, gradient)
-        else:
-            attrs = AdamAttrs(
-                *o.betas,
-                self._epsilon(),
-                decay,
-                decoupled=kind == "adamw",
-                scaled=self._is_scaled(parameter),
-                raw=o.raw_epsilon,
-                after=o.decay_after,
-                late=o.late,
-            )
-            moments = (self._zeros(parameter, "moment1"), self._zeros(parameter, "moment2"))
-            self._emit("AdamUpdate", (parameter, *moments), gradient, attrs, (self._adam_power(attrs),))
-
-    def _adaptive(self, parameter: Value, gradient: Value) -> None:
-        o = self.options
-        moving = o.optimizer == "rmsprop" and o.momentum != 0
-        attrs = AdaptiveAttrs(
-            self._epsilon(), o.weight_decay, self._is_scaled(parameter), o.alpha, o.momentum if moving else 0.0
-        )
-        owned = (parameter, self._zeros(parameter, "squares"))
-        if o.optimizer == "rmsprop" and o.centered:
-            kept = (*owned, self._zeros(parameter, "mean"), self._zeros(parameter, "velocity"))
-            self._emit("RmsPropCenteredUpdate", kept, gradient, attrs)
-        elif moving:
-            self._emit("RmsPropMomentumUpdate", (*owned, self._zeros(parameter, "velocity")), gradient, attrs)
-        else:
-            self._emit("AdagradUpdate" if o.optimizer == "adagrad" else "RmsPropUpdate", owned, gradient, attrs)
-
-    def _epsilon(self) -> float:
-        given = self.options.epsilon
-        return EPSILONS[self.options.optimizer] if given is None else given
-
-    def _is_scaled(self, parameter: Value) -> bool:
-        return self._scale_of(parameter) is not None
-
-    def _scale_of(self, parameter: Value) -> Value | None:
-        """What multiplies its gradient."""
-        return self._scales.get(parameter.name, self.inverse_count)
+        o, scale = self.options, self._scales.get(parameter.name, self.inverse_count)
+        own = OPTIMIZERS[o.optimizer]
+        rule = own.rule(o, own, scale is not None)
+        leading = rule.shared is not None and rule.shared.leads
+        shared = self._shared_state(rule.shared) if leading else None
+        owned = (parameter, *(self._zeros(parameter, kind) for kind in rule.kept))
+        extra = (shared if leading else self._shared_state(rule.shared), scale)
+        operands = (*owned, gradient, self._rate, *(value for value in extra if value is not None))
+        name, origin = f"{parameter.name}.update", parameter.origin
+        results = self.builder.emit_all(rule.op.name, operands, rule.attrs, name, origin, self._phase)
+        self.updates += list(zip(owned, results, strict=True))
 
     def _zeros(self, parameter: Value, kind: str) -> Value:
         first = self.options.initial.get((parameter.name, kind))
         data = np.zeros(parameter.shape, np.float32) if first is None else first
         return self._state(f"{parameter.name}.{kind}", data)
 
-    def _momentum_gain(self) -> Value:
-        """The share of gradients that enters the velocity: all of the first one, then the rest of the dampening."""
-        if self._gain is None:
-            share = 1.0 - self.options.dampening
-            first = share if self.options.steps_before else 1.0
-            self._gain = self._state("momentum_gain", np.asarray(first, np.float32))
-            after = self.builder.emit("SetState", (self._gain,), SetAttrs(share), name="gain_set", phase=self._phase)
-            self.updates.append((self._gain, after))
-        return self._gain
-
-    def _adam_power(self, attrs: AdamAttrs) -> Value:
-        if self._power is None:
-            first = [1.0 - beta**self.options.steps_before for beta in self.options.betas]
-            power = self._state("adam_power", np.asarray(first, np.float32))
-            rates = AdamAttrs(attrs.beta1, attrs.beta2)
-            after = self.builder.emit("AdamTick", (power,), rates, name="adam_tick", phase=self._phase)
-            self.updates.append((power, after))
-            self._power = power if attrs.late else after
-        return self._power
-
-    def _emit(
-        self,
-        op: str,
-        owned: tuple[Value, ...],
-        gradient: Value,
-        attrs: SgdAttrs | AdamAttrs | AdaptiveAttrs,
-        extra: tuple[Value, ...] = (),
-    ) -> None:
-        scale = self._scale_of(owned[0])
-        operands = (*owned, gradient, self._rate, *extra, *(() if scale is None else (scale,)))
-        name, origin = f"{owned[0].name}.update", owned[0].origin
-        results = self.builder.emit_all(op, operands, attrs, name, origin, self._phase)
-        self.updates += list(zip(owned, results, strict=True))
+    def _shared_state(self, shared: SharedState | None) -> Value | None:
+        """Return what the updates of all parameters read; its tick is emitted once. None: there is no such state."""
+        if self._shared is None and shared is not None:
+            before, (op, attrs, name) = self._state(shared.name, shared.first), shared.tick
+            after = self.builder.emit(op, (before,), attrs, name=name, phase=self._phase)
+            self.updates.append((before, after))
+            self._shared = before if shared.old else after
+        return self._shared

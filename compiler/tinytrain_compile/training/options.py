@@ -7,24 +7,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.update import OPTIMIZERS, Settings
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop")
-EPSILONS = {"adam": 1e-8, "adamw": 1e-8, "adagrad": 1e-10, "rmsprop": 1e-8}
-"""PyTorch's defaults."""
 Accumulate = Literal["exact", "inplace"]
 ClipPer = Literal["model", "layer"]
 LOSSES = ("cross-entropy", "mse", "bce")
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Settings):
     """loss None: the default for the model's output; batch: samples per update (1: the update is part of the step).
 
     accumulate: "exact" sums gradients over the batch; "inplace" updates with every sample, at learning rate / batch.
     micro_batch: samples of one step, a divisor of the batch; 1 unless gradients are summed.
-    nesterov, dampening: of momentum; alpha, centered: of rmsprop; betas, epsilon (None: PyTorch's default for the
-    optimizer), raw_epsilon, decay_after and late: of adam and adamw, see AdamAttrs.
-    steps_before: updates that the state has behind it.
     dropout: the seed of its masks; None leaves every Dropout out.
     seed: of the subspaces that low-rank activations begin with.
     clip_norm: the largest norm that a gradient keeps; None: any. clip_per: of all trained tensors together, or of those
@@ -37,21 +32,9 @@ class TrainingOptions:
     loss: str | None = None
     optimizer: str = "sgd"
     learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 0.0
     batch: int = 1
     accumulate: Accumulate = "exact"
     micro_batch: int = 1
-    nesterov: bool = False
-    dampening: float = 0.0
-    alpha: float = 0.99
-    centered: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float | None = None
-    raw_epsilon: bool = False
-    decay_after: bool = False
-    late: bool = False
-    steps_before: int = 0
     dropout: int | None = None
     seed: int = 0
     clip_norm: float | None = None
@@ -63,8 +46,7 @@ class TrainingOptions:
     @property
     def meaning(self) -> tuple[object, ...]:
         """What of the optimizer gives its saved state a meaning."""
-        adam = self.optimizer in ("adam", "adamw")
-        return (self.optimizer, *((self.betas, self.late) if adam else ()))
+        return (self.optimizer, *OPTIMIZERS[self.optimizer].meaning_of(self))
 
     @property
     def in_place(self) -> bool:

@@ -40,7 +40,7 @@ def refused(model: str, flags: str, dry: bool = True) -> str:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--momentum 0.9", "--momentum: is for momentum and rmsprop"),
+        ("--momentum 0.9", "--momentum: is for --optimizer momentum or rmsprop"),
         ("--momentum 0.5 --optimizer adam", "--momentum: is for"),
         ("--accumulate inplace", "--accumulate: is about several samples"),
         ("--accumulate exact --batch 1", "--accumulate: is about"),

@@ -39,6 +39,8 @@ STEPS: dict[str, dict[str, Any]] = {
     "adagrad": {"optimizer": "adagrad"},
     "rmsprop": {"optimizer": "rmsprop"},
     "rmsprop, centred, momentum": {"optimizer": "rmsprop", "centered": True, "momentum": 0.9},
+    "lion": {"optimizer": "lion", "weight_decay": 0.1},
+    "lion, batch": {"optimizer": "lion", "betas": (0.8, 0.9), "batch": 4},
     "batch": {"batch": 5},
     "micro-batch": {"batch": 4, "micro_batch": 2},
     "inplace": {"batch": 4, "accumulate": "inplace"},
@@ -133,6 +135,8 @@ def test_a_wrong_gradient_is_refused_by_name(name: str, monkeypatch: pytest.Monk
         ("adam", "AdamUpdate", 2),
         ("adagrad", "AdagradUpdate", 0),
         ("rmsprop", "RmsPropUpdate", 1),
+        ("lion", "LionUpdate", 0),
+        ("lion", "LionUpdate", 1),
     ],
 )
 def test_a_wrong_update_is_refused(optimizer: str, op: str, out: int, monkeypatch: pytest.MonkeyPatch):

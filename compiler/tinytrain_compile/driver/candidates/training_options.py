@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import FileTraining, ImportedModel
+from tinytrain_compile.ops.update import OPTIMIZERS
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.training import TrainingOptions
 
@@ -65,7 +66,8 @@ def training_options(
 
 
 def _from_options(o: CompileOptions, batch: int, micro_batch: int) -> TrainingOptions:
-    momentum = o.momentum if o.optimizer != "rmsprop" or "momentum" in o.given else 0.0
+    own = OPTIMIZERS[o.optimizer].momentum
+    momentum = o.momentum if own is None or "momentum" in o.given else own
     return TrainingOptions(
         loss=o.loss,
         optimizer=o.optimizer,

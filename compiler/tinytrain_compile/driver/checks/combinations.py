@@ -12,6 +12,7 @@ from tinytrain_compile.driver.checks.number_format import check_int8_flags, has_
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
+from tinytrain_compile.ops.update import OPTIMIZER_OPTIONS, OPTIMIZERS, optimizers_with
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import end_of
@@ -24,15 +25,7 @@ def _chooses_layers(o: CompileOptions) -> bool:
 
 
 _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
-    ("momentum", lambda o: o.optimizer not in ("momentum", "rmsprop"), "is for momentum and rmsprop", "choose one"),
-    ("nesterov", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
-    ("dampening", lambda o: o.optimizer != "momentum", "is for --optimizer momentum", "add that"),
     ("dampening", lambda o: o.nesterov, "has no meaning with --nesterov", "choose one"),
-    ("betas", lambda o: o.optimizer not in ("adam", "adamw"), "are for --optimizer adam or adamw", "add that"),
-    ("epsilon_place", lambda o: o.optimizer not in ("adam", "adamw"), "is for --optimizer adam or adamw", "add that"),
-    ("epsilon", lambda o: o.optimizer in ("sgd", "momentum"), "is for adam, adamw, adagrad and rmsprop", "choose one"),
-    ("alpha", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
-    ("centered", lambda o: o.optimizer != "rmsprop", "is for --optimizer rmsprop", "add that"),
     ("clip_per", lambda o: o.clip_norm is None, "is about --clip-norm", "add that"),
     (
         "rank_error",
@@ -57,6 +50,10 @@ _RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
 def check_options(options: CompileOptions) -> None:
     """E0101 for options that leave another one that the command line gives nothing to do."""
     check_int8_flags(options.quant, options.int8_flags)
+    for name in sorted(options.given & OPTIMIZER_OPTIONS - {*OPTIMIZERS[options.optimizer].takes}):
+        flag = OPTIONS[name].flag
+        what = f"is for --optimizer {optimizers_with(name)}"
+        raise CompileError("E0101", flag, what, f"choose one of these, or leave {flag} out")
     for name, useless, what, way in _RULES:
         if name in options.given and useless(options):
             flag = OPTIONS[name].flag

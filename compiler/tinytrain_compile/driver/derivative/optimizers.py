@@ -1,7 +1,8 @@
 """The optimizers as their authors write them: which gradient a change of the state implies, and the state it should be.
 
 Sources: torch.optim (documentation of PyTorch 2.13: SGD, Adam, AdamW, Adagrad, RMSprop); ai.onnx.preview.training
-(Adam, Momentum, Adagrad) and ONNX Runtime's AdamW for the variants that files ask for. All in float64.
+(Adam, Momentum, Adagrad) and ONNX Runtime's AdamW for the variants that files ask for; Lion: Chen et al. 2023, arXiv
+2302.06675, algorithm 2. All in float64.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "adamw": ("moment1", "moment2"),
     "adagrad": ("squares",),
     "rmsprop": ("squares", "mean", "velocity"),
+    "lion": ("moment",),
 }
 """State of each optimizer; rmsprop has the last two only if it is centred or has a momentum."""
 
@@ -79,12 +81,19 @@ def _after_momentum(o: TrainingOptions, step: Step, old: Tensors, gradient: Arra
     return {"w": old["w"] - step.rate * move, "velocity": velocity}
 
 
+def _betas(o: TrainingOptions) -> tuple[float, float]:
+    if o.betas is not None:
+        return o.betas
+    return (0.9, 0.99) if o.optimizer == "lion" else (0.9, 0.999)
+
+
 def _of_adam(o: TrainingOptions, _step: Step, old: Tensors, new: Tensors) -> Array:
-    return _bare(o, old, (new["moment1"] - o.betas[0] * old["moment1"]) / (1 - o.betas[0]))
+    beta, _ = _betas(o)
+    return _bare(o, old, (new["moment1"] - beta * old["moment1"]) / (1 - beta))
 
 
 def _after_adam(o: TrainingOptions, step: Step, old: Tensors, gradient: Array) -> dict[str, Array]:
-    (b1, b2), w, total = o.betas, old["w"], _decayed(o, old, gradient)
+    (b1, b2), w, total = _betas(o), old["w"], _decayed(o, old, gradient)
     first = b1 * old["moment1"] + (1 - b1) * total
     second = b2 * old["moment2"] + (1 - b2) * total**2
     count = step.before if o.late else step.before + 1  # ONNX's Adam corrects by T, the updates before
@@ -139,6 +148,17 @@ def _after_rmsprop(o: TrainingOptions, step: Step, old: Tensors, gradient: Array
     return made
 
 
+def _of_lion(o: TrainingOptions, _step: Step, old: Tensors, new: Tensors) -> Array:
+    _, beta = _betas(o)
+    return (new["moment"] - beta * old["moment"]) / (1 - beta)
+
+
+def _after_lion(o: TrainingOptions, step: Step, old: Tensors, gradient: Array) -> dict[str, Array]:
+    (b1, b2), w, moment = _betas(o), old["w"], old["moment"]
+    direction = np.sign(b1 * moment + (1 - b1) * gradient)
+    return {"w": w - step.rate * (direction + o.weight_decay * w), "moment": b2 * moment + (1 - b2) * gradient}
+
+
 _Of = Callable[[TrainingOptions, Step, Tensors, Tensors], Array]
 _After = Callable[[TrainingOptions, Step, Tensors, Array], dict[str, Array]]
 _OF: Mapping[str, _Of] = {
@@ -148,6 +168,7 @@ _OF: Mapping[str, _Of] = {
     "adamw": _of_adam,
     "adagrad": _of_adagrad,
     "rmsprop": _of_rmsprop,
+    "lion": _of_lion,
 }
 _AFTER: Mapping[str, _After] = {
     "sgd": _after_sgd,
@@ -156,4 +177,5 @@ _AFTER: Mapping[str, _After] = {
     "adamw": _after_adam,
     "adagrad": _after_adagrad,
     "rmsprop": _after_rmsprop,
+    "lion": _after_lion,
 }
