@@ -167,7 +167,7 @@ class IntegerSlopes:
                 row.finer.append(self._hidden(batch, part))
 
     def note_cut(self, found: Pass, rows: Sequence[Compared]) -> None:
-        """Count for tensors whether the file has no tensor where errors are cut off on their way, or numbers are lost."""
+        """Count for tensors if the file has no tensor where errors are cut off on their way, or numbers are lost."""
         coarse = self._rounded.rounds_away(found.calls)
         graph = self.step.train.graph
         names = set(self._rounded.cut_inside(found.calls))

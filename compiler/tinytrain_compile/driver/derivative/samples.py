@@ -28,7 +28,7 @@ MOST = 2
 SOME = 0.02
 """Share of a tensor's numbers that matters."""
 LOSSY = 0.08
-"""Share of a tensor's energy that is rounded away, beyond which its gradients are not judged (as NOISY of a gradient)."""
+"""Share of a tensor's energy that is rounded away, beyond which its gradients are not judged (as NOISY is one)."""
 
 
 @dataclass(frozen=True, eq=False)
