@@ -129,7 +129,10 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
         )
     },
     54: {
-        "graphs: int8 QDQ": (32,),  # a number that an update moves by two steps of its format
+        "graphs: int8 QDQ": (
+            32,  # a number that an update moves by two steps of its format
+            103,  # --quant fp32: a saturation in front of a ReLU of the same scale
+        ),
         "graphs: int8 calibrated": (
             59,  # a copy of numbers that are masked before they are moved and stored
             381,  # zeros at the bend of a LeakyRelu (refused behind the check: --flash-budget)

@@ -30,19 +30,19 @@ def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
     """
     check_scales(graph)
     free = _behind_head(graph) if float_head else frozenset[str]()
-    return _Saturation(without_inner_clamps(graph), free.__contains__, stored).run()
+    return _Saturation(without_inner_clamps(graph, free), free.__contains__, stored).run()
 
 
 def saturated(graph: Graph) -> Graph:
     """The graph of a quantised model in real numbers: its activations without formats, but clamped to their ranges."""
-    return _Saturation(without_inner_clamps(graph), lambda _: True, True).run()
+    return _Saturation(graph, lambda _: True, True).run()
 
 
-def without_inner_clamps(graph: Graph) -> Graph:
+def without_inner_clamps(graph: Graph, free: frozenset[str]) -> Graph:
     """Store the result of a clamp in place of its operand, if both have one scale and nothing else reads the operand.
 
     Exporters write ReLU between two such pairs if zero is in the middle of the range. One clamp of the sums in int32
-    gives the integers of both.
+    gives the integers of both. free: values that are no integers; they keep both clamps, as the file has them.
     """
     readers, makers = graph.consumers(), graph.producers()
     outputs = {value.name for value in graph.outputs}
@@ -54,6 +54,8 @@ def without_inner_clamps(graph: Graph) -> Graph:
         maker = makers.get(source)
         alone = len(readers[source]) == 1 and source not in outputs
         computed = maker is not None and not _keeps_range(maker.op) and not isinstance(maker.attrs, ClipAttrs)
+        if node.outputs[0].name in free:
+            continue
         if alone and computed and inner and outer and (inner.scale, inner.zero) == (outer.scale, outer.zero):
             low, high = max(inner.low, outer.low), min(inner.high, outer.high)
             bare |= {source: None, node.outputs[0].name: replace(outer, low=low, high=high)}
