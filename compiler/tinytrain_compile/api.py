@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tinytrain_compile.cli.python_help import options_help
 from tinytrain_compile.cli.python_inputs import Model, as_files, checked_path
-from tinytrain_compile.cli.python_options import options_from
+from tinytrain_compile.cli.python_options import options_from, options_help
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.errors import CompileError

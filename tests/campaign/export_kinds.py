@@ -22,7 +22,7 @@ from tests.e2e.command import Outcome, run
 from tests.learn.exporting import outputs
 from tinytrain_compile.api import Compiled
 from tinytrain_compile.cli.command import command
-from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.cli.options import options_of
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.driver.pipeline import Project

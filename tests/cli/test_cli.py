@@ -30,8 +30,7 @@ from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
-from tinytrain_compile.options.option import COMMON_OPTIONS, GROUPS
-from tinytrain_compile.options.values import parse_plans, parse_shapes, parse_size
+from tinytrain_compile.options.option import COMMON_OPTIONS, GROUPS, parse_plans, parse_shapes, parse_size
 from tinytrain_compile.target import list_boards, list_targets
 from tinytrain_compile.training import fuse_updates
 

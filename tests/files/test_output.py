@@ -16,11 +16,9 @@ import pytest
 
 from tests.e2e.command import tree
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files import journal, output_folder
-from tinytrain_compile.files.journal import JOURNAL
-from tinytrain_compile.files.manifest import MANIFEST, read_manifest
-from tinytrain_compile.files.output_folder import STAGED, WRITTEN, check_place, write_output
-from tinytrain_compile.files.user_file import read_file
+from tinytrain_compile.files import output_folder, user_file
+from tinytrain_compile.files.output_folder import MANIFEST, STAGED, WRITTEN, check_place, read_manifest, write_output
+from tinytrain_compile.files.user_file import JOURNAL, read_file
 
 OLD = {
     "net_train.h": "old",
@@ -319,7 +317,7 @@ def test_a_run_that_is_killed_is_undone_by_the_next(
     tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at every step: as README and ADR 19 say, and a look at the folder puts the rest back."""
-    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(user_file, "PATIENCE_S", 0.0)
     monkeypatch.setattr(output_folder, "STALE_S", 0.0)
     out, seen = tmp_path / "out", set[str]()
     write_output(out, OLD)
@@ -354,7 +352,7 @@ def test_a_repair_that_is_killed_is_no_worse(
     tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at every step of putting back, from the middle of a run: the same holds, and the next run ends it."""
-    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(user_file, "PATIENCE_S", 0.0)
     monkeypatch.setattr(output_folder, "STALE_S", 0.0)
     out = tmp_path / "out"
     write_output(out, OLD)
@@ -399,7 +397,7 @@ def test_a_file_that_another_run_is_moving_is_waited_for(tmp_path: Path) -> None
 
 def test_putting_back_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that the user made where a killed run had moved one away."""
-    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(user_file, "PATIENCE_S", 0.0)
     out = tmp_path / "out"
     write_output(out, OLD)
     child = multiprocessing.get_context("fork").Process(target=_killed, args=(out, 30))
@@ -419,7 +417,7 @@ def test_a_failure_that_stays_leaves_what_the_next_run_puts_back(
     tmp_path: Path, outputs: tuple[dict[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is gone in the middle of it: nothing can be undone then, and the line says so."""
-    monkeypatch.setattr(journal, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(user_file, "PATIENCE_S", 0.0)
     out, real, calls = tmp_path / "out", os.rename, 0
     write_output(out, OLD)
     mine = furnish(out)

@@ -12,8 +12,6 @@ from testing.places import ROOT
 PACKAGE = ROOT / "compiler" / "tinytrain_compile"
 NOT_YET = """
 .
-cli
-data
 driver
 driver/candidates
 driver/checks
@@ -21,7 +19,6 @@ driver/code
 driver/derivative
 driver/file_check
 driver/search
-files
 frontend
 frontend/evaluator
 frontend/exporters
@@ -42,7 +39,6 @@ lower/printing
 lower/streams
 ops
 ops/int8
-options
 plan
 plan/check
 plan/memories

@@ -13,7 +13,7 @@ from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import PARTS, RuntimeParts
-from tinytrain_compile.options.values import parse_runtime
+from tinytrain_compile.options.option import parse_runtime
 
 
 def test_parts_are_read_in_any_order() -> None:

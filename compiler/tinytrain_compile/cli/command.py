@@ -12,18 +12,17 @@ from typing import Any
 import click
 
 from tinytrain_compile import __version__
-from tinytrain_compile.cli.config import config_option
-from tinytrain_compile.cli.flags import options_of
-from tinytrain_compile.cli.interrupts import interrupted
 from tinytrain_compile.cli.options import (
     SETTINGS,
     GroupedCommand,
     asking,
     compile_options,
+    config_option,
     model_argument,
+    options_of,
     terminal_options,
 )
-from tinytrain_compile.cli.streams import UnreadError, guarded_output
+from tinytrain_compile.cli.process import UnreadError, guarded_output, interrupted
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.files.output_folder import WRITTEN
 from tinytrain_compile.files.resources import with_pages
@@ -81,7 +80,7 @@ _ANSWERS = (
 )
 @click.version_option(__version__)
 def command(**flags: Any) -> None:
-    """Entry point of the click command: parse, compile, print."""
+    """Parse, compile and print: the function of the click command."""
     from tinytrain_compile.cli.terminal import Terminal
     from tinytrain_compile.compilation import compile_model
 
@@ -143,7 +142,7 @@ _OTHERS = ("contribution", "finetune", "export")
 
 
 def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
-    """The command that is named first, `compile` if none is; how it is called; and what is left for it."""
+    """Split arguments into the command that is named first (`compile` if none is), how it is called, and the rest."""
     name = arguments[0] if arguments else ""
     if name in _OTHERS:  # imported when it is asked for: --help of a compilation has no use for it
         module = import_module(f"tinytrain_compile.cli.{name}")

@@ -10,37 +10,18 @@ from typing import Any
 
 import click
 
-from tinytrain_compile.cli.options import REMOVED, GroupedOption
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.toml_table import TableKind, load_toml
-from tinytrain_compile.files.user_file import read_text
-from tinytrain_compile.options.compile_options import OPTIONS
+from tinytrain_compile.files.user_file import TableKind, load_toml, read_text
+from tinytrain_compile.options.compile_options import OPTIONS, REMOVED
 
 _KIND = TableKind("E0101", "E0101", "write options by their long names: lr = 0.03", "a TOML file of options")
 
 
-def config_option(without: Container[str] = ()) -> click.Parameter:
-    """The option: what it sets are defaults of all others. without: options of a compilation that the command does not
-    have; a file may say them."""
+def read_settings(path: Path, command: click.Command, without: Container[str]) -> dict[str, Any]:
+    """Read parameter -> value; paths in the file are relative to its folder. E0101 for a key that is no option.
 
-    def take(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-        if path is not None:
-            context.default_map = _settings(path, context.command, without)
-
-    return GroupedOption(
-        "output",
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE.toml",
-        is_eager=True,
-        expose_value=False,
-        callback=take,
-        help="Options from a file, as finetune writes it; those of the command line go before them.",
-    )
-
-
-def _settings(path: Path, command: click.Command, without: Container[str]) -> dict[str, Any]:
-    """Parameter -> value. Paths in the file are relative to its folder. E0101 for a key that is no option."""
+    without: options of a compilation that the command does not have; a file may say them.
+    """
     where = f"--config {path.name}"
     text = read_text(path, lambda what: _KIND.error(where, what), lambda what: _KIND.missing(where, what))
     try:
@@ -93,22 +74,22 @@ def _said(value: Any) -> str:
 
 
 def long_name(name: str) -> str:
-    """Of an option's field, as a file says it."""
+    """Return the name of an option's field, as a file says it."""
     return OPTIONS[name].flag.removeprefix("--")
 
 
 def from_folder(item: click.Parameter, value: Any, folder: Path) -> Any:
-    """Relative paths of a file in this folder as they are from here."""
+    """Return relative paths of a file in this folder as they are from here."""
     return _each(item, value, lambda path: str(folder / path))
 
 
 def to_folder(item: click.Parameter, value: Any, folder: Path) -> Any:
-    """Relative paths from here as a file in this folder names them."""
+    """Return relative paths from here as a file in this folder names them."""
     return _each(item, value, lambda path: path if os.path.isabs(path) else os.path.relpath(path, folder))
 
 
 def _each(item: click.Parameter, value: Any, change: Callable[[str], str]) -> Any:
-    """Where an option names files: by its type, or because the value ends as one does."""
+    """Change the paths of an option that names files: by its type, or because the value ends as one does."""
     if isinstance(value, (list, tuple)):
         return [_each(item, one, change) for one in value]  # pyright: ignore[reportUnknownVariableType]
     is_file = isinstance(item.type, click.Path) or (item.name in ("update", "target") and str(value).endswith(".toml"))

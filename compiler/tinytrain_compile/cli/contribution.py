@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from tinytrain_compile.cli.flags import options_of
 from tinytrain_compile.cli.options import (
     SETTINGS,
     GroupedCommand,
@@ -14,6 +13,7 @@ from tinytrain_compile.cli.options import (
     compile_options,
     jobs_option,
     model_argument,
+    options_of,
     out_option,
     terminal_options,
 )

@@ -9,22 +9,23 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tinytrain_compile.cli.config import config_option, long_name, to_folder
-from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.cli.config import long_name, to_folder
 from tinytrain_compile.cli.options import (
     SETTINGS,
     GroupedCommand,
     GroupedOption,
     compile_options,
+    config_option,
     jobs_option,
     model_argument,
+    options_of,
     out_option,
     terminal_options,
 )
 from tinytrain_compile.ir.learning import MOST_WARM_UP, SCHEDULES
 from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.options.compile_options import OPTIONS
-from tinytrain_compile.options.values import parse_norm
+from tinytrain_compile.options.option import parse_norm
 
 _HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
 
@@ -41,7 +42,7 @@ _WITHOUT = frozenset(
 
 
 def _compared() -> list[click.Parameter]:
-    """What trainings differ in, besides their rates."""
+    """Return what trainings differ in, besides their rates."""
     return [
         GroupedOption(
             "common",
@@ -150,7 +151,7 @@ def finetune(**flags: Any) -> None:
 
 
 def _batches(text: str | None) -> tuple[int, ...]:
-    """ "1,8" as numbers, each once; none without a text."""
+    """Parse "1,8" into numbers, each once; none without a text."""
     parts = [] if text is None else [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 1 << 20 for part in parts) or len(parts) > 8:
         raise click.BadParameter(f"{text!r} is not up to eight numbers with commas, as 1,8", param_hint="--batches")
@@ -158,7 +159,7 @@ def _batches(text: str | None) -> tuple[int, ...]:
 
 
 def _clips(text: str) -> tuple[float, ...]:
-    """ "0,1" as numbers, each once; 0 first, since what is equal goes to the first."""
+    """Parse "0,1" into numbers, each once; 0 first, since what is equal goes to the first."""
     found = list[float]()
     for part in text.split(","):
         zero = part.strip() in ("0", "0.0")
@@ -167,7 +168,7 @@ def _clips(text: str) -> tuple[float, ...]:
 
 
 def _warm_ups(text: str) -> tuple[float, ...]:
-    """ "0,0.1" as numbers, each once; the smallest first, since what is equal goes to the first."""
+    """Parse "0,0.1" into numbers, each once; the smallest first, since what is equal goes to the first."""
     parts = [part.strip() for part in text.split(",")]
     found = [float(part) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", part, re.ASCII) else -1.0 for part in parts]
     if not all(0 <= share <= MOST_WARM_UP for share in found):
@@ -177,7 +178,7 @@ def _warm_ups(text: str) -> tuple[float, ...]:
 
 
 def _averages(text: str) -> tuple[int, ...]:
-    """ "0,4" as numbers, each once; the smallest first, since what is equal goes to the first."""
+    """Parse "0,4" into numbers, each once; the smallest first, since what is equal goes to the first."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) <= MAX_SAMPLES for part in parts) or len(parts) > 8:
         raise click.BadParameter(f"{text!r} is not up to eight numbers with commas, as 0,4", param_hint="--averages")
@@ -185,7 +186,10 @@ def _averages(text: str) -> tuple[int, ...]:
 
 
 def _given(folder: Path) -> dict[str, Any]:
-    """Options of a compilation that were given, long name -> value; paths as a file in this folder names them."""
+    """Return options of a compilation that were given, long name -> value.
+
+    Paths as a file in this folder names them.
+    """
     context = click.get_current_context()
     found = dict[str, Any]()
     for item in context.command.params:

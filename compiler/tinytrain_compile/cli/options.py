@@ -1,24 +1,21 @@
-"""The options of the command for click: those of a compilation, and the terminal's own; --help shows them by group."""
+"""The options of the command for click, by group for --help, and CompileOptions of what was typed, checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
+from tinytrain_compile.driver.checks.combinations import check_options
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import with_pages
-from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.options.compile_options import OPTIONS, REMOVED, CompileOptions
 from tinytrain_compile.options.option import GROUPS, Group, Option
-
-_WITHOUT_TILES = (
-    "was removed in 0.2.0, since it saved 0.09 % of the instructions in float32 and 0 % in int8; leave it out"
-)
-REMOVED = {"--tune": _WITHOUT_TILES, "--tiles": _WITHOUT_TILES}
-"""Options of earlier versions: a command line, a file of --config or a call from Python may still name them."""
 
 
 class GroupedOption(click.Option):
@@ -51,7 +48,7 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(rows)
 
     def options_of(self, ctx: click.Context, group: Group) -> list[click.Option]:
-        """The options of a group."""
+        """Return the options of a group."""
         options = [item for item in self.get_params(ctx) if isinstance(item, click.Option)]
         return [item for item in options if (item.group if isinstance(item, GroupedOption) else "output") == group]
 
@@ -61,12 +58,12 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_
 
 
 def model_argument() -> click.Parameter:
-    """The file that a command is about."""
+    """Return the argument for the file that a command is about."""
     return click.Argument(["model"], type=click.Path(path_type=Path))
 
 
 def compile_options(without: Container[str] = ()) -> list[click.Parameter]:
-    """An option for every one of CompileOptions, with the name, type and default of its field, but for some."""
+    """Make an option of each field of CompileOptions but some, with its name, type and default."""
     hints, defaults = get_type_hints(CompileOptions), {item.name: item.default for item in fields(CompileOptions)}
     chosen = ((name, known) for name, known in OPTIONS.items() if name not in without)
     return [_compile_option(name, hints[name], defaults[name], known) for name, known in chosen]
@@ -86,7 +83,7 @@ def _compile_option(name: str, hint: Any, default: Any, known: Option) -> Groupe
 
 
 def _type(hint: Any, known: Option) -> Any:
-    """What click reads for a field of this type."""
+    """Return what click reads for a field of this type."""
     if get_origin(hint) in (Union, UnionType):
         parts = [part for part in get_args(hint) if part is not NoneType]
         return _type(parts[0], known) if len(parts) == 1 else str
@@ -102,7 +99,7 @@ def _type(hint: Any, known: Option) -> Any:
 
 
 def out_option(name: str, text: str) -> click.Parameter:
-    """The file that a subcommand writes; name: where nothing is said."""
+    """Make the option for the file that a subcommand writes; name: its default."""
     return GroupedOption(
         "common",
         "-o",
@@ -115,7 +112,7 @@ def out_option(name: str, text: str) -> click.Parameter:
 
 
 def jobs_option() -> click.Parameter:
-    """How many processes train at the same time."""
+    """Make the option for how many processes train at the same time."""
 
     def check(_context: click.Context, _parameter: click.Parameter, value: int) -> int:
         if value == 0:
@@ -133,8 +130,32 @@ def jobs_option() -> click.Parameter:
     )
 
 
+def config_option(without: Container[str] = ()) -> click.Parameter:
+    """Make the option whose file sets defaults of all others.
+
+    without: options of a compilation that the command does not have; a file may say them.
+    """
+
+    def take(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+        if path is not None:
+            from tinytrain_compile.cli.config import read_settings
+
+            context.default_map = read_settings(path, context.command, without)
+
+    return GroupedOption(
+        "output",
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE.toml",
+        is_eager=True,
+        expose_value=False,
+        callback=take,
+        help="Options from a file, as finetune writes it; those of the command line go before them.",
+    )
+
+
 def terminal_options() -> list[click.Parameter]:
-    """What only the terminal knows."""
+    """Make the options that only the terminal knows."""
     choice = click.Choice(["auto", "always", "never"])
     return [
         GroupedOption("output", "--color", type=choice, default="auto", show_default=True, help="Of the report."),
@@ -149,7 +170,7 @@ def terminal_options() -> list[click.Parameter]:
 
 
 def asking(flag: str, answer: Callable[[Any], list[str]], **settings: Any) -> click.Parameter:
-    """An option that answers with lines, and nothing else is done."""
+    """Make an option that answers with lines; nothing else is done then."""
 
     def show(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value and not context.resilient_parsing:
@@ -158,3 +179,45 @@ def asking(flag: str, answer: Callable[[Any], list[str]], **settings: Any) -> cl
             context.exit()
 
     return GroupedOption("output", flag, is_eager=True, expose_value=False, callback=show, **settings)
+
+
+def _given() -> frozenset[str]:
+    """Return names of the options that the command line or --config sets."""
+    context, given = click.get_current_context(), (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+    return frozenset(name for name in OPTIONS if context.get_parameter_source(name) in given)
+
+
+def options_of(flags: dict[str, Any]) -> CompileOptions:
+    """Return the options that these flags ask for; CompileError E0101 for values and combinations that cannot be."""
+    model: Path = flags["model"]
+    named = model.resolve() if model.name in ("", "..") else model  # a folder of artifacts may be the one we are in
+    values: dict[str, Any] = {"model": named}
+    for name, known in OPTIONS.items():
+        if name not in flags:  # another command than a compilation: the default
+            continue
+        value = flags[name]
+        if known.check is not None:
+            known.check(value, known.flag)
+        if known.read is None:
+            values[name] = value
+        elif value not in (None, ()):  # else the default, which no text makes
+            values[name] = known.read(value, known.flag)
+    text = values.pop("micro_batch", None)  # what it may be depends on others
+    options = CompileOptions(**values, given=_given())
+    check_options(options)
+    return replace(options, micro_batch=_micro_batch(text, options.batch, options.accumulate))
+
+
+def _micro_batch(text: str | None, batch: int, accumulate: str) -> int | Literal["auto"] | None:
+    """Return how many samples a call takes; E0101 for what --batch and --accumulate do not allow."""
+    if text is None or text == "auto":
+        return text
+    size = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if size < 1 or batch % size:
+        what = f"{text!r} does not divide --batch {batch}" if size else f"{text!r} is no number of samples"
+        sizes = [str(n) for n in range(1, batch + 1) if batch % n == 0][:12] if batch <= 1 << 12 else ["1"]
+        raise CompileError("E0101", "--micro-batch", what, f"use {', '.join(sizes)} or auto")
+    if size > 1 and accumulate == "inplace":
+        what = "with --accumulate inplace each sample is a step of its own"
+        raise CompileError("E0101", "--micro-batch", what, "leave one of the two out")
+    return size

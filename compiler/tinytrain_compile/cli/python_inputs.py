@@ -36,7 +36,6 @@ ARRAYS = frozenset(name for name, known in OPTIONS.items() if known.metavar == "
 
 _MODEL_NAME = "model"
 """Of a model that is no file, unless name= says another: the prefix of its C names."""
-_PAIR = 2
 _HOW = "give a path, a dict of arrays by name, (x, y), x alone, or an iterable of such batches (a DataLoader)"
 
 
@@ -96,7 +95,7 @@ def _bytes(model: Any) -> bytes:
 
 def _named(option: str, value: Any) -> dict[str, Array]:
     """Return arrays by name: those of a dict, x and y of a pair, or all of an iterable of batches in a row."""
-    pair = isinstance(value, tuple) and len(cast("tuple[Any, ...]", value)) == _PAIR
+    pair = isinstance(value, tuple) and len(cast("tuple[Any, ...]", value)) == 2
     if pair or isinstance(value, Mapping) or hasattr(cast("Any", value), "shape"):
         return _batch(option, cast("Any", value))
     if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray)):
@@ -149,7 +148,7 @@ def _batch(option: str, value: Any) -> dict[str, Array]:
         return {str(name): as_array(option, str(name), each) for name, each in items}
     if hasattr(value, "shape"):
         return {"x": as_array(option, "x", value)}
-    if isinstance(value, (tuple, list)) and 0 < len(cast("list[Any]", value)) <= _PAIR:
+    if isinstance(value, (tuple, list)) and 0 < len(cast("list[Any]", value)) <= 2:
         first, *labels = cast("list[Any]", value)
         found = _batch(option, first) if isinstance(first, Mapping) else {"x": as_array(option, "x", first)}
         return {**found, "y": as_array(option, "y", labels[0])} if labels else found

@@ -1,26 +1,32 @@
-"""Options of Python calls: those that the command would have, by the command's own parser."""
+"""Options of Python calls: those that the command has, by the command's own parser, and how `help()` shows them."""
 
 from __future__ import annotations
 
 import io
 import os
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
+from dataclasses import MISSING, fields
 from numbers import Number
 from pathlib import Path
-from typing import Any, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import click
 
 from tinytrain_compile.cli.command import command
-from tinytrain_compile.cli.flags import options_of
+from tinytrain_compile.cli.config import long_name
+from tinytrain_compile.cli.options import options_of
+from tinytrain_compile.cli.python_inputs import ARRAYS
 from tinytrain_compile.data.arrays import said
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.options.option import GROUPS, Option
 
 
 def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOptions:
-    """The same options that the command would have; CompileError E0101 for those that it would refuse."""
+    """Return the options that the command would have; CompileError E0101 for those that it would refuse."""
     try:
         with (
             redirect_stdout(io.StringIO()),
@@ -49,7 +55,7 @@ def _arguments(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _joined(flag: str, value: Any) -> str:
-    """A value as it is typed: several behind commas."""
+    """Return a value as it is typed: several behind commas."""
     if isinstance(value, (list, tuple)):
         return ",".join(_typed(flag, each) for each in cast("list[Any]", value))
     return _typed(flag, value)
@@ -63,3 +69,56 @@ def _typed(flag: str, value: Any) -> str:
             return text
         raise CompileError("E0101", flag, "a value cannot hold a zero byte", "leave it out")
     raise CompileError("E0101", flag, f"{said(value)} is no value of an option", "give a text, a number or a path")
+
+
+_WIDTH = 100
+"""Columns of the text: help() indents it by four in a terminal of more than 100."""
+_NOT_OF_PYTHON = frozenset(("out", "force", "dry_run", "dump_after"))
+"""Options of a folder that is written, and of runs without a project."""
+
+
+def options_help() -> str:
+    """Return every option of a compilation: its name in Python, what it may be, its default and what it does."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    hints, defaults = (
+        get_type_hints(CompileOptions),
+        {item.name: _default(item) for item in fields(CompileOptions) if item.name in OPTIONS},
+    )
+    for group, title in GROUPS.items():
+        chosen = {name: known for name, known in OPTIONS.items() if known.group == group and name not in _NOT_OF_PYTHON}
+        if chosen:
+            yield f"{title}:"
+        for name, known in chosen.items():
+            yield f"  {long_name(name).replace('-', '_')}: {_kind(hints[name], name, known)}{defaults[name]}"
+            yield from textwrap.wrap(known.help, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _default(item: Any) -> str:
+    """Return ` = ` and a field's default; nothing for an object that no text makes."""
+    default = item.default_factory() if item.default is MISSING else item.default
+    plain = default is None or isinstance(default, (str, int, float, tuple, dict))
+    return f" = {default!r}" if plain else ""
+
+
+def _kind(hint: Any, name: str, known: Option) -> str:
+    """Say what an option may be in a call."""
+    if name in ARRAYS:
+        return "path of an .npz, arrays or batches"
+    if known.repeated:
+        return f"dict or list of {known.metavar}" if "=" in (known.metavar or "") else f"list of {known.metavar}"
+    if known.read is not None and hint is not str:  # a text, or what is typed like it
+        return f"{known.metavar} as text, number or list"
+    return _named(hint)
+
+
+def _named(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(_named(part) for part in get_args(hint) if part is not NoneType)
+    if get_origin(hint) is Literal:
+        return " | ".join(repr(each) for each in get_args(hint))
+    if hint is Path:
+        return "path"
+    return str(hint.__name__)

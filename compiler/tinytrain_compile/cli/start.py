@@ -6,7 +6,7 @@ import signal
 import sys
 from types import FrameType
 
-from tinytrain_compile.cli.interrupts import Stopped, interrupted
+from tinytrain_compile.cli.process import Stopped, interrupted
 
 _ENDING = ("SIGTERM", "SIGHUP")
 """Those that end a process without a word, if it has them: here they end it as Ctrl-C does, cleaning up."""

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.types import Array
 
 
 def shaped(name: str, y: Array, wanted: tuple[int, ...], classes: int) -> Array:
-    """Labels in the shape that the loss takes: axes of size 1 may be missing or too many. E0305 for any other shape.
+    """Shape labels as the loss takes them: axes of size 1 may be missing or too many. E0305 for any other shape.
 
     classes: how many there are where labels are class indices, else 0. wanted: samples first.
     """
@@ -31,12 +31,12 @@ def shaped(name: str, y: Array, wanted: tuple[int, ...], classes: int) -> Array:
 
 
 def shape_of_samples(shape: tuple[int, ...]) -> str:
-    """The shape of an array of samples with a word in place of their number, like "(samples, 8, 8)"."""
+    """Return the shape of an array of samples with a word in place of their number, like "(samples, 8, 8)"."""
     return f"({', '.join(['samples', *map(str, shape[1:])])}{',' if len(shape) == 1 else ''})"
 
 
 def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -> Array:
-    """Labels as int32 class indices; E0305 for what is none, with a word on what it may be meant for."""
+    """Return labels as int32 class indices; E0305 for others, with a word on what they may be meant for."""
     if y.dtype.kind not in "iu":
         whole = y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()
         way = f"class indices are integers 0..{classes - 1}" + (": y.astype('int32')" if whole else "")
@@ -50,7 +50,7 @@ def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -
 
 
 def values(name: str, y: Array) -> Array:
-    """Labels that are numbers, as float32; E0305 unless they are finite."""
+    """Return labels that are numbers, as float32; E0305 unless they are finite."""
     if y.dtype.kind not in "fiub":
         raise CompileError("E0305", name, f"y is {y.dtype}", "this loss takes finite numbers")
     check_finite(name, "y", y, "E0305")
@@ -58,7 +58,7 @@ def values(name: str, y: Array) -> Array:
 
 
 def check_finite(where: str, name: str, array: Array, code: str = "E0105") -> None:
-    """An error for the first sample with NaN, infinity, or a number beyond float32, which would become infinity."""
+    """Raise an error for the first sample with NaN, infinity, or a number that would become infinity in float32."""
     if array.dtype.kind != "f":
         return
     with np.errstate(over="ignore"):
@@ -75,7 +75,7 @@ def check_finite(where: str, name: str, array: Array, code: str = "E0105") -> No
 
 
 def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The lengths of a sample's axes, but for those of size 1."""
+    """Return the lengths of a sample's axes, but for those of size 1."""
     return tuple(dim for dim in shape[1:] if dim != 1)
 
 

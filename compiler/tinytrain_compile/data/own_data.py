@@ -43,8 +43,11 @@ class OwnData:
 
 
 def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Arrays of an .npz with x and, as far as they are there, y, x_test, y_test, x_old, y_old; and what was made of it:
-    without x_test, a part of x and y, drawn by the seed. CompileError E0105, one line."""
+    """Read arrays of an .npz: x and, if they are there, y, x_test, y_test, x_old, y_old.
+
+    Also returns what was made of it: without x_test, a part of x and y, drawn by the seed. CompileError E0105, one
+    line.
+    """
     try:
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             there = [name for name in _NAMES if f"{name}.npy" in archive.namelist()]
@@ -79,7 +82,7 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
 
 
 def own_data(where: str, found: Mapping[str, Array], model: ImportedModel, train: TrainGraph) -> OwnData:
-    """The same as a model's calls take them; `where` is what messages call the file. CompileError E0105."""
+    """Return the arrays as a model's calls take them; `where` is what messages call the file. CompileError E0105."""
     arrays, notes, faults = dict(found), tuple[str, ...](), None
     copies = "y" not in arrays
     if copies:
@@ -100,8 +103,10 @@ def own_data(where: str, found: Mapping[str, Array], model: ImportedModel, train
 
 
 def split(labels: Array | None, count: int, share: float, seed: int) -> tuple[Array, Array]:
-    """Indices of (the rest, a share of the samples), in equal parts of every class where each sample has one label, and
-    of a class of three at least one."""
+    """Return indices of (the rest, a share of the samples).
+
+    The share has equal parts of every class if each sample has one label, and of a class of three at least one.
+    """
     order = np.random.default_rng((seed, 7)).permutation(count)
     if labels is None or labels.size != count:
         kept = order[: max(1, round(share * count))]
@@ -114,15 +119,17 @@ def split(labels: Array | None, count: int, share: float, seed: int) -> tuple[Ar
 
 
 def old_parts(count: int, replayed: int) -> tuple[Array, Array]:
-    """Indices of old samples: (those that are kept and replayed, so many at most; those that tell what was forgotten).
-    Never the same, and of the same file always these."""
+    """Return indices of old samples: (kept and replayed, at most so many; those that tell what was forgotten).
+
+    They are never the same, and always these for the same file.
+    """
     order = np.random.default_rng(11).permutation(count)
     half = count // 2
     return order[:half][:replayed], order[half:]
 
 
 def _faults(where: str, found: Mapping[str, Array]) -> Array | None:
-    """Labels of test samples of an autoencoder: 0 for what it should repeat, 1 for what it should not."""
+    """Return labels of test samples of an autoencoder: 0 for what it should repeat, 1 for what it should not."""
     if "y_test" not in found:
         return None
     labels = found["y_test"].reshape(-1)

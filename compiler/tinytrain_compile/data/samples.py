@@ -27,7 +27,7 @@ SLOT_DTYPES = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}
 
 
 def random_samples(train: TrainGraph, count: int, seed: int, model: ImportedModel | None = None) -> Samples:
-    """Standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy).
+    """Draw standard normal inputs; uniform classes, or standard normal targets (0 or 1 for binary cross entropy).
 
     model: says which inputs and labels are integers in the file. These get such, all of a byte or those about 0.
     """
@@ -74,7 +74,10 @@ def _random_input(
 
 
 def index_count(graph: Graph) -> int:
-    """How many numbers the elements of an integer input may be: rows of the smallest table; 0 for another input."""
+    """Return how many numbers the elements of an integer input may be: rows of the smallest table.
+
+    0 for another input.
+    """
     return rows_of(graph, graph.inputs[0])
 
 
@@ -84,22 +87,22 @@ def rows_of(graph: Graph, source: Value) -> int:
 
 
 def _many(count: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of `count` tensors in one array: in place of a batch axis of 1, or in front where there is none."""
+    """Return the shape of `count` tensors in one array: in place of a batch axis of 1, or in front without one."""
     return (count, *shape[1:]) if shape[:1] == (1,) else (count, *shape)
 
 
 def is_binary(train: TrainGraph) -> bool:
-    """Whether labels are 0 or 1 for every output."""
+    """Tell whether labels are 0 or 1 for every output."""
     return any(node.op in BINARY_LOSSES for node in train.graph.nodes)
 
 
 def class_count(train: TrainGraph) -> int:
-    """Number of classes that labels index; 0 where labels are values."""
+    """Return the number of classes that labels index; 0 if labels are values."""
     return classes_of(train.graph.nodes, train.label.name)
 
 
 def ignored_labels(train: TrainGraph) -> tuple[int, ...]:
-    """The label that does not count, if the model's own loss has one."""
+    """Return the label that does not count, if the model's own loss has one."""
     found = (node.attrs.ignore_index for node in train.graph.nodes if isinstance(node.attrs, NllAttrs))
     return tuple(index for index in found if index is not None)
 
@@ -124,7 +127,7 @@ def input_keys(path: Path, model: ImportedModel) -> tuple[str, ...]:
 
 
 def label_key(model: ImportedModel) -> str:
-    """Name of the labels in an .npz: `y`, unless a data input is called like that; then their own."""
+    """Return the name of the labels in an .npz: `y`, unless a data input is called like that; then their own."""
     taken = any(one.name == "y" for one in model.data)
     return (model.loss.label if model.loss is not None else "labels") if taken else "y"
 
@@ -138,12 +141,12 @@ def samples_of(
 
 
 def inputs_of(where: str, x: Array | Mapping[str, Array], model: ImportedModel, train: TrainGraph) -> Array:
-    """Inputs alone."""
+    """Return inputs alone."""
     return stored_input(graph_inputs(where, x, model), train)
 
 
 def stored_input(x: Array, train: TrainGraph) -> Array:
-    """Real inputs as the model takes them: float32, or int8 by each input's scale and zero point.
+    """Convert real inputs to what the model takes: float32, or int8 by each input's scale and zero point.
 
     One division in float32, as `m_quantise_input` does it: in more digits some numbers halfway between two steps would
     go to the other one.
@@ -161,17 +164,17 @@ def _stored(x: Array, source: Value) -> Array:
 
 
 def in_slots(interface: Interface, samples: Samples) -> Samples:
-    """Samples in the types of the C calls."""
+    """Convert samples to the types of the C calls."""
     return Samples(in_input_slot(interface, samples.x), in_label_type(interface, samples.y))
 
 
 def in_label_type(interface: Interface, y: Array) -> Array:
-    """Labels in the type of the C calls."""
+    """Convert labels to the type of the C calls."""
     return np.ascontiguousarray(y, "<i4" if interface.label_ctype == "int32_t" else "<f4")
 
 
 def in_input_slot(interface: Interface, x: Array) -> Array:
-    """Inputs in the slot's type: a byte of a camera is BYTE_ZERO above what the graph reads."""
+    """Convert inputs to the slot's type: a byte of a camera is BYTE_ZERO above what the graph reads."""
     if x.dtype.names is not None:
         return x  # each has its own type already
     kind = SLOT_DTYPES[interface.input_dtype]
@@ -204,7 +207,7 @@ def load_inputs(path: Path, model: ImportedModel) -> Array:
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
-    """Arrays of an .npz by name; CompileError E0105."""
+    """Read arrays of an .npz by name; CompileError E0105."""
     try:
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             return [_array(archive, name) for name in names]
@@ -275,18 +278,18 @@ def _array(archive: zipfile.ZipFile, name: str) -> Array:
 
 
 def label_shape(count: int, model: ImportedModel, train: TrainGraph) -> tuple[int, ...]:
-    """Shape of the labels of so many samples in a file."""
+    """Return the shape of the labels of so many samples in a file."""
     own = class_count(train) or is_written(model)
     return _many(count, train.of_one(train.label) if own else model.output_shape)
 
 
 def is_written(model: ImportedModel) -> bool:
-    """Whether the model's own loss is nodes of the file: then labels have the shape that these read."""
+    """Tell whether the model's own loss is nodes of the file: then labels have the shape that these read."""
     return model.loss is not None and model.loss.written is not None
 
 
 def repeats_input(model: ImportedModel, train: TrainGraph) -> bool:
-    """Whether samples without labels say what is to be learned: the input again."""
+    """Tell whether samples without labels say what is to be learned: the input again."""
     same = model.output_shape == model.input_shape and not model.more
     return same and not class_count(train) and not is_written(model)
 
@@ -297,7 +300,7 @@ def has_labels(model: ImportedModel) -> bool:
 
 
 def labels_of(where: str, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
-    """Labels of so many samples alone."""
+    """Return labels of so many samples alone."""
     classes = class_count(train)
     y = labels.shaped(where, y, label_shape(count, model, train), classes)
     if classes:

@@ -39,12 +39,12 @@ class Formula:
     tree: ast.expr
 
     def value(self, numbers: Mapping[str, int]) -> int:
-        """Its value; conditions are 0 or 1. ValueError on a division by 0 and on results beyond LIMIT."""
+        """Compute its value; conditions are 0 or 1. ValueError on a division by 0 and on results beyond LIMIT."""
         return _value(self.tree, numbers)
 
 
 def parse_formula(text: str, names: Collection[str]) -> Formula:
-    """A formula over these names. ValueError says what is wrong with the text."""
+    """Parse a formula over these names. ValueError says what is wrong with the text."""
     if len(text) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} characters")
     try:
@@ -76,7 +76,7 @@ def _check(tree: ast.expr, names: Collection[str]) -> None:
 
 
 def _operands(tree: ast.expr) -> list[ast.expr]:
-    """The parts of an operation; ValueError for one that formulas do not have."""
+    """Return the parts of an operation; ValueError for one that formulas do not have."""
     if isinstance(tree, ast.BinOp) and type(tree.op) in _BINARY:
         return [tree.left, tree.right]
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub | ast.Not):

@@ -2,24 +2,28 @@
 
 The folder may hold whatever else the user keeps there, so it is not exchanged as a whole. Files are moved one by one,
 under a journal by which a run that is interrupted is undone, by itself or by the next one: docs/adr/0019-output.md.
+manifest.json says which files the compiler wrote, and what they held.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import re
 import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+from tinytrain_compile import __version__
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.journal import JOURNAL, NEW, OLD, wait_for
-from tinytrain_compile.files.manifest import MANIFEST, manifest_text, objection, read_manifest, unchanged
+from tinytrain_compile.files.user_file import JOURNAL, MOST_TEXT_BYTES, NEW, OLD, read_file, wait_for
 
 STAGED = ".tinytrain-new-"
 """Folders in the output folder that become the journal, and that it becomes, until they are removed."""
@@ -165,7 +169,7 @@ class _Exchange:
             os.rename(self._staged, self._journal)
 
     def _leaving(self) -> list[str]:
-        """Files that have to make place, or that only the earlier run had."""
+        """Return files that have to make place, or that only the earlier run had."""
         known = _known(self._folder, self._names, self._force)
         read = {path.resolve() for path in self._inputs}
         names, leaving = set(self._names), list[str]()
@@ -186,7 +190,7 @@ class _Exchange:
 
 
 def _known(folder: Path, names: Iterable[str], force: bool) -> dict[str, str]:
-    """The manifest of an earlier output; E0104 if there is something that files of these names would destroy."""
+    """Read the manifest of an earlier output; E0104 if there is something that files of these names would destroy."""
     try:
         manifest = read_manifest(folder / MANIFEST)
     except ValueError as problem:
@@ -230,12 +234,12 @@ def _undo(folder: Path, aside: Path) -> None:
 
 
 def _leading_first(paths: Iterable[str]) -> list[str]:
-    """All paths in order, first the manifest, then the header: no folder has one of them that is not complete."""
+    """Sort paths, first the manifest, then the header: no folder has one of them that is not complete."""
     return sorted(paths, key=lambda path: (path != MANIFEST, not path.endswith(_HEADER), path))
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Relative paths of all files and links below a folder."""
+    """Yield relative paths of all files and links below a folder."""
     for place, folders, files in os.walk(folder):
         for name in (*files, *(name for name in folders if (Path(place) / name).is_symlink())):
             yield (Path(place) / name).relative_to(folder).as_posix()
@@ -266,7 +270,7 @@ def sweep(folder: Path) -> None:
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:
-    """SHA-256 over names and contents, in name order."""
+    """Return the SHA-256 over names and contents, in name order."""
     total = hashlib.sha256()
     for path in sorted(files):
         total.update(f"{path}\0{len(files[path])}\0".encode() + files[path])
@@ -277,3 +281,81 @@ def _cannot(folder: Path, problem: OSError) -> CompileError:
     return CompileError(
         "E0104", str(folder), f"cannot be written ({problem.strerror or problem})", "check the folder and disk"
     )
+
+
+MANIFEST = "manifest.json"
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+def manifest_text(files: Mapping[str, bytes]) -> bytes:
+    """Return the manifest of these files (relative path -> content)."""
+    known = {path: hashlib.sha256(files[path]).hexdigest() for path in sorted(files)}
+    return (json.dumps({"tinytrain_compile": __version__, "sha256": known}, indent=1) + "\n").encode()
+
+
+def read_manifest(manifest: Path) -> dict[str, str] | None:
+    """Read relative path -> SHA-256 of all that a run wrote beside a manifest; None if there is none.
+
+    Raises ValueError for one that no run can have written, OSError for one that cannot be read.
+    """
+    if not os.path.lexists(manifest):
+        return None
+    try:
+        content: Any = json.loads(read_file(manifest, MOST_TEXT_BYTES, moving=True))
+        known = {str(path): str(digest) for path, digest in content["sha256"].items()}
+    except (KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise ValueError("another structure") from problem
+    for path, digest in known.items():
+        if not _inside(path) or not _DIGEST.fullmatch(digest):
+            raise ValueError(f"no such file is written: {path}")
+    return known
+
+
+def _inside(path: str) -> bool:
+    """Tell whether a path is one that a run may write: plain, relative, downwards."""
+    parts = PurePosixPath(path).parts
+    return "/".join(parts) == path and ".." not in parts and not re.search(r"[\\:\0]", path) and path[:1] not in "/."
+
+
+def own_file(folder: Path, path: str) -> Path | None:
+    """Return a file of an earlier output, if it is there and is what was written; OSError if that cannot be said."""
+    try:
+        known = read_manifest(folder / MANIFEST) or {}
+    except ValueError:
+        return None
+    return folder / path if path in known and unchanged(folder / path, known[path]) else None
+
+
+def unchanged(place: Path, digest: str) -> bool:
+    """Tell whether a regular file holds what a run wrote there."""
+    if place.is_symlink() or not place.is_file():
+        return False
+    total = hashlib.sha256()
+    with place.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            total.update(piece)
+    return total.hexdigest() == digest
+
+
+def objection(folder: Path, names: Iterable[str], known: Mapping[str, str], force: bool) -> str:
+    """Name what a folder holds that forbids a run to write `names` where an earlier one wrote `known`; "" if it may.
+
+    Under `force` whatever is a file may be overwritten by one of its name; a folder never is.
+    """
+    wanted = set(names)
+    for path in sorted(wanted | set(known)):
+        place = folder / path
+        for above in place.parents:
+            if above == folder:
+                break
+            if os.path.lexists(above) and (above.is_symlink() or not above.is_dir()):
+                return f"{above.name}, which is no folder"
+        if place.is_dir() and not place.is_symlink():
+            if path in wanted:
+                return f"a folder {path}"
+        elif os.path.lexists(place) and not force:
+            if path not in known and path != MANIFEST:
+                return f"{path}, which no earlier run has written"
+            if path in known and not unchanged(place, known[path]):
+                return f"{path}, which was changed after it was written"
+    return ""

@@ -38,13 +38,13 @@ _PAGE = re.compile(r"\bdocs/[\w-]+\.md\b")
 
 
 def with_pages(text: str) -> str:
-    """A message with the full path of every page that it names; as it is in a checkout, where the name is the path."""
+    """Return a message with the full path of every page that it names. In a checkout the name is the path."""
     pages = ROOTS[0] / "docs"
     return _PAGE.sub(lambda found: str(pages.parent / found[0]), text) if pages.is_dir() else text
 
 
 def data_dir(name: str) -> Path:
-    """The folder `targets`, `runtime_c` or `docs`; FileNotFoundError if the installation is incomplete."""
+    """Find the folder `targets`, `runtime_c` or `docs`; FileNotFoundError if the installation is incomplete."""
     for root in ROOTS:
         if (root / name).is_dir():
             return root / name
@@ -52,10 +52,10 @@ def data_dir(name: str) -> Path:
 
 
 def read_text(folder: str, path: str) -> str:
-    """A text file of a data folder, for instance read_text("runtime_c", "tt_runtime.h")."""
+    """Read a text file of a data folder, for instance read_text("runtime_c", "tt_runtime.h")."""
     return (data_dir(folder) / path).read_text(encoding="utf-8")
 
 
 def runtime_headers() -> dict[str, str]:
-    """File name -> text of the headers that generated C includes."""
+    """Read the headers that generated C includes: file name -> text."""
     return {name: read_text("runtime_c", name) for name in HEADERS}

@@ -1,25 +1,72 @@
-"""The one place where files that the user names are opened: regular files of a size that makes sense, nothing else.
+"""Files that users name: opened in one place, as regular files of a size that makes sense; TOML read strictly.
 
 A pipe that nobody writes to would hang, a device may have no end. Everything else about a file is for its reader.
+A file of an output folder may belong to half of one: while a run moves files there is a journal beside them, and after
+a run that was killed while it did (docs/adr/0019-output.md).
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
+import time
+import tomllib
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.journal import unfinished
+
+JOURNAL = ".tinytrain-journal"
+"""Folder in the output folder, while files are moved."""
+NEW, OLD, LIST = "new", "old", "manifest.json"
+"""In it: files that are not in their place yet, those that had to go, and what the new output has."""
+PATIENCE_S = 2.0
+"""Moving takes milliseconds: a journal that stays so long was left by a run that was killed."""
+_DEPTH = 4
+"""Folders above a file that may be the output folder: no file of an output is deeper."""
+
+
+def wait_for(journal: Path) -> bool:
+    """Wait while another run moves files. Whether the journal stays: then nobody will take it away but the next run."""
+    end = time.monotonic() + PATIENCE_S
+    while journal.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return journal.exists()
+
+
+def unfinished(path: Path) -> str:
+    """Say what is wrong with a file that a killed run was about to replace or to write; "" if nothing is."""
+    for folder in path.absolute().parents[:_DEPTH]:
+        journal = folder / JOURNAL
+        if journal.is_dir() and path.absolute().relative_to(folder).as_posix() in _names(journal) and wait_for(journal):
+            again = f"compile again with -o {folder.name}, which puts the earlier output back"
+            return f"a run was killed while it wrote {folder.name}: {again}"
+    return ""
+
+
+def _names(journal: Path) -> set[str]:
+    """Return the paths of all files that a run moves, out of their places or into them."""
+    found = {LIST}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found |= set(json.loads((journal / LIST).read_bytes())["sha256"])
+    for part in (NEW, OLD):
+        for place, _, files in os.walk(journal / part):
+            found |= {(Path(place) / name).relative_to(journal / part).as_posix() for name in files}
+    return found
+
 
 MOST_TEXT_BYTES = 64 << 20
 """Of a file of text: targets, schemes, plans."""
 MOST_DATA_BYTES = 1 << 30
 """Of anything else: models, weights, samples."""
 _PIECE_BYTES = 16 << 20
+"""Read at a time: a file that turns out to be too long has taken no more memory than it may, and one piece."""
 
 
 def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False, moving: bool = False) -> BinaryIO:
@@ -45,7 +92,7 @@ def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False,
 
 
 def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False, moving: bool = False) -> bytes:
-    """All of a file. OSError as `open_file`, and for one that turns out to be longer than `most_bytes`."""
+    """Read all of a file. OSError as `open_file`, and for one that turns out to be longer than `most_bytes`."""
     pieces, size = list[bytes](), 0
     with open_file(path, most_bytes, pipe, moving) as stream:
         while piece := stream.read(_PIECE_BYTES):  # read(most_bytes + 1) would ask for that much memory at once
@@ -59,10 +106,138 @@ def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False,
 def read_text(
     path: Path, wrong: Callable[[str], CompileError], unreadable: Callable[[str], CompileError] | None = None
 ) -> str:
-    """A UTF-8 file. Raises `unreadable` (else `wrong`) of why it cannot be read, or `wrong` of its bytes."""
+    """Read a UTF-8 file. Raises `unreadable` (else `wrong`) of why it cannot be read, or `wrong` of its bytes."""
     try:
         return read_file(path, MOST_TEXT_BYTES).decode("utf-8")
     except OSError as problem:
         raise (unreadable or wrong)(problem.strerror or "cannot be read") from problem
     except UnicodeDecodeError as problem:
         raise wrong("not UTF-8 text") from problem
+
+
+@dataclass(frozen=True)
+class TableKind:
+    """What a file of tables is: the ids of its errors (it cannot be read; it is wrong), what to try, what it is."""
+
+    unreadable: str
+    wrong: str
+    hint: str
+    what: str
+
+    def error(self, where: str, what: str) -> CompileError:
+        """Return the error for a file with a fault."""
+        return CompileError(self.wrong, where, what, self.hint)
+
+    def missing(self, where: str, what: str) -> CompileError:
+        """Return the error for a file that cannot be read."""
+        return CompileError(self.unreadable, where, what, f"give {self.what}")
+
+
+def read_table(path: Path, where: str, kind: TableKind) -> Table:
+    """Read the root table of a file; `where` names it in errors."""
+    text = read_text(path, partial(kind.error, where), partial(kind.missing, where))
+    return parse_table(text, where, kind)
+
+
+def parse_table(text: str, where: str, kind: TableKind) -> Table:
+    """Read the root table of a TOML text; `where` names it in errors."""
+    try:
+        document = load_toml(text)
+    except ValueError as error:
+        raise kind.error(where, f"not TOML ({error})") from error
+    return Table(document, "", kind, where)
+
+
+def load_toml(text: str) -> dict[str, Any]:
+    """Read TOML into its root table; ValueError for other text, too deep a nesting and too long a number included.
+
+    TOML's integers have 64 bits. Python reads longer ones, which are then no float, and cannot always be printed.
+    """
+    try:
+        document = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("too deeply nested") from error
+    left: list[Any] = [document]
+    while left:
+        item = left.pop()
+        if isinstance(item, int) and not -(1 << 63) <= item < 1 << 63:
+            raise ValueError("a whole number of more than 64 bits")
+        if isinstance(item, (dict, list)):
+            left += cast("dict[str, Any]", item).values() if isinstance(item, dict) else cast("list[Any]", item)
+    return document
+
+
+class Table:
+    """One TOML table that reports wrong keys by their full name and notices keys that nobody asked for."""
+
+    def __init__(self, items: dict[str, Any], path: str, kind: TableKind, where: str) -> None:
+        self._items, self._path, self._kind, self._where = items, path, kind, where
+        self._used: set[str] = set()
+
+    def error(self, key: str, what: str) -> CompileError:
+        """Return the complaint about a key."""
+        return self._kind.error(self._where, f"key '{self._path}{key}' {what}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All keys, for a table whose keys are names that the file chooses."""
+        return tuple(self._items)
+
+    def has(self, key: str) -> bool:
+        """Tell whether the table has a key."""
+        return key in self._items
+
+    def _take(self, key: str, kind: type, description: str) -> Any:
+        self._used.add(key)
+        if key not in self._items:
+            raise self.error(key, "is missing")
+        item = self._items[key]
+        if type(item) is not kind:  # a bool is not an integer here
+            raise self.error(key, f"must be {description}")
+        return item
+
+    def text(self, key: str) -> str:
+        """Take a string."""
+        return cast(str, self._take(key, str, "a string"))
+
+    def boolean(self, key: str) -> bool:
+        """Take true or false."""
+        return cast(bool, self._take(key, bool, "true or false"))
+
+    def integer(self, key: str, low: int = 0) -> int:
+        """Take an integer from `low` to 2^32 - 1."""
+        number = cast(int, self._take(key, int, "an integer"))
+        if not low <= number <= 0xFFFFFFFF:
+            raise self.error(key, f"must be an integer from {low} to 2^32 - 1")
+        return number
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Take a list of strings."""
+        items = cast("list[Any]", self._take(key, list, "a list of strings"))
+        if not all(type(item) is str for item in items):
+            raise self.error(key, "must be a list of strings")
+        return tuple(items)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """Take a list of integers."""
+        items = cast("list[Any]", self._take(key, list, "a list of integers"))
+        if not all(type(item) is int for item in items):
+            raise self.error(key, "must be a list of integers")
+        return tuple(items)
+
+    def table(self, key: str) -> Table:
+        """Take a table."""
+        return Table(self._take(key, dict, "a table"), f"{self._path}{key}.", self._kind, self._where)
+
+    def tables(self, key: str) -> list[Table]:
+        """Take a list of at least one table."""
+        items = cast("list[Any]", self._take(key, list, "a list of tables"))
+        if not items or not all(type(item) is dict for item in items):
+            raise self.error(key, "must be a list of at least one table")
+        return [Table(item, f"{self._path}{key}[{i}].", self._kind, self._where) for i, item in enumerate(items)]
+
+    def finish(self) -> None:
+        """Raise on the first key that was not asked for."""
+        for key in self._items:
+            if key not in self._used:
+                raise self.error(key, "is not known")

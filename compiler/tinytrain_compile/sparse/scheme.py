@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.toml_table import load_toml
-from tinytrain_compile.files.user_file import read_text
+from tinytrain_compile.files.user_file import load_toml, read_text
 
 _KEYS = {"layer", "bias", "weight", "axis", "chosen", "activation", "ranks"}
 _ACTIVATIONS = ("exact", "asi", "subspace")

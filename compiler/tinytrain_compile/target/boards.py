@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tinytrain_compile.files.toml_table import Table
+from tinytrain_compile.files.user_file import Table
 from tinytrain_compile.target.model import Board, BoardMemory, Core, MemoryBank, Region, Target
 
 CORE_KEY = "core_target"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.files.toml_table import Table, TableKind, parse_table, read_table
+from tinytrain_compile.files.user_file import Table, TableKind, parse_table, read_table
 from tinytrain_compile.target.boards import CORE_KEY, board_target
 from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, RegisterBits, Target
 from tinytrain_compile.target.toolchain import FOLDER as TOOLCHAINS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.files.toml_table import Table, TableKind, parse_table, read_table
+from tinytrain_compile.files.user_file import Table, TableKind, parse_table, read_table
 
 FOLDER = "toolchains"
 """In that of the targets."""

@@ -14,8 +14,7 @@ from tinytrain_compile.driver.checks.prefix import prefix_of
 from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.formula import Formula, parse_formula
-from tinytrain_compile.files.toml_table import Table, TableKind, read_table
-from tinytrain_compile.files.user_file import read_text
+from tinytrain_compile.files.user_file import Table, TableKind, read_table, read_text
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import External, Node
 from tinytrain_compile.ops.external import EXTERNAL_FORMS, external_form

@@ -1,15 +1,31 @@
-"""Standard output that may be a closed pipe, a full disk, or an encoding without the letters of a model's names."""
+"""What the process of a command does at its ends: signals that stop it, stdout that nobody reads or that is full."""
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal other than that of Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def interrupted(problem: BaseException) -> int:
+    """Say what an interrupt has left behind, and return the exit code of the signal."""
+    said = problem.args[0] if problem.args else "nothing was written"
+    print(f"\ninterrupted; {said}", file=sys.stderr)
+    return 128 + (problem.number if isinstance(problem, Stopped) else signal.SIGINT)
 
 
 class UnreadError(Exception):
@@ -40,7 +56,7 @@ class _Output(io.TextIOWrapper):
             raise CompileError("E0111", "standard output", reason, way) from problem
 
     def _give_up(self) -> None:
-        """Whatever is still in a buffer goes nowhere, or the interpreter would complain when it ends."""
+        """Send what is still in a buffer nowhere, or the interpreter would complain when it ends."""
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
@@ -49,7 +65,7 @@ class _Output(io.TextIOWrapper):
 
 @contextmanager
 def guarded_output() -> Generator[None]:
-    """Within, stdout raises UnreadError or CompileError E0111 in place of an OSError; it is flushed at the end."""
+    """Let stdout raise UnreadError or CompileError E0111 in place of an OSError; it is flushed at the end."""
     plain = sys.stdout
     for stream in (plain, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
