@@ -15,7 +15,7 @@ from tests.frontend.test_trainable import HEAD, OUT, WIDTH, imported, normal
 from tinytrain_compile.driver.summary import fates_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.frontend.weights import trainable
+from tinytrain_compile.frontend.weights import parameters
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.summary import Fate
 from tinytrain_compile.sparse import resolve_update
@@ -105,8 +105,8 @@ def test_reasons(tmp_path: Path) -> None:
 
 def test_a_parameter_that_the_importer_loses_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever way a parameter is lost: it cannot count as trained."""
-    real = trainable.Trainables.trained
-    monkeypatch.setattr(trainable.Trainables, "trained", lambda self, name: name != "p" and real(self, name))
+    real = parameters.Trainables.trained
+    monkeypatch.setattr(parameters.Trainables, "trained", lambda self, name: name != "p" and real(self, name))
     found = fates(imported(tmp_path, "r = Relu (x) h = Mul (r, p)" + HEAD, {"p": normal(WIDTH), **OUT}))
     assert found["p"].kind == "other"
     assert found["p"].why == "the compiler keeps it as numbers of Mul_h (Mul)"

@@ -17,7 +17,7 @@ from tests.frontend.models import parse
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import ImportContext
-from tinytrain_compile.frontend.graph.origins import Claim, Origin, rearrangement, tied_weights
+from tinytrain_compile.frontend.graph.entries import Claim, Origin, rearrangement, tied_weights
 from tinytrain_compile.ir.types import Array, Value
 
 RANDOM = np.random.default_rng(3)

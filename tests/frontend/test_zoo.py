@@ -12,8 +12,8 @@ from testing.networks.zoo_verdicts import NOT_ASKED, OTHERWISE, judge, judged
 from testing.places import ROOT
 from tests.e2e.marks import needs_shared
 from tinytrain_compile.frontend import derived, importer
-from tinytrain_compile.frontend.weights import known_constants, trainable
-from tinytrain_compile.frontend.weights.trainable import Trainables
+from tinytrain_compile.frontend.weights import known_constants, parameters
+from tinytrain_compile.frontend.weights.parameters import Trainables
 from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.training import loss
 from tinytrain_compile.training.end import End
@@ -135,7 +135,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "torch-ts/x_sigmoid_flatten5",
         replaced(loss, "is_probability", always(False)),
     ),
-    "every constant trained": ("torch-dynamo/seqnorm_input", replaced(trainable, "purpose", always(""))),
+    "every constant trained": ("torch-dynamo/seqnorm_input", replaced(parameters, "purpose", always(""))),
 }
 
 

@@ -9,16 +9,11 @@ import onnx
 
 from tinytrain_compile.frontend.evaluator.function import FileFunction, Rounded
 from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError, FileModel, FileNode
-from tinytrain_compile.frontend.file.control_flow import without_control_flow
-from tinytrain_compile.frontend.file.fixed_batch import at_batch_1
-from tinytrain_compile.frontend.file.forms import OPSET, at_opset_13, in_float32, with_output
 from tinytrain_compile.frontend.file.guard import parse_model
-from tinytrain_compile.frontend.file.model import OnnxModel
-from tinytrain_compile.frontend.file.quantisation import QUANTISED_OPS
-from tinytrain_compile.frontend.file.scaler import without_scalers
-from tinytrain_compile.frontend.importer import HANDLERS, import_model
+from tinytrain_compile.frontend.file.model import CONTROL_FLOW, LEARNED, OPSET, QUANTISED_OPS, OnnxModel
+from tinytrain_compile.frontend.importer import import_model
+from tinytrain_compile.frontend.operators.handlers import HANDLERS
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.quantised.qoperators import QLINEAR_OPS, in_qdq_form
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.imported import ImportedModel
 
@@ -48,16 +43,46 @@ def load_model(path: Path, options: FrontendOptions | None = None) -> ImportedMo
 
 
 def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions, name: str) -> OnnxModel:
-    """The model in the form that is imported, with a note on whatever had to be brought to it."""
-    model = parse_model(with_output(proto, options.output), name, path.parent, options)
+    """Return the model in the form that is imported, with a note on whatever had to be brought to it.
+
+    This is the one place that asks what a file has: a form that it does not have is not loaded.
+    """
+    if options.output:
+        from tinytrain_compile.frontend.file.forms import with_output
+
+        proto = with_output(proto, options.output)
+    model = parse_model(proto, name, path.parent, options)
     if model.opset < OPSET:
+        from tinytrain_compile.frontend.file.forms import at_opset_13
+
         note = f"opset {model.opset}: read as onnx's version converter writes it for opset {OPSET}"
         model = parse_model(at_opset_13(model), name, path.parent, replace(options, input_shapes={}))
         model = replace(model, notes=(note,))
-    model = without_scalers(in_float32(without_control_flow(model, path.parent)))
-    return model if options.any_batch else at_batch_1(in_qdq_form(model))
+    if not CONTROL_FLOW.isdisjoint(model.operators):
+        from tinytrain_compile.frontend.file.control_flow import without_control_flow
+
+        model = without_control_flow(model, path.parent)
+    if model.other_float_types:
+        from tinytrain_compile.frontend.file.forms import in_float32
+
+        model = in_float32(model)
+    if (LEARNED, "Scaler") in model.operators:
+        from tinytrain_compile.frontend.file.scaler import without_scalers
+
+        model = without_scalers(model)
+    if not options.any_batch and model.is_quantised:
+        from tinytrain_compile.frontend.quantised.qoperators import in_qdq_form
+
+        model = in_qdq_form(model)
+    if not options.any_batch and any(value.shape[0] != 1 for value in model.inputs if len(value.shape) > 1):
+        from tinytrain_compile.frontend.file.fixed_batch import at_batch_1
+
+        model = at_batch_1(model)
+    return model
 
 
 def supported_operators() -> tuple[str, ...]:
-    """Names of all ONNX operators that are imported (further ones are evaluated where their inputs are constant)."""
+    """Return the names of all ONNX operators that are imported (constants may be made by further ones)."""
+    from tinytrain_compile.frontend.quantised.qoperators import QLINEAR_OPS
+
     return tuple(sorted((*HANDLERS, *QUANTISED_OPS, *QLINEAR_OPS, "Constant", "Shape", "Size")))

@@ -7,17 +7,20 @@ the updates are chosen (`driver/summary.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.exporters.derived_numbers import is_flat
-from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS
+from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS, has_record, notes_on
 from tinytrain_compile.frontend.file.folding import fold
-from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.file.quantisation import QUANTISED_OPS
+from tinytrain_compile.frontend.file.model import LOSS_OPS, QUANTISED_OPS, Links, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext
-from tinytrain_compile.frontend.graph.origins import Claim
-from tinytrain_compile.frontend.weights.trainable import SETTINGS
-from tinytrain_compile.ir.imported import ParameterChoice
+from tinytrain_compile.frontend.graph.entries import Claim, tied_weights
+from tinytrain_compile.frontend.weights.parameters import SETTINGS, Merged
+from tinytrain_compile.ir.imported import ImportedModel, ParameterChoice
 from tinytrain_compile.ir.types import Array, Value
 
 CONSTANT_NODE = "the output of a Constant node"
@@ -137,3 +140,47 @@ class _Accounts:
     def _readers(self, name: str) -> str:
         nodes = self._links.readers(name)
         return f"{nodes[0].name} ({nodes[0].op})" if nodes else "nothing"
+
+
+def parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
+    """Say what is trained as one because the file holds it once, and what the exporter computed from parameters."""
+    choices = ctx.trainables.choices
+    tied = [one for one in found if ctx.trainables.trained(one.name)]
+    notes = [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
+    notes += notes_on(ctx.trainables.remarks, choices)
+    if has_record(ctx.model.proto):
+        from tinytrain_compile.frontend.exporters.record import dropped_terms
+
+        notes += dropped_terms(ctx.model)
+    if ctx.model.proto.producer_name == "tf2onnx":
+        from tinytrain_compile.frontend.exporters.keras import lost_by_tf2onnx
+
+        notes += lost_by_tf2onnx(ctx.model)
+    return notes
+
+
+def check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]:
+    """Return the weights of the file of which the graph has two copies that would drift apart.
+
+    E0504 if they cannot be one.
+    """
+    trained = frozenset(value.name for value in model.graph.parameters)
+    written = None if model.loss is None else model.loss.written
+    constants = dict.fromkeys((*model.graph.constants, *(() if written is None else written.constants)))
+    found = tied_weights(ctx.claims(constants), trained)
+    apart = sorted(found & ctx.tied) or _stored_once(ctx, model)
+    if apart:
+        what = "it would become several parameters, which training would drive apart"
+        raise CompileError("E0504", f"weight {apart[0]}", what, "use it in one way, or export two weights")
+    return found
+
+
+def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
+    """Integers of a quantised file that several parameters are made of: by other scales, or moved in other ways.
+
+    But for one number throughout (zero biases), which exporters write once for whatever reads it.
+    """
+    stored, numbers = ctx.model.quantisation.constants, model.graph.constants
+    bases = {one.tensor.name for name, one in model.sources.items() if np.ptp(numbers[name], axis=None) > 0}
+    times = Counter(stored[name].root for name in bases if name in stored and not stored[name].is_bias)
+    return sorted(root for root, count in times.items() if count > 1)

@@ -10,10 +10,8 @@ import numpy as np
 
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS, fold
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
-from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plain
-from tinytrain_compile.frontend.graph.handler import Handler
-from tinytrain_compile.frontend.graph.origins import Lay, Origin
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.entries import Entry, Lay, Origin, constant_entry, plain
 from tinytrain_compile.ir.types import Array
 
 

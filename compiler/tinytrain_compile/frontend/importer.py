@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.accounts import accounted, folded_into
+from tinytrain_compile.frontend.accounts import accounted, check_parameters, folded_into, parameter_notes
 from tinytrain_compile.frontend.derived import define_folded, import_computed, is_computed
-from tinytrain_compile.frontend.exporters.dropped_terms import dropped_terms
-from tinytrain_compile.frontend.exporters.keras import lost_by_tf2onnx
-from tinytrain_compile.frontend.exporters.module_names import known_names
-from tinytrain_compile.frontend.exporters.remarks import named, notes_on
+from tinytrain_compile.frontend.exporters.names import known_names
+from tinytrain_compile.frontend.exporters.remarks import named
 from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
-from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.file.whole_numbers import INDICES, in_real_numbers
-from tinytrain_compile.frontend.graph.annotate import annotated
+from tinytrain_compile.frontend.file.model import INDICES, Links, OnnxInput, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import (
     Entry,
@@ -30,71 +26,42 @@ from tinytrain_compile.frontend.graph.entries import (
     plain,
     time_second,
 )
-from tinytrain_compile.frontend.graph.handler import Handler
-from tinytrain_compile.frontend.graph.origins import tied_weights
-from tinytrain_compile.frontend.graph.signals import SIGNAL_RANK, signal_order
-from tinytrain_compile.frontend.graph.surviving import surviving
-from tinytrain_compile.frontend.loss.fork import check_fresh_head, find_site, site_notes
-from tinytrain_compile.frontend.loss.own_loss import LossSite
-from tinytrain_compile.frontend.loss.written import (
-    declare_label,
-    describe_written,
-    ending_where_read,
-    ends_of,
-    in_two_parts,
-    label_view,
-)
-from tinytrain_compile.frontend.operators import blocks as import_blocks
-from tinytrain_compile.frontend.operators import choice as import_choice
-from tinytrain_compile.frontend.operators import conv as import_conv
-from tinytrain_compile.frontend.operators import einsum as import_einsum
-from tinytrain_compile.frontend.operators import elementwise as import_elementwise
-from tinytrain_compile.frontend.operators import linear as import_linear
-from tinytrain_compile.frontend.operators import loss as import_loss
-from tinytrain_compile.frontend.operators import norm as import_norm
-from tinytrain_compile.frontend.operators import pool as import_pool
-from tinytrain_compile.frontend.operators import recurrent as import_recurrent
-from tinytrain_compile.frontend.operators import resize as import_resize
-from tinytrain_compile.frontend.operators import selection as import_selection
-from tinytrain_compile.frontend.operators import shape as import_shape
-from tinytrain_compile.frontend.operators import slicing as import_slicing
-from tinytrain_compile.frontend.operators.batch_norm import folding_note
-from tinytrain_compile.frontend.operators.loss import class_order, describe_loss
+from tinytrain_compile.frontend.loss.labels import label_view
+from tinytrain_compile.frontend.operators.handlers import HANDLERS
+from tinytrain_compile.frontend.operators.normalisation import folding_note
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.quantised.remove import unquantised
-from tinytrain_compile.frontend.training_file.trained_set import as_the_file_says, trained_as_the_file
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
-from tinytrain_compile.frontend.weights.new_head import with_fresh_head
-from tinytrain_compile.frontend.weights.shared_weights import Merged, merged, untied, without_copies
-from tinytrain_compile.frontend.weights.trainable import choose_trainables, with_numbers_of_the_loss
+from tinytrain_compile.frontend.weights.parameters import (
+    choose_trainables,
+    merged,
+    untied,
+    with_numbers_of_the_loss,
+    without_copies,
+)
 from tinytrain_compile.ir import Graph, check_graph
-from tinytrain_compile.ir.imported import DataInput, FileTraining, ImportedLoss, ImportedModel, WholeNumbers
+from tinytrain_compile.ir.imported import DataInput, FileTensor, FileTraining, ImportedModel, WholeNumbers
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import infer
 
-_MODULES = (
-    import_blocks,
-    import_choice,
-    import_conv,
-    import_einsum,
-    import_elementwise,
-    import_linear,
-    import_loss,
-    import_norm,
-    import_pool,
-    import_recurrent,
-    import_resize,
-    import_selection,
-    import_shape,
-    import_slicing,
-)
-HANDLERS: dict[str, Handler] = {op: handler for module in _MODULES for op, handler in module.HANDLERS.items()}
+if TYPE_CHECKING:
+    from tinytrain_compile.frontend.loss.ending import FileLoss
 
 MOST_INPUTS = 8
 """Data inputs that a model may have."""
 
 _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"))
 """Operators that work on the last ONNX axis: a rank 4 input that goes straight to them is no NCHW image."""
+_SIGNAL_RANK = 3
+"""Of signals (batch, channels, length), which firmware may have with the channels of a point in time together."""
+_CHANNELS_FIRST_READERS = frozenset(
+    (
+        *("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "GroupNormalization", "PRelu"),
+        *("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"),
+    )
+)
+"""Operators whose channels are axis 1."""
+_PASSING = frozenset(("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Abs", "Neg", "Pad", "Dropout"))
+"""What may come before them: scaling of the input, and its borders. (A quantised file has no QDQ pairs here.)"""
 
 
 def import_model(model: OnnxModel, options: FrontendOptions, training: FileTraining | None = None) -> ImportedModel:
@@ -102,97 +69,93 @@ def import_model(model: OnnxModel, options: FrontendOptions, training: FileTrain
 
     Errors: E0501/E0503 with all unsupported nodes, E0209 ..., E0231, E0305 for labels.
     """
-    read, model = model, unquantised(model)
-    site = find_site(model, options)
-    _check_label_option(model, site, options)
-    left_out = [] if site is None else site_notes(model, site)
-    outputs = model.outputs if site is None else (*site.read, *((site.output,) if site.written else ()))
+    read = model
+    if model.is_quantised:
+        from tinytrain_compile.frontend.quantised.remove import unquantised
+
+        model = unquantised(model)
+    loss = _own_loss(model, options)
+    left_out = [] if loss is None else loss.notes()
+    outputs = model.outputs if loss is None else loss.outputs
     model = without_copies(replace(model, nodes=reachable(model.nodes, outputs), outputs=outputs))
     tied_by_exporter = () if options.untie else merged(model)
-    model = with_fresh_head(untied(model) if options.untie else model, options)
-    check_fresh_head(model, site, options)
+    model = untied(model) if options.untie else model
+    if options.classes is not None:
+        from tinytrain_compile.frontend.weights.new_head import with_fresh_head
+
+        model = with_fresh_head(model, options.classes, options.seed)
+        if loss is not None:
+            loss.check_fresh_head(model, options.classes)
     model = replace(model, nodes=reachable(model.nodes, outputs))
-    model = in_two_parts(model, site) if site is not None and site.written else model
+    model = model if loss is None else loss.in_two_parts(model)
     links = Links(model.nodes, outputs, model.constants)
     data = list[tuple[OnnxInput, WholeNumbers | None]]()
-    for source in _data_inputs(model, links, site, options):
-        model, real, whole = in_real_numbers(model, links, source)
-        data.append((real, whole))
+    for source in _data_inputs(model, links, loss, options):
+        whole = None
+        if source.elem_type != onnx.TensorProto.FLOAT:
+            from tinytrain_compile.frontend.file.whole_numbers import in_real_numbers
+
+            model, source, whole = in_real_numbers(model, links, source)
+        data.append((source, whole))
     links = Links(model.nodes, outputs, model.constants)
-    judged = site.read if site is not None else outputs  # numbers of the loss itself are no parameters
+    judged = outputs if loss is None else loss.site.read  # numbers of the loss itself are no parameters
     trainables = choose_trainables(model, Links(reachable(model.nodes, judged), judged, model.constants), options)
-    trainables = with_numbers_of_the_loss(trainables, model, links)
-    trainables = trainables if training is None else as_the_file_says(trainables, training, options)
+    trainables = trainables if loss is None else with_numbers_of_the_loss(trainables, model, links)
+    if training is not None:
+        from tinytrain_compile.frontend.training_file.trained_set import as_the_file_says
+
+        trainables = as_the_file_says(trainables, training, options)
     tied: frozenset[str] = frozenset()
     while True:
         ctx = ImportContext(model, links, options, trainables, tied)
         inputs = tuple(DataInput(one.name, one.shape, _declare_input(ctx, one), whole) for one, whole in data)
-        label = declare_label(ctx, site) if site is not None and site.written else None
+        if loss is not None:
+            loss.declare_label(ctx)
         _import_nodes(ctx)
-        ctx.notes += [*left_out, *_parameter_notes(ctx, tied_by_exporter)]
-        imported = _finish(ctx, site, inputs, label)
-        found = _check_parameters(ctx, imported)
+        ctx.notes += [*left_out, *parameter_notes(ctx, tied_by_exporter)]
+        imported = _finish(ctx, loss, inputs)
+        found = check_parameters(ctx, imported)
         if not found:
-            imported = imported if training is None else trained_as_the_file(ctx, imported, training)
-            ends = outputs if site is None else (*outputs, site.output)
-            choices = accounted(ctx, read, ends, imported.graph.parameters)
-            names = known_names(choices, Links(read.nodes, ends, read.constants))
-            return replace(imported, choices=choices, graph=replace(imported.graph, known_as=names))
+            break
         tied |= found
+    if training is not None:
+        from tinytrain_compile.frontend.training_file.trained_set import trained_as_the_file
+
+        imported = trained_as_the_file(ctx, imported, training)
+    ends = outputs if loss is None else (*outputs, loss.site.output)
+    choices = accounted(ctx, read, ends, imported.graph.parameters)
+    names = known_names(choices, Links(read.nodes, ends, read.constants))
+    return replace(imported, choices=choices, graph=replace(imported.graph, known_as=names))
 
 
-def _parameter_notes(ctx: ImportContext, found: tuple[Merged, ...]) -> list[str]:
-    """What is trained as one because the file holds it once, and what the exporter has computed from parameters."""
-    choices = ctx.trainables.choices
-    tied = [one for one in found if ctx.trainables.trained(one.name)]
-    notes = [f"trained tied, the file holds them once: {one.name}, {', '.join(one.tensors)} (--untie)" for one in tied]
-    return [*notes, *notes_on(ctx.trainables.remarks, choices), *dropped_terms(ctx.model), *lost_by_tf2onnx(ctx.model)]
+def _own_loss(model: OnnxModel, options: FrontendOptions) -> FileLoss | None:
+    """Return the model's own loss; None for a forward model. E0222 if --label is not the input that it reads."""
+    site = None
+    if model.may_end_in_a_loss:
+        from tinytrain_compile.frontend.loss.fork import find_site
 
+        site = find_site(model, options)
+    if options.label and (site is None or site.label.name != options.label):
+        used = "it has no loss with such labels" if site is None else f"its loss reads {site.label.name or 'none'}"
+        what, try_ = f"--label {options.label}", "name the label input of its loss, or leave it out"
+        raise CompileError("E0222", what, used, try_)
+    if site is None:
+        return None
+    from tinytrain_compile.frontend.loss.ending import FileLoss
 
-def _check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]:
-    """Weights of the file of which the graph has two copies that would drift apart; E0504 if they cannot be one."""
-    trained = frozenset(value.name for value in model.graph.parameters)
-    written = None if model.loss is None else model.loss.written
-    constants = dict.fromkeys((*model.graph.constants, *(() if written is None else written.constants)))
-    found = tied_weights(ctx.claims(constants), trained)
-    apart = sorted(found & ctx.tied) or _stored_once(ctx, model)
-    if apart:
-        what = "it would become several parameters, which training would drive apart"
-        raise CompileError("E0504", f"weight {apart[0]}", what, "use it in one way, or export two weights")
-    return found
-
-
-def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
-    """Integers of a quantised file that several parameters are made of: by other scales, or moved in other ways.
-
-    But for one number throughout (zero biases), which exporters write once for whatever reads it.
-    """
-    stored, numbers = ctx.model.quantisation.constants, model.graph.constants
-    bases = {one.tensor.name for name, one in model.sources.items() if np.ptp(numbers[name], axis=None) > 0}
-    times = Counter(stored[name].root for name in bases if name in stored and not stored[name].is_bias)
-    return sorted(root for root, count in times.items() if count > 1)
-
-
-def _check_label_option(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
-    if not options.label or (site is not None and site.label.name == options.label):
-        return
-    used = f"its loss reads {site.label.name or 'none'}" if site is not None else "it has no loss with such labels"
-    raise CompileError("E0222", f"--label {options.label}", used, "name the label input of its loss, or leave it out")
+    return FileLoss(model, site)
 
 
 def _data_inputs(
-    model: OnnxModel, links: Links, site: LossSite | None, options: FrontendOptions
+    model: OnnxModel, links: Links, loss: FileLoss | None, options: FrontendOptions
 ) -> tuple[OnnxInput, ...]:
     """Return the inputs that samples go to, in the order of the file. Inputs that nothing reads do not count."""
     used = [value for value in model.inputs if links.is_used(value.name)]
-    if site is not None and site.written:
-        used = [value for value in used if value.name != site.label.name]
-    if site is not None and site.label in used:
-        raise CompileError("E0305", f"input {site.label.name}", "the labels also feed the network", "separate the two")
+    used = used if loss is None else loss.without_labels(used)
     if len(used) > MOST_INPUTS:
         names = ", ".join(value.name for value in used)
         raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", f"use {MOST_INPUTS} at the most")
-    if len(model.outputs) > 1 and site is None and not options.any_batch:
+    if len(model.outputs) > 1 and loss is None and not options.any_batch:
         names = ", ".join(model.outputs)
         raise CompileError(
             "E0218", "outputs", f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
@@ -218,9 +181,10 @@ def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
         and ctx.options.input_layout != "chw"
         and not _is_channels_last(ctx.links, source.name)
     )
-    signal = rank == SIGNAL_RANK and not integer and ctx.options.input_layout == "lc"
+    signal = rank == _SIGNAL_RANK and not integer and ctx.options.input_layout == "lc"
     order = channels_last(rank) if image else plain(rank)
-    order = signal_order(ctx.links, source.name) if signal else order
+    if signal and _is_channels_first(ctx.links, source.name):  # one that goes to no convolution has its length in front
+        order = (0, 2, 1)
     if is_time_first(source.shape) and not ctx.options.any_batch:
         order = time_second(rank)
     ctx.graph_input(source.name, source.shape, order, "NHWC" if image else "NWC" if signal else "", integer)
@@ -236,28 +200,43 @@ def _is_channels_last(links: Links, name: str) -> bool:
     )
 
 
+def _is_channels_first(links: Links, name: str) -> bool:
+    """Tell whether a convolution or the like reads the input, directly or behind what leaves its axes as they are."""
+    seen, tensors = {name}, [name]
+    for one in tensors:  # grows
+        for node in links.readers(one):
+            if node.op in _CHANNELS_FIRST_READERS:
+                return True
+            if node.op in _PASSING and node.output(0) not in seen:
+                seen.add(node.output(0))
+                tensors.append(node.output(0))
+    return False
+
+
 def _import_nodes(ctx: ImportContext) -> None:
     """Import all nodes. The list of all that is unsupported comes before any other error in a node."""
     nodes, first = ctx.model.nodes, None
-    complaints = Complaints(ctx.model)
+    complaints: Complaints | None = None
     refused = ctx.model.quantisation.refused
     _fold_weights(ctx, [node for node in nodes if node.name not in refused])
     for node in nodes:
         if node.name in ctx.done:
             continue
-        if node.name in refused:
-            complaints.add(ctx, node, Unsupported(*refused[node.name]))
-            continue
-        if not all(ctx.has(name) for name in node.inputs if name):
-            complaints.unreached(node, HANDLERS)
-            continue
         try:
-            _import_node(ctx, node)
+            if node.name in refused:
+                raise Unsupported(*refused[node.name])
+            if all(ctx.has(name) for name in node.inputs if name):
+                _import_node(ctx, node)
+            else:
+                complaints = complaints or Complaints(ctx.model)
+                complaints.unreached(node, HANDLERS)
         except Unsupported as reason:
+            complaints = complaints or Complaints(ctx.model)
             complaints.add(ctx, node, reason)
         except CompileError as problem:
             first = first or problem
-    complaints.raise_if_any()
+    if complaints is not None:
+        complaints.raise_if_any()
     if first is not None:
         raise first
 
@@ -278,7 +257,7 @@ def _is_foldable(node: OnnxNode) -> bool:
 def _import_node(ctx: ImportContext, node: OnnxNode) -> None:
     where = f"node {node.name} ({node.op})"
     try:
-        if label_view(ctx, node):
+        if ctx.labels and label_view(ctx, node):
             return
         if node.op in ("Shape", "Size") and not node.domain:
             _shape_of(ctx, node)
@@ -307,35 +286,30 @@ def _shape_of(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), constant_entry(np.array(dims, dtype=np.int64)))
 
 
-def _finish(
-    ctx: ImportContext,
-    site: LossSite | None,
-    data: tuple[DataInput, ...],
-    label: Value | None = None,
-) -> ImportedModel:
-    outputs = ctx.model.outputs[:1] if site is not None else ctx.model.outputs
+def _finish(ctx: ImportContext, loss: FileLoss | None, data: tuple[DataInput, ...]) -> ImportedModel:
+    outputs = ctx.model.outputs if loss is None else ctx.model.outputs[:1]
     entries = [ctx.entry(name) for name in outputs]
-    orders = [class_order(entry) if site is not None else _output_order(ctx, entry) for entry in entries]
+    orders = [_output_order(ctx, entry) if loss is None else loss.order(entry) for entry in entries]
     values = tuple(
         ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )
-    values = values if site is None else (*values, *ends_of(ctx, site, values))
+    values = values if loss is None else (*values, *loss.ends(ctx, values))
     inputs = tuple(value for one in data if (value := ctx.entry(one.name).value) is not None)
     nodes, constants = ctx.nodes_and_constants(values)
     parameters = tuple(value for name, value in ctx.parameters.items() if name in constants)
     if ctx.folded_norms:
         ctx.notes.append(f"{folding_note(ctx.folded_norms)}: {named(folded_into(ctx, parameters))}")
     graph = Graph(ctx.model.name, nodes, inputs, values, constants, parameters, notes=(*ctx.model.notes, *ctx.notes))
-    graph = annotated(ctx, graph)
+    if ctx.model.quantisation.found:
+        from tinytrain_compile.frontend.graph.annotate import annotated
+
+        graph = annotated(ctx, graph)
     check_graph(graph, infer)
-    loss = None
-    if site is not None:
-        loss = _describe_loss(ctx, site, (values[0], entries[0], orders[0]), graph, label)
-        graph = ending_where_read(graph, loss)
+    described, graph = (None, graph) if loss is None else loss.described(ctx, entries[0], orders[0], graph)
     return ImportedModel(
         graph=graph,
-        contract=1 if site is None else 2,
-        loss=loss,
+        contract=1 if loss is None else 2,
+        loss=described,
         input_name=data[0].name if data else "",
         input_shape=data[0].shape if data else (),
         input_perm=data[0].perm if data else plain(0),
@@ -345,7 +319,7 @@ def _finish(
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
-        tensors=surviving(
+        tensors=_surviving(
             ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))
         ),
         replaced=ctx.model.replaced,
@@ -363,25 +337,26 @@ def _output_order(ctx: ImportContext, entry: Entry) -> Order:
     return time_second(entry.rank) if first else plain(entry.rank)
 
 
-def _describe_loss(
-    ctx: ImportContext, site: LossSite, scores: tuple[Value, Entry, Order], graph: Graph, label: Value | None
-) -> ImportedLoss:
-    value, entry, order = scores
-    try:
-        if label is not None:
-            return describe_written(ctx, site, (value, order), graph, label)
-        return describe_loss(ctx, site, entry, order)
-    except Unsupported as reason:
-        complaints = Complaints(ctx.model)
-        complaints.add(ctx, site.node, reason)
-        complaints.raise_if_any()
-        raise
-    except ValueError as error:
-        where = f"node {site.node.name} ({site.node.op})"
-        raise CompileError("E0212", where, str(error), "check the operands of the loss") from error
-
-
 def _maker(ctx: ImportContext, tensor: str) -> OnnxNode:
     """The node that an output's final change of axis order is attributed to."""
     maker = ctx.links.maker(tensor)
     return maker or OnnxNode(tensor, "Identity", "", (), (tensor,), {}, onnx.NodeProto())
+
+
+def _surviving(ctx: ImportContext, graph: Graph, outputs: Mapping[str, tuple[Value, Order]]) -> dict[str, FileTensor]:
+    """Return by ONNX name which tensors of the file are values of the graph, so that both can be compared.
+
+    What was folded or fused away is missing; `outputs` are taken as the graph hands them out.
+    """
+    alive = {value.name for value in graph.inputs} | {v.name for node in graph.nodes for v in node.outputs}
+    aliases = ctx.model.quantisation.aliases
+    found: dict[str, FileTensor] = {}
+    for name in (*ctx.known(), *aliases):
+        real = aliases.get(name, name)
+        if not ctx.has(real):
+            continue
+        entry = ctx.entry(real)
+        value, order = outputs.get(name, (entry.value, entry.order))
+        if value is not None and value.name in alive:
+            found[name] = FileTensor(value.name, entry.shape, order, entry.columns or ())
+    return found

@@ -10,18 +10,6 @@ from typing import Literal
 from tinytrain_compile.ir.types import Array
 
 
-def _no_shapes() -> Mapping[str, tuple[int, ...]]:
-    return {}
-
-
-def _no_arrays() -> Mapping[str, Array]:
-    return {}
-
-
-def _no_choices() -> Mapping[str, bool]:
-    return {}
-
-
 @dataclass(frozen=True, eq=False)
 class FrontendOptions:
     """Options of `load_model`.
@@ -43,16 +31,16 @@ class FrontendOptions:
     any_batch: also accept several samples at once, several outputs and no input at all (single-operator tests).
     """
 
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=_no_shapes)
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     input_layout: Literal["hwc", "chw", "lc", "cl"] = "hwc"
     label: str = ""
     output: str = ""
-    constant_inputs: Mapping[str, Array] = field(default_factory=_no_arrays)
+    constant_inputs: Mapping[str, Array] = field(default_factory=dict[str, Array])
     batch_norm: Literal["fold", "keep"] = "fold"
     dropout: bool = False
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
-    chosen: Mapping[str, bool] = field(default_factory=_no_choices)
+    chosen: Mapping[str, bool] = field(default_factory=dict[str, bool])
     untie: bool = False
     any_batch: bool = False
     classes: int | None = None

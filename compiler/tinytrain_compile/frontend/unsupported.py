@@ -9,12 +9,9 @@ import onnx
 from onnx import defs, helper, shape_inference
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
-from tinytrain_compile.frontend.file.quantisation import MICROSOFT
-from tinytrain_compile.frontend.file.scaler import LEARNED
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import LEARNED, MICROSOFT, OnnxModel, OnnxNode
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import KINDS
-from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.ir.types import TensorType
 
 _QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"

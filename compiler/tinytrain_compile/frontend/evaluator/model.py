@@ -29,7 +29,7 @@ from tinytrain_compile.frontend.evaluator.quantised import (
 )
 from tinytrain_compile.frontend.evaluator.wide import array_in_float64, in_float64, is_float, own_operators
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
-from tinytrain_compile.frontend.file.subgraphs import reads
+from tinytrain_compile.frontend.file.protobuf import reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
 
@@ -80,7 +80,7 @@ class FileModel:
         they are at first (weights: where these are). wide: compute in float64, whatever the file says.
         """
         read, _ = read_training_file(path, weights)
-        proto = _for_the_evaluator(with_output(read, output), model_file(path).parent)
+        proto = _for_the_evaluator(with_output(read, output) if output else read, model_file(path).parent)
         graph = proto.graph
         self._opsets = list(proto.opset_import)
         self._opset = max((entry.version for entry in self._opsets if not entry.domain), default=0)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tinytrain_compile.frontend.file.quantisation import MICROSOFT
+from tinytrain_compile.frontend.file.model import MICROSOFT
 from tinytrain_compile.ir.types import Array
 
 SPELT_OPSET = 21

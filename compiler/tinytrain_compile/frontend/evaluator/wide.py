@@ -15,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference.op_run import OpRun
 
-from tinytrain_compile.frontend.file.subgraphs import bodies
+from tinytrain_compile.frontend.file.protobuf import bodies
 from tinytrain_compile.ir.types import Array
 
 _FLOATS = ("bfloat16", "float16", "float32", "float64")

@@ -17,8 +17,6 @@ _TABLE = re.compile(r".*/batchnorm/(mul|sub):0")
 
 def lost_by_tf2onnx(model: OnnxModel) -> list[str]:
     """Return a note on tables that stand for parameters of BatchNormalizations, and one on layers without bias."""
-    if model.proto.producer_name != "tf2onnx":
-        return []
     found: list[str] = []
     read = {name for node in model.nodes for name in node.inputs}
     tables = [name for name in model.constants if _TABLE.fullmatch(name) and name in read]

@@ -18,11 +18,11 @@ from tinytrain_compile.frontend.exporters.derived_numbers import (
     is_scaled,
     repeats,
 )
+from tinytrain_compile.frontend.exporters.names import number_of
 from tinytrain_compile.frontend.exporters.remarks import Remark
 from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode
 from tinytrain_compile.ir.types import Array
 
-_NAME = re.compile(r"(?:onnx::\w+?_)?(\d+)")
 _RESULT = re.compile(r"(mul|add|sub|div|exp|neg|abs|pow|sqrt|sigmoid|softplus|tanh|softmax|clamp)(_\d+)?")
 """Names that the newer exporter gives to results; its record may have been lost on the way of a file."""
 _MOVED = 5
@@ -31,16 +31,10 @@ _MATRICES = 6
 """The longest chain before the weight of a MatMul that counts: weight_norm has 4."""
 
 
-def made(name: str) -> bool:
-    """Whether a name is one that the exporter makes up."""
-    return _NAME.fullmatch(name) is not None
-
-
 def numbered_remarks(model: OnnxModel, links: Links) -> dict[str, Remark]:
     """Remark on the initializers of PyTorch's TorchScript exporter of whose making their names tell."""
-    if model.proto.producer_name != "pytorch":
-        return {}
-    names = [n for n, a in model.constants.items() if a.dtype.kind == "f" and a.size and made(n) and links.is_used(n)]
+    floats = (name for name, array in model.constants.items() if array.dtype.kind == "f" and array.size)
+    names = [name for name in floats if number_of(name) is not None and links.is_used(name)]
     chains = _chains(model, names)
     found = {name: _remark(name, model.constants[name], chains[name], links) for name in names}
     buffers = {name: Remark("may be a buffer") for name in model.constants if _is_buffer(name, model, links)}
@@ -54,23 +48,17 @@ def _is_result(name: str, array: Array) -> bool:
 
 
 def _chains(model: OnnxModel, names: list[str]) -> dict[str, int | None]:
-    """How many operations are behind each tensor; None if the numbers do not tell."""
-    outputs = [_number(value.name) for value in model.proto.graph.output if made(value.name)]
-    results = (name for node in model.proto.graph.node for name in node.output if made(name))
-    known = sorted({*outputs, *map(_number, results), *map(_number, names)})
-    first = max(outputs, default=None)
+    """Return how many operations are behind each tensor; None if the numbers do not tell."""
+    graph = model.proto.graph
+    outputs, results = (value.name for value in graph.output), (name for node in graph.node for name in node.output)
+    last_outputs = [number for name in outputs if (number := number_of(name)) is not None]
+    known = {*last_outputs, *(number for name in (*results, *names) if (number := number_of(name)) is not None)}
     chains: dict[str, int | None] = {}
     for name in names:
-        before = max((number for number in known if number < _number(name)), default=None)
-        told = first is not None and before is not None and before >= first
-        chains[name] = _number(name) - before if told and before is not None else None
+        own = number_of(name) or 0
+        before = max((number for number in known if number < own), default=-1)
+        chains[name] = own - before if last_outputs and before >= max(last_outputs) else None
     return chains
-
-
-def _number(name: str) -> int:
-    match = _NAME.fullmatch(name)
-    assert match is not None
-    return int(match.group(1))
 
 
 def _remark(name: str, array: Array, chain: int | None, links: Links) -> Remark | None:
@@ -112,7 +100,7 @@ def _is_whole(number: float) -> bool:
 def _is_computed(name: str, array: Array, chain: int | None, node: OnnxNode) -> bool:
     """Whether a node reads a tensor that more than a change of its shape is behind."""
     if node.op in ("Conv", "ConvTranspose"):  # a folded BatchNormalization makes both weight and bias
-        return not (made(node.input(1)) and made(node.input(2)))
+        return any(number_of(node.input(index)) is None for index in (1, 2))
     if node.op == "Gemm":
         return True
     if chain is None:
@@ -127,7 +115,7 @@ def _is_buffer(name: str, model: OnnxModel, links: Links) -> bool:
     """Whether a tensor looks like a buffer: random Fourier features, coordinates, a filter that somebody wrote down."""
     array, readers = model.constants[name], links.readers(name)
     own = name.rpartition(".")[2] in ("weight", "bias")  # what PyTorch's layers call their parameters
-    if array.dtype.kind != "f" or own or made(name) or not readers:
+    if array.dtype.kind != "f" or own or number_of(name) is not None or not readers:
         return False
     if has_few_numbers(array) or (array.ndim > 1 and array.size >= 2 * FEW and is_grid(array)):
         return True

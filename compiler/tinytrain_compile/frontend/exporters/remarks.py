@@ -10,11 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import onnx
+
 from tinytrain_compile.ir.imported import ParameterChoice
 
 Kind = Literal["parameter", "buffer", "number", "made of parameters", "computed", "may be a buffer"]
 REMEDY = "torch.onnx.export(..., dynamo=True, optimize=False)"
 OF_THE_LOSS = "a number of the loss itself"
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+"""Metadata in which PyTorch's newer exporter records the module's parameters and buffers."""
 SHOWN = 6
 """Names that one note lists; report.json has all."""
 
@@ -43,6 +47,11 @@ class Remark:
             "computed": "the exporter computed it",
             "may be a buffer": "perhaps a buffer",
         }[self.kind]
+
+
+def has_record(proto: onnx.ModelProto) -> bool:
+    """Tell whether PyTorch's newer exporter has recorded in a file what its tensors are (see record.py)."""
+    return any(entry.key == SIGNATURE for entry in (*proto.graph.metadata_props, *proto.metadata_props))
 
 
 def _of(names: tuple[str, ...]) -> str:

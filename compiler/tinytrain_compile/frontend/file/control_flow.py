@@ -18,12 +18,10 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.fixed_batch import shapes_of
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
 from tinytrain_compile.frontend.file.guard import read_node
-from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.file.subgraphs import bodies
-from tinytrain_compile.frontend.file.tensors import tensor_array
+from tinytrain_compile.frontend.file.model import CONTROL_FLOW, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.protobuf import bodies, tensor_array
 from tinytrain_compile.ir.types import Array
 
-_WRITTEN_OUT = frozenset(("If", "Loop", "SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceAt"))
 _TURNS = 256
 """Most turns of a loop: each becomes nodes of its own."""
 _MOST = 40_000
@@ -38,8 +36,6 @@ class _UnknownError(Exception):
 
 def without_control_flow(model: OnnxModel, folder: Path) -> OnnxModel:
     """Return the model with loops, branches and sequences written out where that is possible; others stay."""
-    if not any(node.op in _WRITTEN_OUT and not node.domain for node in model.nodes):
-        return model
     return _Writer(model, folder).run()
 
 
@@ -79,7 +75,7 @@ class _Writer:
 
     def _write(self, node: OnnxNode) -> None:
         """Write a node of the file; as it stands if what it does is not known."""
-        before = self._now.copy() if node.op in _WRITTEN_OUT else self._now
+        before = self._now.copy() if ("", node.op) in CONTROL_FLOW else self._now
         try:
             self._one(node)
         except _UnknownError:

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.file.tensors import check_dims, check_finite, with_finite_masks
+from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite, with_finite_masks
 from tinytrain_compile.ir.types import Array
 
 FOLDED_BYTES, FOLDED_ELEMENTS, GROWTH = 1 << 29, 1 << 24, 4

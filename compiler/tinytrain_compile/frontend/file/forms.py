@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -10,35 +10,27 @@ import onnx
 from onnx import defs, helper, numpy_helper, shape_inference, version_converter
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
-from tinytrain_compile.frontend.file.scaler import LEARNED
-from tinytrain_compile.frontend.file.tensors import check_finite
+from tinytrain_compile.frontend.file.model import (
+    DEFAULT_DOMAINS,
+    LEARNED,
+    OPSET,
+    OTHER_FLOATS,
+    TYPE_ATTRIBUTES,
+    OnnxModel,
+    OnnxNode,
+)
+from tinytrain_compile.frontend.file.protobuf import check_finite
 from tinytrain_compile.ir.types import Array
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
-OPSET = 13
-"""The first that is imported as it stands."""
-OLDEST_OPSET = 7
-"""The first that onnx's version converter knows well enough."""
-OTHER_FLOATS: Mapping[int, str] = {
-    onnx.TensorProto.FLOAT16: "float16",
-    onnx.TensorProto.DOUBLE: "float64",
-    onnx.TensorProto.BFLOAT16: "bfloat16",
-}
-"""Element types that become float32, by their names in numpy."""
-_KINDS = ("dtype", "output_dtype", "to")
-"""Attributes that name an element type."""
 FREE_INITIALIZERS = 4
 """The first IR version whose initializers need not be inputs."""
 
 
 def with_output(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return the file with this output only, or this result of a node; "" keeps what it has.
+    """Return the file with this output only, or this result of a node.
 
     E0218 if it has neither.
     """
-    if not name:
-        return proto
     graph = proto.graph
     chosen = [value for value in graph.output if value.name == name]
     if not chosen and any(name in node.output for node in graph.node):
@@ -87,47 +79,35 @@ def at_opset_13(model: OnnxModel) -> onnx.ModelProto:
 
 
 def in_float32(model: OnnxModel) -> OnnxModel:
-    """The model with every float32 in place of another float, and a note if there was one."""
-    found = {value.elem_type for value in model.inputs} & set(OTHER_FLOATS)
-    found |= {
-        kind for kind, name in OTHER_FLOATS.items() if any(a.dtype.name == name for a in model.constants.values())
-    }
+    """Return the model with float32 in place of every other float, and a note."""
     nodes: list[OnnxNode] = []
     for node in model.nodes:
         proto = node_in_float32(node.proto)
-        if proto is node.proto:
-            nodes.append(node)
-            continue
-        found |= {
-            k for attribute in node.proto.attribute for k in (attribute.i, attribute.t.data_type) if k in OTHER_FLOATS
-        }
-        changed = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
-        attrs = {
-            name: numpy_helper.to_array(a) if isinstance(a, onnx.TensorProto) else a for name, a in changed.items()
-        }
-        nodes.append(replace(node, attrs=attrs, proto=proto))
-    if not found:
-        return model
+        if proto is not node.proto:
+            changed = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+            tensors = {name: numpy_helper.to_array(a) for name, a in changed.items() if isinstance(a, onnx.TensorProto)}
+            node = replace(node, attrs={**changed, **tensors}, proto=proto)
+        nodes.append(node)
     inputs = tuple(
         replace(value, elem_type=onnx.TensorProto.FLOAT) if value.elem_type in OTHER_FLOATS else value
         for value in model.inputs
     )
     constants = {name: array_in_float32(array, f"weight {name}") for name, array in model.constants.items()}
     others = {name: a.dtype.name for name, a in model.constants.items() if a.dtype.name in OTHER_FLOATS.values()}
-    note = f"{' and '.join(OTHER_FLOATS[kind] for kind in sorted(found))} of the file is float32 here, and in its check"
-    notes = (*model.notes, note)
+    found = " and ".join(OTHER_FLOATS[kind] for kind in sorted(model.other_float_types))
+    notes = (*model.notes, f"{found} of the file is float32 here, and in its check")
     return replace(model, nodes=tuple(nodes), inputs=inputs, constants=constants, notes=notes, other_floats=others)
 
 
 def node_in_float32(proto: onnx.NodeProto) -> onnx.NodeProto:
     """A node that makes or holds no other float; itself if it does so already."""
-    kinds = [a.i if a.name in _KINDS else a.t.data_type for a in proto.attribute]
+    kinds = [a.i if a.name in TYPE_ATTRIBUTES else a.t.data_type for a in proto.attribute]
     if proto.domain == LEARNED or not OTHER_FLOATS.keys() & set(kinds):
         return proto
     made = onnx.NodeProto()
     made.CopyFrom(proto)
     for attribute in made.attribute:
-        if attribute.name in _KINDS and attribute.i in OTHER_FLOATS:
+        if attribute.name in TYPE_ATTRIBUTES and attribute.i in OTHER_FLOATS:
             attribute.i = onnx.TensorProto.FLOAT
         elif attribute.t.data_type in OTHER_FLOATS:
             where = f"node {proto.name} ({proto.op_type}), attribute {attribute.name}"

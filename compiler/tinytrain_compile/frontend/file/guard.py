@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,17 @@ import onnx
 from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.forms import (
-    DEFAULT_DOMAINS,
-    OLDEST_OPSET,
-)
-from tinytrain_compile.frontend.file.live import LivePart, live_part
-from tinytrain_compile.frontend.file.model import OnnxInput, OnnxModel, OnnxNode
-from tinytrain_compile.frontend.file.order import sort_nodes
-from tinytrain_compile.frontend.file.quantisation import MICROSOFT
-from tinytrain_compile.frontend.file.scaler import LEARNED
-from tinytrain_compile.frontend.file.subgraphs import reads
-from tinytrain_compile.frontend.file.tensors import check_dims, check_finite, tensor_array
+from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS, LEARNED, MICROSOFT, OnnxInput, OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite, reads, tensor_array
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.types import Array
 
+# ---- the guard -------------------------------------------------------------------------------------------------------
+# The guard: an untrusted protobuf becomes a checked OnnxModel, or an error with an id of its own.
+
+
+OLDEST_OPSET = 7
+"""The first that onnx's version converter knows well enough."""
 _OPEN = -1
 """How Paddle's exporter writes a dimension that is left open."""
 
@@ -228,3 +227,82 @@ def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
     missing = [name for name, wanted in schema.attributes.items() if wanted.required and name not in given]
     if missing:
         raise CompileError("E0229", where, f"attribute {missing[0]} is missing", "export the model again")
+
+
+# ---- what of a model file counts -------------------------------------------------------------------------------------
+# What of a model file counts: the nodes that its outputs need, and what these read. Everything else may be as it
+# likes (another framework's operators, weights of element types that no network computes with, inputs of unknown
+# shape): what does not reach the output is not looked at.
+
+
+@dataclass(frozen=True, eq=False)
+class LivePart:
+    """nodes: in file order; read: names of all tensors that these or the outputs read."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    read: frozenset[str]
+
+
+def live_part(graph: onnx.GraphProto) -> LivePart:
+    """The part of a graph that its outputs depend on. Names of results are unique (the guard has checked that)."""
+    nodes = list(graph.node)
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    read = {value.name for value in graph.output}
+    kept, pending = set[int](), sorted(read)
+    while pending:
+        index = makers.get(pending.pop())
+        if index is None or index in kept:
+            continue
+        kept.add(index)
+        needed = reads(nodes[index])
+        pending += needed
+        read.update(name for name in needed if name)
+    return LivePart(tuple(nodes[index] for index in sorted(kept)), frozenset(read))
+
+
+# ---- topological order of a model's nodes, and what keeps one from having it -----------------------------------------
+
+
+def sort_nodes(nodes: Sequence[OnnxNode], known: set[str], outputs: Sequence[str]) -> tuple[OnnxNode, ...]:
+    """Nodes so that every read comes after its definition, otherwise in file order.
+
+    The standard wants this order in the file; files that break it but have one are accepted. Raises E0215 on a name
+    that nothing defines and E0207 on a cycle.
+    """
+    made = {name for node in nodes for name in node.outputs if name}
+    for node in nodes:
+        for name in node.inputs:
+            if name and name not in known and name not in made:
+                raise _undefined(f"node {node.name} ({node.op})", name)
+    for name in outputs:
+        if name not in known and name not in made:
+            raise _undefined("model output", name)
+    return tuple(nodes[index] for index in _order(nodes, known))
+
+
+def _order(nodes: Sequence[OnnxNode], known: set[str]) -> list[int]:
+    """Kahn's algorithm; of the nodes that could come next always the first one in the file."""
+    missing = [{name for name in node.inputs if name and name not in known} for node in nodes]
+    readers: dict[str, list[int]] = {}
+    for index, names in enumerate(missing):
+        for name in names:
+            readers.setdefault(name, []).append(index)
+    ready = [index for index, names in enumerate(missing) if not names]
+    ordered: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        ordered.append(index)
+        for name in nodes[index].outputs:
+            for reader in readers.get(name, []):
+                missing[reader].discard(name)
+                if not missing[reader]:
+                    heapq.heappush(ready, reader)
+    if len(ordered) < len(nodes):
+        stuck = [node for node, names in zip(nodes, missing, strict=True) if names]
+        what = f"it waits for its own result ({len(stuck)} nodes lie on or behind the cycle)"
+        raise CompileError("E0207", f"node {stuck[0].name} ({stuck[0].op})", what, "export the graph without cycles")
+    return ordered
+
+
+def _undefined(where: str, name: str) -> CompileError:
+    return CompileError("E0215", where, f"it reads {name or '(no name)'}, which nothing defines", "keep its producer")

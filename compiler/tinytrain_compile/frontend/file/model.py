@@ -7,11 +7,81 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
-from tinytrain_compile.frontend.file.quantisation import Quantisation
-from tinytrain_compile.ir.imported import Copy
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ir.imported import Copy, StoredTensor
+from tinytrain_compile.ir.types import Array, Quant
+
+QUANTISED_OPS = ("DequantizeLinear", "QuantizeLinear")
+"""Operators that leave the model before it is imported."""
+OPSET = 13
+"""The first that is imported as it stands."""
+DEFAULT_DOMAINS = ("", "ai.onnx")
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+LEARNED = "ai.onnx.ml"
+"""The domain of classical machine learning."""
+
+INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
+
+Refusal = tuple[str, str, str]
+"""attribute, reason, nearest: what makes an Unsupported."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedConstant:
+    """A weight, bias or table that the model stores as integers: real = (q - zero) * scale.
+
+    scale: one element, or one per channel; is_bias: int32 instead of int8 (uint8 counts as int8, zero point shifted).
+    stored: the integers of the file; root: the initializer that they are, or are moved from. leaves_int8: whether
+    these integers, less their zero point, do not fit int8.
+    """
+
+    scale: NDArray[np.float64]
+    zero: int
+    is_bias: bool
+    stored: StoredTensor
+    root: str
+    leaves_int8: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Quantisation:
+    """All that is left of a model's quantisation once the model computes real numbers.
+
+    found: whether the model has any of the QUANTISED_OPS.
+    tensors: ONNX tensor -> how it is stored; constants: the same for initializers (now float32).
+    aliases: outputs of Q and DQ nodes -> the real tensor that stands for them.
+    refused: node name -> why it has no real counterpart (such nodes stay in the model, to be reported).
+    places: real operand of a QLinear operator -> the output of the node of the file that reads its integers, and where.
+    """
+
+    found: bool = False
+    tensors: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
+    constants: Mapping[str, QuantisedConstant] = field(default_factory=dict[str, QuantisedConstant])
+    refused: Mapping[str, Refusal] = field(default_factory=dict[str, Refusal])
+    notes: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+
+
+OTHER_FLOATS: Mapping[int, str] = {
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
+"""Element types that become float32, by their names in numpy."""
+TYPE_ATTRIBUTES = ("dtype", "output_dtype", "to")
+"""Attributes that name an element type."""
+
+INDICES = frozenset((onnx.TensorProto.INT32, onnx.TensorProto.INT64))
+"""Types of an input that tables are looked up by, and of integers that are computed with as they are."""
+CONTROL_FLOW = frozenset(
+    ("", op) for op in ("If", "Loop", "SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceAt")
+)
+"""Operators that are written out as plain nodes."""
 
 LOSS_OPS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 """Operators of ONNX that are losses of class labels."""
@@ -68,14 +138,6 @@ class OnnxInput:
     elem_type: int
 
 
-def _no_names() -> Mapping[str, str]:
-    return {}
-
-
-def _no_copies() -> Mapping[str, Copy]:
-    return {}
-
-
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
     """A checked model: nodes in topological order, unique names, every read defined, finite weights.
@@ -98,10 +160,38 @@ class OnnxModel:
     quantisation: Quantisation = field(default_factory=Quantisation)
     replaced: frozenset[str] = frozenset()
     fresh: frozenset[str] = frozenset()
-    copies: Mapping[str, Copy] = field(default_factory=_no_copies)
-    other_floats: Mapping[str, str] = field(default_factory=_no_names)
+    copies: Mapping[str, Copy] = field(default_factory=dict[str, Copy])
+    other_floats: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: tuple[str, ...] = ()
     deciding: frozenset[str] = frozenset()
+
+    @property
+    def operators(self) -> frozenset[tuple[str, str]]:
+        """Domain and name of every operator that a node has: what decides which parts of the importer are needed."""
+        return frozenset((node.domain, node.op) for node in self.nodes)
+
+    @property
+    def may_end_in_a_loss(self) -> bool:
+        """Tell whether it has a loss operator, or an output that is declared as one number or not at all."""
+        shapes = (v.type.tensor_type.shape.dim for v in self.proto.graph.output if v.name in self.outputs)
+        scalar = any(all(dim.HasField("dim_value") and dim.dim_value == 1 for dim in dims) for dims in shapes)
+        return scalar or any(op in LOSS_OPS for _, op in self.operators)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Tell whether a node stores or reads integers that stand for real numbers."""
+        return any(op.startswith(("QLinear", "QGemm", *QUANTISED_OPS)) for _, op in self.operators)
+
+    @property
+    def other_float_types(self) -> frozenset[int]:
+        """Element types of floating-point numbers but float32, of inputs, constants and attributes."""
+        found = {value.elem_type for value in self.inputs}
+        names = {array.dtype.name for array in self.constants.values()}
+        found |= {kind for kind, name in OTHER_FLOATS.items() if name in names}
+        for node in self.nodes:
+            for attribute in node.proto.attribute if node.domain != LEARNED else ():
+                found |= {attribute.t.data_type, attribute.i if attribute.name in TYPE_ATTRIBUTES else 0}
+        return frozenset(OTHER_FLOATS.keys() & found)
 
 
 def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequence[str] | None = None) -> OnnxNode:

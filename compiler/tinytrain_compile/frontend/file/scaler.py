@@ -10,16 +10,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
-
-LEARNED = "ai.onnx.ml"
-"""The domain of classical machine learning."""
+from tinytrain_compile.frontend.file.model import LEARNED, OnnxModel, OnnxNode
 
 
 def without_scalers(model: OnnxModel) -> OnnxModel:
     """Write every Scaler as Sub and Mul of Constant nodes: its numbers describe the data, and are not trained."""
-    if not any(_is_scaler(node) for node in model.nodes):
-        return model
     taken = {name for node in model.nodes for name in (node.name, *node.inputs, *node.outputs)} | set(model.constants)
     nodes = (part for node in model.nodes for part in (_parts(node, taken) if _is_scaler(node) else (node,)))
     return replace(model, nodes=tuple(nodes))

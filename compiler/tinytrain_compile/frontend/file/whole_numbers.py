@@ -14,12 +14,10 @@ import onnx
 from onnx import helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import Links, OnnxInput, OnnxModel, OnnxNode, rewritten, unused
+from tinytrain_compile.frontend.file.model import INDICES, Links, OnnxInput, OnnxModel, OnnxNode, rewritten, unused
 from tinytrain_compile.ir.imported import WholeNumbers
 
 _T = onnx.TensorProto
-INDICES = frozenset((_T.INT32, _T.INT64))
-"""Types of an input that tables are looked up by, and of integers that are computed with as they are."""
 _NARROW = frozenset((_T.UINT8, _T.INT8, _T.UINT16, _T.INT16, _T.UINT32, _T.UINT64))
 _WHOLE = _NARROW | INDICES | {_T.BOOL}
 _EXACT = 1 << 24
@@ -43,8 +41,6 @@ def in_real_numbers(
     As it is where the input is real numbers already, or indices of tables. E0221 where integers are computed with that
     would wrap around elsewhere.
     """
-    if source.elem_type == _T.FLOAT:
-        return model, source, None
     if source.elem_type in INDICES and _looked_up(links, source.name):
         return model, source, None
     if source.elem_type not in _WHOLE:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.quantisation import INT32_HIGH, INT32_LOW, Quantisation, QuantisedConstant
+from tinytrain_compile.frontend.file.model import INT32_HIGH, INT32_LOW, Quantisation, QuantisedConstant
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import has_trait

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import FoldingRoom
 from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode
-from tinytrain_compile.frontend.file.tensors import MAX_ELEMENTS, MAX_RANK, check_finite
+from tinytrain_compile.frontend.file.protobuf import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.frontend.graph.entries import (
     KINDS,
+    Claim,
     Entry,
+    Fold,
+    Indices,
+    Lay,
     Order,
+    Origin,
     arranged,
+    as_it_is,
     initial_entry,
     ir_shape,
     lifted,
     plain,
+    rearrangement,
     significant,
     transposition,
 )
-from tinytrain_compile.frontend.graph.origins import Claim, Fold, Indices, Lay, Origin, as_it_is, rearrangement
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.weights.trainable import Trainables
+from tinytrain_compile.frontend.weights.parameters import Trainables
 from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, DType, Graph, Layout, Node, Value
 from tinytrain_compile.ops import new_builder
@@ -72,7 +79,6 @@ class ImportContext:
         self.parameters: dict[str, Value] = {}
         self.sources: dict[str, str] = {}
         """Name of a constant of the graph -> the initializer that its data comes from."""
-        self.room = FoldingRoom(model.constants)
         self._reserved = set(model.constants) | {value.name for value in model.inputs}
         self._builder = new_builder()
         self._entries: dict[str, Entry] = {
@@ -89,6 +95,11 @@ class ImportContext:
         self._claims: dict[str, Claim] = {}
         self._converted: dict[tuple[str, Order, tuple[int, ...]], Value] = {}
         self._makers: dict[str, Node] = {}
+
+    @cached_property
+    def room(self) -> FoldingRoom:
+        """Memory that is left for constants that are computed."""
+        return FoldingRoom(self.model.constants)
 
     # ---- tensors ------------------------------------------------------------------------------------------------
 
@@ -315,6 +326,15 @@ class ImportContext:
         """Append an IR node and return its first output."""
         return self.emit_all(node, op, inputs, attrs, suffix)[0]
 
+    def mapped(
+        self, node: OnnxNode, x: Entry, op: str, others: Iterable[Value] = (), attrs: Attrs = NO_ATTRS, suffix: str = ""
+    ) -> Entry:
+        """Return the entry after an operator of its elements, which keeps shape, axis order and columns.
+
+        others: further operands, behind the entry's own value.
+        """
+        return replace(x, value=self.emit(node, op, (x.computed, *others), attrs, suffix))
+
     def maker(self, value: Value) -> Node | None:
         """The IR node that computes a value; None for inputs and constants."""
         return self._makers.get(value.name)
@@ -384,3 +404,10 @@ def _same_places(a: Origin | None, b: Origin | None) -> bool:
     if a is None or b is None or a.base != b.base:
         return True
     return np.array_equal(a.indices(), b.indices())
+
+
+Handler = Callable[[ImportContext, OnnxNode], None]
+"""Imports one ONNX operator: reads the entries of a node's inputs, emits IR nodes, defines the entries of its outputs.
+
+Raises Unsupported for a form that has no IR, ValueError for shapes and attributes that make no sense.
+"""

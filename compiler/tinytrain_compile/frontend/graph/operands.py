@@ -82,6 +82,16 @@ def axis_indices(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return result
 
 
+def with_dim(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    """Return the shape (or another setting per axis) with this number for one axis."""
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape with 1 for these axes."""
+    return tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
+
+
 def ir_axes(order: Order, axes: tuple[int, ...]) -> tuple[int, ...]:
     """Where ONNX axes lie in an IR value, increasing."""
     return tuple(sorted(order.index(axis) for axis in axes))

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS
 from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.loss.own_loss import LAYERS, NO_LABEL, LossSite, find_loss, needs_of
 from tinytrain_compile.frontend.options import FrontendOptions
-from tinytrain_compile.frontend.weights.trainable import SETTINGS, Trainables, by_rules
+from tinytrain_compile.frontend.weights.parameters import SETTINGS, Trainables, by_rules
 
 _SUMS = frozenset(("Add", "Sub", "Sum", "Mean", "Concat", "ReduceMean", "ReduceSum", "Neg", "Expand", *VIEWS))
 """Operators through which a loss is a sum of what they read."""
@@ -36,29 +35,6 @@ def find_site(model: OnnxModel, options: FrontendOptions) -> LossSite | None:
     links = Links(reachable(model.nodes, outputs), outputs, model.constants)
     found = _Fork(model, site, by_rules(model, links)).site()
     return found if found.scores else None
-
-
-def site_notes(model: OnnxModel, site: LossSite) -> list[str]:
-    """Which output an inference gives, if there are several."""
-    beside = ", ".join(name for name in model.outputs if name not in (site.output, site.scores))
-    notes = [f"outputs beside the loss: m_infer gives {site.scores}, not {beside}"] if beside else []
-    if site.ends:
-        others = ", ".join(site.ends)
-        notes.append(f"m_infer gives {site.scores}; the loss also reads {others}, and trains what leads there")
-    if site.numbers:
-        notes.append(f"numbers of the loss itself, not trained: {', '.join(site.numbers)}")
-    return notes
-
-
-def check_fresh_head(model: OnnxModel, site: LossSite | None, options: FrontendOptions) -> None:
-    """E0101 for --classes if another head is compared with labels, too: it would keep its number of classes."""
-    if options.classes is None or site is None:
-        return
-    forward = {name for node in reachable(model.nodes, (site.scores,)) for name in node.outputs}
-    other = next((name for name in site.ends if name not in forward), None)
-    if other is not None:
-        what = f"the loss also reads {other}, which is not of the last layer"
-        raise CompileError("E0101", f"--classes {options.classes}", what, "export the model with so many classes")
 
 
 class _Fork:

@@ -1,4 +1,4 @@
-"""Operators that choose between numbers: comparisons, masks, Max and Min, and reductions other than sums."""
+"""Operators that choose between numbers, or elements by size or index: comparisons, masks, Max, TopK, OneHot."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order
-from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
-    axis_indices,
     broadcast,
     common_order,
-    integer_setting,
-    ir_axes,
+    integers,
+    required_input,
+    with_dim,
 )
-from tinytrain_compile.frontend.operators.elementwise import INTEGER, in_type, larger
-from tinytrain_compile.frontend.operators.shape import without
-from tinytrain_compile.frontend.operators.slicing import reduce_entry
+from tinytrain_compile.frontend.operators.elementwise import INTEGER, larger
+from tinytrain_compile.frontend.operators.loss import one_hot_label, pick
+from tinytrain_compile.frontend.operators.moves import slice_axis, without
 from tinytrain_compile.ir.types import Value
-from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.choice import ReduceMaxAttrs
+from tinytrain_compile.ops.integers import CastAttrs
+from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttrs
+
+# ---- operators that choose between numbers ---------------------------------------------------------------------------
+# Operators that choose between numbers: comparisons, masks, Max and Min.
+
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -68,18 +71,11 @@ def _compare(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define_value(node.output(0), ctx.emit(node, op, operands), shape, order)
 
 
-def _not(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
-    assert x.value is not None
-    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Not", (x.value,))))
-
-
 def _is_nan(ctx: ImportContext, node: OnnxNode) -> None:
-    """Only NaN differs from itself. PyTorch's kl_div asks that of its targets."""
+    """Import IsNaN: only NaN differs from itself. PyTorch's kl_div asks that of its targets."""
     x = ctx.entry(node.input(0))
-    assert x.value is not None
-    equal = ctx.emit(node, "Equal", (x.value, x.value), suffix="equal")
-    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Not", (equal,))))
+    equal = ctx.mapped(node, x, "Equal", (x.computed,), suffix="equal")
+    ctx.define(node.output(0), ctx.mapped(node, equal, "Not"))
 
 
 def _where(ctx: ImportContext, node: OnnxNode) -> None:
@@ -98,105 +94,171 @@ def _finite(entry: Entry) -> Entry:
 
 def _thresholded(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
-    assert x.value is not None
-    above = ctx.emit(node, "Greater", (x.value, ctx.number(node, "alpha", node.number("alpha", 1.0))), suffix="above")
-    y = ctx.emit(node, "Where", (above, x.value, ctx.number(node, "zero", 0.0)))
-    ctx.define(node.output(0), replace(x, value=y))
+    least = ctx.number(node, "alpha", node.number("alpha", 1.0))
+    above = ctx.mapped(node, x, "Greater", (least,), suffix="above")
+    ctx.define(node.output(0), ctx.mapped(node, above, "Where", (x.computed, ctx.number(node, "zero", 0.0))))
 
 
-def _reduced(ctx: ImportContext, node: OnnxNode) -> tuple[Entry, tuple[int, ...]] | None:
-    """The operand and the axes of a reduction; None where there is nothing to reduce, and the output is defined."""
-    x = ctx.entry(node.input(0))
-    axes = axis_indices(integer_setting(ctx, node, 1, "axes") or (), x.rank)
-    if not axes and node.integer("noop_with_empty_axes", 0):
-        return None
-    return x, axes or tuple(range(x.rank))
-
-
-def _kept(ctx: ImportContext, node: OnnxNode, y: Entry, axes: tuple[int, ...]) -> None:
-    ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset(axes)))
-
-
-def extreme(
-    ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...], smallest: bool = False, suffix: str = ""
-) -> Entry:
-    """The largest (or smallest) element over ONNX axes, which stay as 1."""
-    assert x.value is not None
-    y = ctx.emit(node, "ReduceMax", (x.value,), ReduceMaxAttrs(ir_axes(x.order, axes), smallest), suffix)
-    return Entry(tuple(1 if axis in axes else dim for axis, dim in enumerate(x.shape)), y, x.order)
-
-
-def _reduce_extreme(ctx: ImportContext, node: OnnxNode) -> None:
-    found = _reduced(ctx, node)
-    if found is None:
-        ctx.define(node.output(0), ctx.entry(node.input(0)))
-        return
-    x, axes = found
-    if x.dtype == "uint8":
-        y = extreme(ctx, node, in_type(ctx, node, x, "float32"), axes, node.op == "ReduceMin", "number")
-        _kept(ctx, node, in_type(ctx, node, y, "uint8"), axes)
-        return
-    _kept(ctx, node, extreme(ctx, node, x, axes, node.op == "ReduceMin"), axes)
-
-
-def _applied(ctx: ImportContext, node: OnnxNode, x: Entry, op: str, suffix: str, *others: Value) -> Entry:
-    """An element-wise operator on an entry."""
-    assert x.value is not None
-    return replace(x, value=ctx.emit(node, op, (x.value, *others), suffix=suffix))
-
-
-def _squares(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
-    assert x.value is not None
-    return _applied(ctx, node, x, "Mul", "square", x.value)
-
-
-def _norm(ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...], p: int) -> Entry:
-    """The sum of magnitudes (p = 1), or the root of the sum of squares (p = 2)."""
-    if p == 1:
-        return reduce_entry(ctx, node, _applied(ctx, node, x, "Abs", "abs"), axes, False)
-    total = reduce_entry(ctx, node, _squares(ctx, node, x), axes, False, "sum")
-    return _applied(ctx, node, total, "Norm", "")
-
-
-def _reduce_other(ctx: ImportContext, node: OnnxNode) -> None:
-    found = _reduced(ctx, node)
-    # with axes given as [] and noop_with_empty_axes the functions are applied element by element
-    x, axes = found or (ctx.entry(node.input(0)), ())
-    if node.op in ("ReduceL1", "ReduceL2"):
-        y = _norm(ctx, node, x, axes, int(node.op[-1]))
-    elif node.op == "ReduceSumSquare":
-        y = reduce_entry(ctx, node, _squares(ctx, node, x), axes, False)
-    elif node.op == "ReduceLogSum":
-        y = _applied(ctx, node, reduce_entry(ctx, node, x, axes, False, "sum"), "Log", "")
-    else:
-        top = extreme(ctx, node, x, axes, suffix="top")
-        assert top.value is not None
-        power = _applied(ctx, node, _applied(ctx, node, x, "Sub", "below", top.value), "Exp", "exp")
-        total = reduce_entry(ctx, node, power, axes, False, "sum")
-        y = _applied(ctx, node, _applied(ctx, node, total, "Log", "log"), "Add", "", top.value)
-    _kept(ctx, node, y, axes)
-
-
-def _lp_normalization(ctx: ImportContext, node: OnnxNode) -> None:
-    """x over its norm, which counts as 1e-12 at least, as frameworks have it."""
-    x = ctx.entry(node.input(0))
-    norm = _norm(ctx, node, x, (axis_index(node.integer("axis", -1), x.rank),), node.integer("p", 2))
-    assert norm.value is not None
-    least = ctx.emit(node, "Clip", (norm.value,), ClipAttrs(low=1e-12), suffix="least")
-    ctx.define(node.output(0), _applied(ctx, node, x, "Div", "", least))
-
-
-_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "Or", "Xor")
+
+
+# ---- operators that choose elements by their size or by an index, and running sums -----------------------------------
+
+
+def _last(rank: int, axis: int) -> Order:
+    """Return an order with this ONNX axis at the end."""
+    return (*(i for i in range(rank) if i != axis), axis)
+
+
+def _single(array: np.ndarray, what: str) -> int:
+    values = integers(array)
+    if len(values) != 1:
+        raise ValueError(f"{what} must be a single number, its shape is {array.shape}")
+    return values[0]
+
+
+def _cumsum(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = axis_index(_single(required_input(ctx, node, 1, "axis"), "axis"), x.rank)
+    attrs = CumSumAttrs(x.order.index(axis), bool(node.integer("exclusive", 0)), bool(node.integer("reverse", 0)))
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "CumSum", (x.computed,), attrs)))
+
+
+def _ordered(
+    ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, count: int, smallest: bool = False
+) -> tuple[Value, Value, Order]:
+    """Return the operand with an axis at the end, and that order; its largest elements are on that axis."""
+    order = _last(x.rank, axis)
+    value = ctx.value(node, x, order)
+    if not 0 < count <= x.shape[axis]:
+        raise ValueError(f"{count} elements of an axis of {x.shape[axis]}")
+    return value, ctx.emit(node, "TopIndices", (value,), TopAttrs(count, smallest), "places"), order
+
+
+def _top_k(ctx: ImportContext, node: OnnxNode) -> None:
+    """Select the largest or smallest elements.
+
+    They keep their gradient; which ones they are is a choice without one.
+    """
+    x, count = ctx.entry(node.input(0)), _single(required_input(ctx, node, 1, "k"), "k")
+    axis = axis_index(node.integer("axis", -1), x.rank)
+    value, places, order = _ordered(ctx, node, x, axis, count, not node.integer("largest", 1))
+    shape = with_dim(x.shape, axis, count)
+    if ctx.links.is_used(node.output(0)):
+        taken = ctx.emit(node, "TakeAlong", (value, places), TakeAlongAttrs(x.shape[axis]))
+        ctx.define_value(node.output(0), taken, shape, order)
+    ctx.define_value(node.output(1), places, shape, order)
+
+
+def _arg(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = axis_index(node.integer("axis", 0), x.rank)
+    last, end = bool(node.integer("select_last_index", 0)), x.shape[axis] - 1
+    if last:  # the first from the end
+        x = slice_axis(ctx, node, x, axis, end, end + 1, -1, "backwards")
+    _, places, order = _ordered(ctx, node, x, axis, 1, node.op == "ArgMin")
+    if last:
+        places = ctx.emit(
+            node,
+            "IntegerSub",
+            (ctx.constant(np.asarray(end, np.int32), f"{node.name}.end", node), places),
+            suffix="last",
+        )
+    y = Entry(with_dim(x.shape, axis, 1), places, order)
+    ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset((axis,))))
+
+
+def _hot(ctx: ImportContext, node: OnnxNode, index: Value, depth: int, values: np.ndarray) -> Value:
+    """Return vectors with the second value at the place that an index names, else the first; indices have a last 1."""
+    places = ctx.constant(np.arange(depth, dtype=np.int32), f"{node.name}.places", node)
+    here = ctx.emit(node, "Equal", (index, places), suffix="here")
+    low, high = (
+        ctx.constant(value.reshape(()), f"{node.name}.{name}", node)
+        for name, value in zip(("off", "on"), values.reshape(-1), strict=True)
+    )
+    return ctx.emit(node, "Where", (here, high, low))
+
+
+def _hardmax(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = axis_index(node.integer("axis", -1), x.rank)
+    _, places, order = _ordered(ctx, node, x, axis, 1)
+    ctx.define_value(
+        node.output(0), _hot(ctx, node, places, x.shape[axis], np.asarray([0, 1], np.float32)), x.shape, order
+    )
+
+
+def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
+    """Return indices as vectors; negative ones count from the end, and those outside are nowhere."""
+    if node.input(0) in ctx.labels:
+        one_hot_label(ctx, node)
+        return
+    x, values = ctx.entry(node.input(0)), required_input(ctx, node, 2, "values")
+    depth = int(required_input(ctx, node, 1, "depth").reshape(-1)[0])
+    axis = axis_index(node.integer("axis", -1), x.rank + 1)
+    shape = (*x.shape[:axis], depth, *x.shape[axis:])
+    ctx.check_size(node, shape)
+    index = ctx.reshape(node, ctx.value(node, x), (*x.shape, 1))
+    if index.dtype == "float32":
+        index = ctx.emit(node, "Cast", (index,), CastAttrs("int32"), "whole")
+    zero, size = (
+        ctx.constant(np.asarray(n, np.int32), f"{node.name}.{w}", node) for n, w in ((0, "zero"), (depth, "depth"))
+    )
+    wrapped = ctx.emit(node, "IntegerAdd", (index, size), suffix="wrapped")
+    below = ctx.emit(node, "Greater", (zero, index), suffix="below")
+    index = ctx.emit(node, "Where", (below, wrapped, index), suffix="index")
+    order = (*(i if i < axis else i + 1 for i in range(x.rank)), axis)
+    ctx.define_value(node.output(0), _hot(ctx, node, index, depth, values), shape, order)
+
+
+def _others(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _gather_elements(ctx: ImportContext, node: OnnxNode) -> None:
+    """Take an element of an axis for each index; with the labels of a loss, those that it picks."""
+    if node.input(1) in ctx.labels:
+        pick(ctx, node)
+        return
+    x, chosen = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+    axis = axis_index(node.integer("axis", 0), x.rank)
+    size, order = x.shape[axis], _last(x.rank, axis)
+    if _others(x.shape, axis) != _others(chosen.shape, axis):
+        what = f"indices of shape {list(chosen.shape)} choose from a part of {list(x.shape)}"
+        raise Unsupported("indices", what, "indices for all of the other axes")
+    if chosen.is_constant:
+        places = [axis_index(int(i), size) for i in chosen.data.reshape(-1)]
+        chosen = replace(chosen, array=np.array(places, np.int32).reshape(chosen.shape))
+    operands = (ctx.value(node, x, order), ctx.value(node, chosen, order))
+    ctx.define_value(node.output(0), ctx.emit(node, "TakeAlong", operands, TakeAlongAttrs(size)), chosen.shape, order)
+
+
+def _trilu(ctx: ImportContext, node: OnnxNode) -> None:
+    """Keep one triangle of the last two axes; the other one becomes zeros."""
+    x = ctx.entry(node.input(0))
+    if x.rank < 2:
+        raise ValueError(f"a triangle of shape {x.shape}")
+    k = _single(required_input(ctx, node, 1, "k"), "k") if node.input(1) else 0
+    rows, columns = x.shape[-2:]
+    places = np.arange(columns)[None, :] - np.arange(rows)[:, None]
+    kept = Entry((rows, columns), array=places >= k if node.integer("upper", 1) else places <= k)
+    zero = ctx.constant(np.zeros((), x.dtype if x.dtype != "uint8" else np.bool_), f"{node.name}.zero", node)
+    condition = ctx.operand(node, kept, x.order, x.rank)
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Where", (condition, x.computed, zero))))
+
 
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(_OF_MANY, _of_many),
     **dict.fromkeys(_COMPARISONS, _compare),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_extreme),
-    **dict.fromkeys(_REDUCTIONS, _reduce_other),
     "IsNaN": _is_nan,
-    "Not": _not,
     "Where": _where,
     "ThresholdedRelu": _thresholded,
-    "LpNormalization": _lp_normalization,
+    "ArgMax": _arg,
+    "ArgMin": _arg,
+    "CumSum": _cumsum,
+    "GatherElements": _gather_elements,
+    "Hardmax": _hardmax,
+    "OneHot": _one_hot,
+    "TopK": _top_k,
+    "Trilu": _trilu,
 }

@@ -3,53 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
+from onnx import defs
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plain
-from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.operands import broadcast, common_order, constant_input, number, scalar
 from tinytrain_compile.frontend.operators.patterns import fuse_gate, fuse_gelu, fuse_mish
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, DType, Value
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
-from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.dropout import DropoutAttrs
 from tinytrain_compile.ops.integers import CastAttrs
 from tinytrain_compile.ops.smooth import EluAttrs
 
 
-def unary(ctx: ImportContext, node: OnnxNode, op: str, attrs: Attrs = NO_ATTRS, to: str = "") -> None:
-    """Emit an op that keeps shape, axis order and columns; `to` is the ONNX tensor that it computes."""
-    x = ctx.entry(node.input(0))
-    assert x.value is not None
-    y = ctx.emit(node, op, (x.value,), attrs)
-    ctx.define(to or node.output(0), replace(x, value=y))
+def _unary(ctx: ImportContext, node: OnnxNode) -> None:
+    """Import an operator of each element that the compiler has, under this or another name."""
+    op, attrs = _RENAMED.get(node.op, (node.op, _no_attrs))
+    ctx.define(node.output(0), ctx.mapped(node, ctx.entry(node.input(0)), op, attrs=attrs(node)))
 
 
-def _same_name(ctx: ImportContext, node: OnnxNode) -> None:
+def _no_attrs(_node: OnnxNode) -> Attrs:
+    return NO_ATTRS
+
+
+def _signed(ctx: ImportContext, node: OnnxNode) -> None:
+    """Import Abs or Neg, also of integers."""
     x = ctx.entry(node.input(0))
-    if x.value is not None and x.dtype == "int32" and node.op in ("Abs", "Neg"):
-        zero = ctx.constant(np.zeros((), np.int32), f"{node.name}.zero", node)
-        minus = ctx.emit(node, "IntegerSub", (zero, x.value), suffix="" if node.op == "Neg" else "minus")
-        y = minus if node.op == "Neg" else larger(ctx, node, (x.value, minus))
-        ctx.define(node.output(0), replace(x, value=y))
+    if x.value is None or x.dtype != "int32":
+        _unary(ctx, node)
         return
-    unary(ctx, node, node.op)
+    zero = ctx.constant(np.zeros((), np.int32), f"{node.name}.zero", node)
+    minus = ctx.emit(node, "IntegerSub", (zero, x.value), suffix="" if node.op == "Neg" else "minus")
+    ctx.define(node.output(0), replace(x, value=minus if node.op == "Neg" else larger(ctx, node, (x.value, minus))))
 
 
 def larger(ctx: ImportContext, node: OnnxNode, pair: tuple[Value, Value], smaller: bool = False) -> Value:
     """Return the larger of two integers, or the smaller one."""
     above = ctx.emit(node, "Greater", reversed(pair) if smaller else pair, suffix="above")
     return ctx.emit(node, "Where", (above, *pair))
-
-
-def _relu(ctx: ImportContext, node: OnnxNode) -> None:
-    unary(ctx, node, "Clip", ClipAttrs(0.0, math.inf))
 
 
 def _clip(ctx: ImportContext, node: OnnxNode) -> None:
@@ -61,13 +59,13 @@ def _clip(ctx: ImportContext, node: OnnxNode) -> None:
         _clip_integers(ctx, node)
         return
     low, high = number(ctx, node, 1, "min", -math.inf), number(ctx, node, 2, "max", math.inf)
-    unary(ctx, node, "Clip", ClipAttrs(min(low, high), high))  # ONNX: max wins where min > max
+    attrs = ClipAttrs(min(low, high), high)  # ONNX: max wins where min > max
+    ctx.define(node.output(0), ctx.mapped(node, ctx.entry(node.input(0)), "Clip", attrs=attrs))
 
 
 def _clip_integers(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
-    assert x.value is not None
-    y = x.value
+    y = x.computed
     for index, what in ((1, "min"), (2, "max")):
         bound = constant_input(ctx, node, index, what)
         if bound is not None:
@@ -76,63 +74,49 @@ def _clip_integers(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), replace(x, value=y))
 
 
-def _leaky_relu(ctx: ImportContext, node: OnnxNode) -> None:
-    unary(ctx, node, "LeakyRelu", LeakyReluAttrs(node.number("alpha", 0.01)))
+def _gate(ctx: ImportContext, node: OnnxNode) -> None:
+    """Import Sigmoid or HardSigmoid, with the product of its input and itself if the model computes that."""
+    gated = "Silu" if node.op == "Sigmoid" else "HardSwish" if _is_hard_gate(node) else ""
+    if not gated or not fuse_gate(ctx, node, gated):
+        _unary(ctx, node)
 
 
-def _hard_sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
-    alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
-    if math.isclose(alpha, 1 / 6, rel_tol=1e-5) and beta == 0.5 and fuse_gate(ctx, node, "HardSwish"):
-        return
-    unary(ctx, node, "HardSigmoid", HardSigmoidAttrs(alpha, beta))
-
-
-def _sigmoid(ctx: ImportContext, node: OnnxNode) -> None:
-    if not fuse_gate(ctx, node, "Silu"):
-        unary(ctx, node, "Sigmoid")
+def _is_hard_gate(node: OnnxNode) -> bool:
+    return math.isclose(node.number("alpha", 0.2), 1 / 6, rel_tol=1e-5) and node.number("beta", 0.5) == 0.5
 
 
 def _softplus(ctx: ImportContext, node: OnnxNode) -> None:
     if not fuse_mish(ctx, node):
-        unary(ctx, node, "Softplus")
+        _unary(ctx, node)
 
 
-def _exponential(ctx: ImportContext, node: OnnxNode, alpha: float, scale: float = 1.0, rate: float = 1.0) -> None:
+def _exponential(alpha: float, scale: float = 1.0, rate: float = 1.0) -> EluAttrs:
     if not (0 <= alpha < math.inf and 0 < scale < math.inf and 0 < rate < math.inf):
         raise Unsupported("alpha", "a negative slope has no gradient from the output", "alpha and gamma above 0")
-    unary(ctx, node, "Elu", EluAttrs(alpha, scale, rate))
+    return EluAttrs(alpha, scale, rate)
 
 
-def _elu(ctx: ImportContext, node: OnnxNode) -> None:
-    _exponential(ctx, node, node.number("alpha", 1.0))
-
-
-def _selu(ctx: ImportContext, node: OnnxNode) -> None:
-    _exponential(ctx, node, node.number("alpha", 1.6732632423543772), node.number("gamma", 1.0507009873554805))
-
-
-def _celu(ctx: ImportContext, node: OnnxNode) -> None:
+def _celu(node: OnnxNode) -> EluAttrs:
     alpha = node.number("alpha", 1.0)
-    _exponential(ctx, node, alpha, rate=1.0 / alpha if alpha else math.inf)
+    return _exponential(alpha, rate=1.0 / alpha if alpha else math.inf)
 
 
-def _swish(ctx: ImportContext, node: OnnxNode) -> None:
-    alpha = node.number("alpha", 1.0)
-    if alpha == 1.0:
-        unary(ctx, node, "Silu")
-        return
-    x = ctx.entry(node.input(0))
-    assert x.value is not None
-    factor = ctx.number(node, "alpha", alpha)
-    gate = ctx.emit(node, "Sigmoid", (ctx.emit(node, "Mul", (x.value, factor), suffix="scaled"),), suffix="gate")
-    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Mul", (x.value, gate))))
-
-
-def _gelu(ctx: ImportContext, node: OnnxNode) -> None:
+def _gelu(node: OnnxNode) -> GeluAttrs:
     approximate = node.text("approximate", "none")
     if approximate not in ("none", "tanh"):
         raise Unsupported("approximate", f"{approximate} is no known approximation", "none or tanh")
-    unary(ctx, node, "Gelu", GeluAttrs(approximate == "tanh"))
+    return GeluAttrs(approximate == "tanh")
+
+
+def _swish(ctx: ImportContext, node: OnnxNode) -> None:
+    """Import x sigmoid(alpha x)."""
+    x, alpha = ctx.entry(node.input(0)), node.number("alpha", 1.0)
+    if alpha == 1.0:
+        ctx.define(node.output(0), ctx.mapped(node, x, "Silu"))
+        return
+    scaled = ctx.mapped(node, x, "Mul", (ctx.number(node, "alpha", alpha),), suffix="scaled")
+    gate = ctx.mapped(node, scaled, "Sigmoid", suffix="gate")
+    ctx.define(node.output(0), ctx.mapped(node, x, "Mul", (gate.computed,)))
 
 
 def _binary(ctx: ImportContext, node: OnnxNode) -> None:
@@ -174,8 +158,7 @@ def _pow(ctx: ImportContext, node: OnnxNode) -> None:
         if value is None or not exponent.is_constant or exponent.elements != 1 or exponent.rank > x.rank:
             _broadcast(ctx, node, "Power", (x, exponent))
         else:
-            operands = (value, ctx.operand(node, exponent, plain(0), 0))
-            ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Power", operands)))
+            ctx.define(node.output(0), ctx.mapped(node, x, "Power", (ctx.operand(node, exponent, plain(0), 0),)))
         return
     if abs(power) == 0.5:
         value = ctx.emit(node, "Sqrt", (value,), suffix="" if power > 0 else "root")
@@ -190,8 +173,7 @@ def _pow(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _reciprocal(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
-    assert x.value is not None
-    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Div", (ctx.number(node, "one", 1.0), x.value))))
+    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Div", (ctx.number(node, "one", 1.0), x.computed))))
 
 
 def _identity(ctx: ImportContext, node: OnnxNode) -> None:
@@ -222,8 +204,7 @@ def _real_dropout(ctx: ImportContext, node: OnnxNode, ratio: float) -> None:
         raise Unsupported("mask", "its mask is read", "a Dropout whose mask is not used, or --dropout off")
     if not 0.0 < ratio < 1.0:
         raise Unsupported("ratio", f"it drops a share of {ratio:g}", "a ratio between 0 and 1")
-    value = ctx.emit(node, "Dropout", (x.value,), DropoutAttrs(ratio))
-    ctx.define(node.output(0), replace(x, value=value))
+    ctx.define(node.output(0), ctx.mapped(node, x, "Dropout", attrs=DropoutAttrs(ratio)))
 
 
 _T = onnx.TensorProto
@@ -269,44 +250,45 @@ def _cast_like(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), in_type(ctx, node, x, like.dtype))
 
 
-@dataclass(frozen=True)
-class Unary:
-    """An ONNX operator with one computed operand, the first; becomes: the operators of the compiler that it may be."""
-
-    handler: Handler
-    becomes: tuple[str, ...]
-
-
-_PLAIN = ("Abs", "Cos", "Erf", "Exp", "HardSwish", "Log", "Mish", "Neg", "Sign", "Sin", "Softsign", "Sqrt", "Tanh")
-
-UNARY: Mapping[str, Unary] = {
-    **{op: Unary(_same_name, (op,)) for op in _PLAIN},
-    "Relu": Unary(_relu, ("Clip",)),
-    "Clip": Unary(_clip, ("Clip",)),
-    "LeakyRelu": Unary(_leaky_relu, ("LeakyRelu",)),
-    "HardSigmoid": Unary(_hard_sigmoid, ("HardSigmoid", "HardSwish")),
-    "Sigmoid": Unary(_sigmoid, ("Sigmoid", "Silu")),
-    "Softplus": Unary(_softplus, ("Softplus", "Mish")),
-    "Elu": Unary(_elu, ("Elu",)),
-    "Selu": Unary(_selu, ("Elu",)),
-    "Celu": Unary(_celu, ("Elu",)),
-    "Swish": Unary(_swish, ("Silu", "Sigmoid", "Mul")),
-    "Gelu": Unary(_gelu, ("Gelu",)),
-    "Pow": Unary(_pow, ("Sqrt", "Mul", "Div", "Power")),
-    "Reciprocal": Unary(_reciprocal, ("Div",)),
-    "Identity": Unary(_identity, ()),
-    "Dropout": Unary(_dropout, ("Dropout",)),
-    "Cast": Unary(_cast, ()),
-    "CastLike": Unary(_cast_like, ()),
+_RENAMED: Mapping[str, tuple[str, Callable[[OnnxNode], Attrs]]] = {
+    "Relu": ("Clip", lambda _: ClipAttrs(0.0, math.inf)),
+    "LeakyRelu": ("LeakyRelu", lambda node: LeakyReluAttrs(node.number("alpha", 0.01))),
+    "HardSigmoid": (
+        "HardSigmoid",
+        lambda node: HardSigmoidAttrs(node.number("alpha", 0.2), node.number("beta", 0.5)),
+    ),
+    "Elu": ("Elu", lambda node: _exponential(node.number("alpha", 1.0))),
+    "Selu": (
+        "Elu",
+        lambda node: _exponential(node.number("alpha", 1.6732632423543772), node.number("gamma", 1.0507009873554805)),
+    ),
+    "Celu": ("Elu", _celu),
+    "Gelu": ("Gelu", _gelu),
 }
+"""ONNX operators of each element -> those of the compiler, and how attributes are read; defaults as in the standard."""
+
+_PLAIN = [op for op in OPS.values() if "elementwise" in op.traits and len(op.inputs) == 1 and op.attrs is Attrs]
+PLAIN = [op.name for op in _PLAIN if defs.has(op.name)]
+"""Operators of each element that ONNX has under the same name, without attributes: an entry in ops/ imports them."""
+
+UNARY: Mapping[str, Handler] = {
+    **dict.fromkeys((*PLAIN, *_RENAMED), _unary),
+    **dict.fromkeys(("Abs", "Neg"), _signed),
+    **dict.fromkeys(("Sigmoid", "HardSigmoid"), _gate),
+    "Clip": _clip,
+    "Softplus": _softplus,
+    "Swish": _swish,
+    "Pow": _pow,
+    "Reciprocal": _reciprocal,
+    "Identity": _identity,
+    "Dropout": _dropout,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+}
+"""Operators with one computed operand, the first, that do not care in which order its elements lie."""
 
 HANDLERS: Mapping[str, Handler] = {
-    **{op: unary.handler for op, unary in UNARY.items()},
+    **UNARY,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _binary),
     "PRelu": _prelu,
 }
-
-
-def is_elementwise(op: str) -> bool:
-    """Whether an ONNX operator has one computed operand and does not care in which order its elements lie."""
-    return op in UNARY and all(has_trait(name, "elementwise") for name in UNARY[op].becomes)

@@ -1,20 +1,15 @@
-"""Loss operators: as plain forward nodes, and as the end of a model that brings its own loss."""
+"""Loss operators as plain forward nodes, and operators that the labels of a loss choose by."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-import onnx
 
-from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order, plain, significant
-from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.operands import axis_index, required_input
-from tinytrain_compile.frontend.loss.own_loss import LossSite
-from tinytrain_compile.ir.imported import ImportedLoss
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
@@ -29,37 +24,8 @@ def class_order(entry: Entry) -> Order:
     return plain(entry.rank)
 
 
-def describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
-    """What training must know of a loss; E0305 if the labels do not fit the scores."""
-    where = f"input {site.label.name}"
-    if scores.rank < 2:
-        raise CompileError(
-            "E0212", f"node {site.node.name}", f"scores of shape {list(scores.shape)}", "use (batch, classes)"
-        )
-    wanted = (scores.shape[0], *scores.shape[2:])
-    if site.label.shape != wanted:
-        what = f"labels of shape {list(site.label.shape)} for scores of shape {list(scores.shape)}"
-        raise CompileError("E0305", where, what, f"give labels of shape {list(wanted)}")
-    if site.label.elem_type not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
-        raise CompileError("E0305", where, "labels must be class indices (int32 or int64)", "change their type")
-    try:
-        weights = _class_weights(ctx, site.node, scores.shape[1])
-    except ValueError as error:
-        raise CompileError("E0212", f"node {site.node.name}", str(error), "give one weight per class") from error
-    return ImportedLoss(
-        kind="softmax-ce" if site.node.op == LOSS_OPS[0] else "nll",
-        reduction="sum" if site.node.text("reduction", "mean") == "sum" else "mean",
-        class_weights=weights,
-        ignore_index=_ignore_index(site.node),
-        axis=order.index(1),
-        label=site.label.name,
-        label_shape=wanted,
-        origin=site.node.name,
-        output=site.output,
-    )
-
-
-def _class_weights(ctx: ImportContext, node: OnnxNode, classes: int) -> Array | None:
+def class_weights(ctx: ImportContext, node: OnnxNode, classes: int) -> Array | None:
+    """Return the weights of classes that a loss operator reads; None without any."""
     if not node.input(2):
         return None
     weights = required_input(ctx, node, 2, "weights").astype(np.float32)
@@ -68,7 +34,8 @@ def _class_weights(ctx: ImportContext, node: OnnxNode, classes: int) -> Array | 
     return weights
 
 
-def _ignore_index(node: OnnxNode) -> int | None:
+def ignore_index(node: OnnxNode) -> int | None:
+    """Return the label that does not count; None if all do."""
     return node.integer("ignore_index", 0) if "ignore_index" in node.attrs else None
 
 
@@ -90,11 +57,11 @@ def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Va
     reduction = node.text("reduction", "mean")
     if x.rank < 2:
         raise Unsupported("scores", f"their shape is {list(x.shape)}", "(batch, classes)")
-    weights = _class_weights(ctx, node, x.shape[1])
+    weights = class_weights(ctx, node, x.shape[1])
     operands = [log_probability, _labels_of(ctx, node, x)]
     if weights is not None:
         operands.append(ctx.constant(weights, node.input(2), node))
-    attrs = NllAttrs(order.index(1), reduction, _ignore_index(node))
+    attrs = NllAttrs(order.index(1), reduction, ignore_index(node))
     loss = ctx.emit(node, "NegativeLogLikelihood", operands, attrs)
     ctx.define_value(node.output(0), loss, loss.shape)
 

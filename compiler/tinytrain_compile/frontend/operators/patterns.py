@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import ImportContext
@@ -16,10 +15,8 @@ def fuse_gate(ctx: ImportContext, node: OnnxNode, op: str) -> bool:
     product = ctx.links.sole_reader(node.output(0))
     if product is None or product.op != "Mul" or other_input(product, node.output(0)) != node.input(0):
         return False
-    x = ctx.entry(node.input(0))
-    assert x.value is not None
     ctx.done.add(product.name)
-    ctx.define(product.output(0), replace(x, value=ctx.emit(node, op, (x.value,))))
+    ctx.define(product.output(0), ctx.mapped(node, ctx.entry(node.input(0)), op))
     return True
 
 
@@ -31,10 +28,8 @@ def fuse_mish(ctx: ImportContext, node: OnnxNode) -> bool:
         return False
     if other_input(product, tanh.output(0)) != node.input(0):
         return False
-    x = ctx.entry(node.input(0))
-    assert x.value is not None
     ctx.done.update((tanh.name, product.name))
-    ctx.define(product.output(0), replace(x, value=ctx.emit(node, "Mish", (x.value,))))
+    ctx.define(product.output(0), ctx.mapped(node, ctx.entry(node.input(0)), "Mish"))
     return True
 
 
@@ -45,9 +40,7 @@ def fuse_gelu(ctx: ImportContext, node: OnnxNode) -> bool:
     last = _half_product(ctx, inner, tensor) if tensor and inner else None
     if last is None:
         return False
-    x = ctx.entry(tensor)
-    assert x.value is not None
-    ctx.define(last.output(0), replace(x, value=ctx.emit(node, "Gelu", (x.value,), GeluAttrs(False))))
+    ctx.define(last.output(0), ctx.mapped(node, ctx.entry(tensor), "Gelu", attrs=GeluAttrs(False)))
     return True
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext
 from tinytrain_compile.frontend.graph.entries import Entry
-from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.operands import is_zero
 from tinytrain_compile.frontend.operators.recurrent_form import Activation, Form, form_of
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Value

@@ -10,11 +10,10 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry
-from tinytrain_compile.frontend.graph.handler import Handler
-from tinytrain_compile.frontend.graph.operands import axis_indices, constant_input, integers
-from tinytrain_compile.frontend.operators.slicing import repeated, slice_entry
+from tinytrain_compile.frontend.graph.operands import axis_indices, constant_input, integers, with_dim
+from tinytrain_compile.frontend.operators.moves import repeated, slice_axis
 from tinytrain_compile.ops.resize import COORDINATES, MODES, ROUNDINGS, ResizeAttrs, tables, taps, weights_at_most
 
 MAX_WEIGHTS = 1 << 24
@@ -74,7 +73,7 @@ def _attrs(node: OnnxNode, size_in: int, size_out: int, scale: float) -> ResizeA
 
 def _along(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, attrs: ResizeAttrs) -> Entry:
     """The entry with an ONNX axis resized: by moving elements where every new one is an old one."""
-    shape = tuple(attrs.size_out if i == axis else dim for i, dim in enumerate(x.shape))
+    shape = with_dim(x.shape, axis, attrs.size_out)
     ctx.check_size(node, shape)
     if weights_at_most(attrs) > MAX_WEIGHTS:
         what = f"its table of {weights_at_most(attrs):,} weights is too large"
@@ -85,9 +84,8 @@ def _along(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, attrs: Resiz
         if moved is not None:
             return moved
     first, weights = (ctx.constant(table, f"{node.name}.axis{axis}", node) for table in tables(attrs))
-    assert x.value is not None
     here = replace(attrs, axis=x.order.index(axis))
-    y = ctx.emit(node, "Resize", (x.value, first, weights), here)
+    y = ctx.emit(node, "Resize", (x.computed, first, weights), here)
     return Entry(shape, y, x.order)
 
 
@@ -96,14 +94,11 @@ def _moved(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, chosen: np.n
     size = x.shape[axis]
     times = len(chosen) // size
     if times and np.array_equal(chosen, np.repeat(np.arange(size), times)):
-        return repeated(ctx, node, x, tuple(times if i == axis else 1 for i in range(x.rank)), True)
+        return repeated(ctx, node, x, with_dim((1,) * x.rank, axis, times), True)
     steps = np.unique(np.diff(chosen)) if len(chosen) > 1 else np.ones(1, np.int64)
     if len(steps) != 1 or steps[0] < 1:
         return None
-    starts, strides = ([other] * x.rank for other in (0, 1))
-    starts[axis], strides[axis] = int(chosen[0]), int(steps[0])
-    shape = tuple(len(chosen) if i == axis else dim for i, dim in enumerate(x.shape))
-    return slice_entry(ctx, node, x, tuple(starts), tuple(strides), shape)
+    return slice_axis(ctx, node, x, axis, int(chosen[0]), len(chosen), int(steps[0]))
 
 
 HANDLERS: Mapping[str, Handler] = {"Resize": _resize}

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext
-from tinytrain_compile.frontend.graph.entries import (
-    UNIT,
-    Entry,
-    Order,
-    ir_shape,
-    plain,
-    regrouped,
-    significant,
-    without_axes,
-)
-from tinytrain_compile.frontend.graph.handler import Handler
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Order, channels_last, ir_shape, plain, regrouped
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
     axis_indices,
@@ -29,8 +18,13 @@ from tinytrain_compile.frontend.graph.operands import (
     required_input,
     transposed,
 )
-from tinytrain_compile.frontend.operators.elementwise import is_elementwise
-from tinytrain_compile.frontend.operators.group_norm import fuse_group_norm
+from tinytrain_compile.frontend.operators.elementwise import UNARY
+from tinytrain_compile.frontend.operators.moves import without
+from tinytrain_compile.frontend.operators.normalisation import fuse_group_norm
+from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ops.shape import TransposeAttrs
+
+# ---- operators that only rename axes or read the same elements in another shape --------------------------------------
 
 
 def reshaped(ctx: ImportContext, node: OnnxNode, x: Entry, shape: tuple[int, ...], output: str = "") -> Entry:
@@ -42,11 +36,9 @@ def reshaped(ctx: ImportContext, node: OnnxNode, x: Entry, shape: tuple[int, ...
         raise ValueError(f"shape {list(x.shape)} does not reshape to {list(shape)}")
     order = regrouped(x.shape, x.order, shape)
     if order is not None:
-        assert x.value is not None
-        return Entry(shape, ctx.reshape(node, x.value, ir_shape(shape, order)), order)
+        return Entry(shape, ctx.reshape(node, x.computed, ir_shape(shape, order)), order)
     if output and _flattens(x, shape) and _feeds_weights(ctx, output):
-        assert x.value is not None
-        return Entry(shape, ctx.reshape(node, x.value, shape), plain(2), columns=_columns(x))
+        return Entry(shape, ctx.reshape(node, x.computed, shape), plain(2), columns=_columns(x))
     return Entry(shape, ctx.reshape(node, ctx.value(node, x), shape), plain(len(shape)))
 
 
@@ -77,7 +69,7 @@ def _keeps_columns(ctx: ImportContext, reader: OnnxNode, tensor: str) -> bool:
         return fits and not reader.integer("transA", 0)
     if any(name and not (ctx.has(name) and ctx.entry(name).elements == 1) for name in reader.inputs[1:]):
         return False  # an exponent for each column, say
-    return is_elementwise(reader.op) and _feeds_weights(ctx, reader.output(0))
+    return reader.op in UNARY and _feeds_weights(ctx, reader.output(0))
 
 
 def _flatten(ctx: ImportContext, node: OnnxNode) -> None:
@@ -121,19 +113,6 @@ def _squeeze(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), without(ctx, node, x, frozenset(axes)))
 
 
-def without(ctx: ImportContext, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Entry:
-    """The entry without some ONNX axes of size 1.
-
-    Where a free reshape gives ONNX's order it is taken at once, so that a final softmax or sigmoid is the last node.
-    """
-    shape = tuple(dim for axis, dim in enumerate(x.shape) if axis not in axes)
-    order = without_axes(x.order, axes)
-    if significant(shape, order) != significant(shape, plain(len(shape))):
-        return replace(x, shape=shape, order=order)
-    assert x.value is not None
-    return Entry(shape, ctx.reshape(node, x.value, shape), plain(len(shape)))
-
-
 def _unsqueeze(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     given = integer_setting(ctx, node, 1, "axes") or ()
@@ -143,8 +122,7 @@ def _unsqueeze(ctx: ImportContext, node: OnnxNode) -> None:
     dims = dict(zip(kept, x.shape, strict=True))
     shape = tuple(dims.get(axis, 1) for axis in range(rank))
     order = _with_axes(tuple(UNIT if axis == UNIT else kept[axis] for axis in x.order), axes)
-    assert x.value is not None
-    value = ctx.reshape(node, x.value, ir_shape(shape, order))
+    value = ctx.reshape(node, x.computed, ir_shape(shape, order))
     ctx.define(node.output(0), Entry(shape, value, order))
 
 
@@ -165,10 +143,60 @@ def _transpose(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), transposed(x, node.integers("perm") or tuple(reversed(range(x.rank)))))
 
 
+# ---- operators that move blocks of pixels into channels and back -----------------------------------------------------
+
+
+def _block(ctx: ImportContext, node: OnnxNode) -> tuple[Value, int]:
+    """The image, channels last, and the side of a block."""
+    x = ctx.entry(node.input(0))
+    side = node.integer("blocksize", 0)
+    if x.rank != 4 or side < 1:
+        raise ValueError(f"blocks of {side} in a tensor of rank {x.rank}")
+    return ctx.value(node, x, channels_last(4)), side
+
+
+def _moved(
+    ctx: ImportContext, node: OnnxNode, x: Value, split: tuple[int, ...], perm: tuple[int, ...], to: tuple[int, ...]
+) -> None:
+    """Reshape, Transpose, Reshape; `to` is the shape with channels last."""
+    moved = ctx.emit(node, "Transpose", (ctx.reshape(node, x, split),), TransposeAttrs(perm), "blocks")
+    n, h, w, c = to
+    ctx.define_value(node.output(0), ctx.reshape(node, moved, to), (n, c, h, w), channels_last(4))
+
+
+def _channels_first(node: OnnxNode) -> bool:
+    """Whether the places in a block count faster than the channels (CRD, as PyTorch has it)."""
+    mode = node.text("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise Unsupported("mode", f"{mode} is no known mode", "DCR or CRD")
+    return mode == "CRD"
+
+
+def _depth_to_space(ctx: ImportContext, node: OnnxNode) -> None:
+    x, b = _block(ctx, node)
+    n, h, w, c = x.shape
+    rest = c // (b * b)
+    split, perm = ((n, h, w, b, b, rest), (0, 1, 3, 2, 4, 5))
+    if _channels_first(node):
+        split, perm = ((n, h, w, rest, b, b), (0, 1, 4, 2, 5, 3))
+    _moved(ctx, node, x, split, perm, (n, h * b, w * b, rest))
+
+
+def _space_to_depth(ctx: ImportContext, node: OnnxNode) -> None:
+    x, b = _block(ctx, node)
+    n, h, w, c = x.shape
+    if h % b or w % b:
+        raise ValueError(f"blocks of {b} in an image of {h}x{w}")
+    perm = (0, 1, 3, 5, 2, 4) if _channels_first(node) else (0, 1, 3, 2, 4, 5)
+    _moved(ctx, node, x, (n, h // b, b, w // b, b, c), perm, (n, h // b, w // b, b * b * c))
+
+
 HANDLERS: Mapping[str, Handler] = {
     "Flatten": _flatten,
     "Reshape": _reshape,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Transpose": _transpose,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
 }

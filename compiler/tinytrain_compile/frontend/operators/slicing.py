@@ -1,17 +1,14 @@
-"""Operators that join, cut, pad, repeat or sum a tensor along its axes."""
+"""Operators that join, cut, pad or repeat a tensor along its axes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order, ir_shape, plain
-from tinytrain_compile.frontend.graph.handler import Handler
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
     axis_indices,
@@ -19,58 +16,17 @@ from tinytrain_compile.frontend.graph.operands import (
     common_order,
     integer_setting,
     integers,
-    ir_axes,
     number,
     required_input,
     spread,
     transposed,
+    with_dim,
 )
 from tinytrain_compile.frontend.operators.loss import pick
-from tinytrain_compile.frontend.operators.pieces import piece_of
-from tinytrain_compile.frontend.operators.shape import without
+from tinytrain_compile.frontend.operators.moves import repeated, slice_axis, slice_entry, without
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.embedding import GatherAttrs
-from tinytrain_compile.ops.selection import CumSumAttrs
-from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, SliceAttrs
-
-
-def reduce_entry(
-    ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...], mean: bool, suffix: str = ""
-) -> Entry:
-    """Sum or mean over ONNX axes, which stay as 1."""
-    assert x.value is not None
-    if x.dtype == "int32" and not mean:
-        return _sum_of_integers(ctx, node, x, axes)
-    count = math.prod(x.shape[axis] for axis in axes)
-    attrs = ReduceAttrs(ir_axes(x.order, axes), 1.0 / count if mean else 1.0)
-    y = ctx.emit(node, "Reduce", (x.value,), attrs, suffix)
-    shape = tuple(1 if axis in axes else dim for axis, dim in enumerate(x.shape))
-    return Entry(shape, y, x.order)
-
-
-def _sum_of_integers(ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...]) -> Entry:
-    """Sum integers up axis by axis, as the last of running sums."""
-    for axis in axes:
-        assert x.value is not None
-        sums = replace(x, value=ctx.emit(node, "CumSum", (x.value,), CumSumAttrs(x.order.index(axis)), "sums"))
-        starts = tuple(dim - 1 if i == axis else 0 for i, dim in enumerate(x.shape))
-        shape = tuple(1 if i == axis else dim for i, dim in enumerate(x.shape))
-        x = slice_entry(ctx, node, sums, starts, (1,) * x.rank, shape, "sum")
-    return x
-
-
-def _reduce(ctx: ImportContext, node: OnnxNode) -> None:
-    ctx.define(node.output(0), reduce_over(ctx, node, ctx.entry(node.input(0)), node.op == "ReduceMean"))
-
-
-def reduce_over(ctx: ImportContext, node: OnnxNode, x: Entry, mean: bool) -> Entry:
-    """Sum or mean over the axes that the node names, which it keeps as 1 or leaves out."""
-    axes = axis_indices(integer_setting(ctx, node, 1, "axes") or (), x.rank)
-    if not axes and node.integer("noop_with_empty_axes", 0):
-        return x
-    axes = axes or tuple(range(x.rank))
-    y = reduce_entry(ctx, node, x, axes, mean)
-    return y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset(axes))
+from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs
 
 
 def _concat(ctx: ImportContext, node: OnnxNode) -> None:
@@ -95,9 +51,7 @@ def _split(ctx: ImportContext, node: OnnxNode) -> None:
     start = 0
     for index, (output, size) in enumerate(zip(node.outputs, sizes, strict=True)):
         if output:
-            starts = tuple(start if i == axis else 0 for i in range(x.rank))
-            shape = tuple(size if i == axis else dim for i, dim in enumerate(x.shape))
-            ctx.define(output, slice_entry(ctx, node, x, starts, (1,) * x.rank, shape, f"part{index}"))
+            ctx.define(output, slice_axis(ctx, node, x, axis, start, size, suffix=f"part{index}"))
         start += size
 
 
@@ -106,24 +60,6 @@ def _equal_parts(node: OnnxNode, size: int) -> tuple[int, ...]:
     count = node.integer("num_outputs", len(node.outputs))
     part = -(-size // count) if count > 0 else 0
     return (*[part] * (count - 1), size - part * (count - 1))
-
-
-def slice_entry(
-    ctx: ImportContext,
-    node: OnnxNode,
-    x: Entry,
-    starts: tuple[int, ...],
-    steps: tuple[int, ...],
-    shape: tuple[int, ...],
-    suffix: str = "",
-) -> Entry:
-    """Regularly spaced elements, everything given per ONNX axis; the entry itself if that is all of it."""
-    if shape == x.shape and min(steps, default=1) > 0:
-        return x
-    assert x.value is not None
-    attrs = SliceAttrs(spread(x.order, starts, 0), spread(x.order, steps, 1), spread(x.order, shape, 1))
-    piece = piece_of(ctx, node, x.value, attrs)
-    return Entry(shape, piece or ctx.emit(node, "Slice", (x.value,), attrs, suffix), x.order)
 
 
 def _slice(ctx: ImportContext, node: OnnxNode) -> None:
@@ -181,9 +117,8 @@ def _pad_constant(ctx: ImportContext, node: OnnxNode, x: Entry, before: list[int
     shape = tuple(s + d + max(a, 0) for s, d, a in zip(starts, x.shape, after, strict=True))
     if shape == x.shape:
         return x
-    assert x.value is not None
     attrs = EmbedAttrs(spread(x.order, starts, 0), (1,) * len(x.order), ir_shape(shape, x.order), value)
-    return Entry(shape, ctx.emit(node, "Embed", (x.value,), attrs), x.order)
+    return Entry(shape, ctx.emit(node, "Embed", (x.computed,), attrs), x.order)
 
 
 def _pad_axis(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, pads: tuple[int, int], mode: str) -> Entry:
@@ -196,28 +131,23 @@ def _pad_axis(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, pads: tup
         raise Unsupported("pads", f"{mode} padding by {max(pads)} on an axis of {size}", f"pads of at most {limit}")
     first = {"edge": 0, "reflect": before, "wrap": size - before}[mode]
     last = {"edge": size - 1, "reflect": size - 2, "wrap": 0}[mode]
-    assert x.value is not None
-    pieces = [x.value]
+    pieces = [x.computed]
     if before:
         pieces.insert(0, _strip(ctx, node, x, axis, first, before, mode))
     if after:
         pieces.append(_strip(ctx, node, x, axis, last, after, mode))
     y = ctx.emit(node, "Concat", pieces, ConcatAttrs(x.order.index(axis)))
-    return Entry(tuple(d + before + after if i == axis else d for i, d in enumerate(x.shape)), y, x.order)
+    return Entry(with_dim(x.shape, axis, size + before + after), y, x.order)
 
 
 def _strip(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, start: int, count: int, mode: str) -> Value:
     """`count` elements from `start`: one repeated (edge), backwards (reflect) or forwards (wrap)."""
     taken = 1 if mode == "edge" else count
-    starts = tuple(start if i == axis else 0 for i in range(x.rank))
-    steps = tuple(-1 if i == axis and mode == "reflect" else 1 for i in range(x.rank))
-    shape = tuple(taken if i == axis else dim for i, dim in enumerate(x.shape))
-    piece = slice_entry(ctx, node, x, starts, steps, shape, "strip")
-    assert piece.value is not None
+    piece = slice_axis(ctx, node, x, axis, start, taken, -1 if mode == "reflect" else 1, "strip")
     if taken == count:
-        return piece.value
-    whole = tuple(count if i == axis else dim for i, dim in enumerate(x.shape))
-    return ctx.emit(node, "Expand", (piece.value,), ExpandAttrs(ir_shape(whole, x.order)), "repeat")
+        return piece.computed
+    whole = ir_shape(with_dim(x.shape, axis, count), x.order)
+    return ctx.emit(node, "Expand", (piece.computed,), ExpandAttrs(whole), "repeat")
 
 
 def _expand(ctx: ImportContext, node: OnnxNode) -> None:
@@ -227,28 +157,6 @@ def _expand(ctx: ImportContext, node: OnnxNode) -> None:
     value = ctx.operand(node, x, order, len(shape))
     y = ctx.emit(node, "Expand", (value,), ExpandAttrs(ir_shape(shape, order))) if shape != x.shape else value
     ctx.define_value(node.output(0), y, shape, order)
-
-
-def repeated(ctx: ImportContext, node: OnnxNode, x: Entry, counts: tuple[int, ...], inner: bool) -> Entry:
-    """Every element `counts` times per ONNX axis: one behind the other (inner), or the whole axis again and again."""
-    assert x.value is not None
-    parts: list[int] = []
-    wanted: list[int] = []
-    for size, count in zip(x.value.shape, spread(x.order, counts, 1), strict=True):
-        parts += [size, 1] if inner else [1, size]
-        wanted += [size, count] if inner else [count, size]
-    shape = tuple(dim * count for dim, count in zip(x.shape, counts, strict=True))
-    if shape == x.shape:
-        return x
-    split, whole = (tuple(sizes) for sizes in _without_units(parts, wanted))
-    y = ctx.emit(node, "Expand", (ctx.reshape(node, x.value, split),), ExpandAttrs(whole), "repeat")
-    return Entry(shape, ctx.reshape(node, y, ir_shape(shape, x.order)), x.order)
-
-
-def _without_units(parts: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
-    """Both lists without the places where both are 1, but for the first axis: that of the samples."""
-    kept = [i for i, size in enumerate(wanted) if size > 1 or i == 0]
-    return [parts[i] for i in kept], [wanted[i] for i in kept]
 
 
 def _tile(ctx: ImportContext, node: OnnxNode) -> None:
@@ -292,8 +200,7 @@ def _gather(ctx: ImportContext, node: OnnxNode) -> None:
         return
     index = chosen.data
     start = axis_index(int(index.reshape(-1)[0]), x.shape[axis])
-    starts = tuple(start if i == axis else 0 for i in range(x.rank))
-    y = slice_entry(ctx, node, x, starts, (1,) * x.rank, tuple(1 if i == axis else d for i, d in enumerate(x.shape)))
+    y = slice_axis(ctx, node, x, axis, start, 1)
     if index.ndim == 0:
         y = without(ctx, node, y, frozenset((axis,)))
     ctx.define(node.output(0), y)
@@ -320,8 +227,6 @@ def _gather_nd(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "ReduceMean": _reduce,
-    "ReduceSum": _reduce,
     "Concat": _concat,
     "Split": _split,
     "Slice": _slice,

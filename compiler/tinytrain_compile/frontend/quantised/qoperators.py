@@ -17,8 +17,7 @@ from onnx import helper
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import fold_all
 from tinytrain_compile.frontend.file.guard import check_schema
-from tinytrain_compile.frontend.file.model import OnnxModel, OnnxNode
-from tinytrain_compile.frontend.file.quantisation import MICROSOFT, Quantisation, Refusal
+from tinytrain_compile.frontend.file.model import MICROSOFT, OnnxModel, OnnxNode, Quantisation, Refusal
 from tinytrain_compile.frontend.quantised.scales import Refused, read_scales
 from tinytrain_compile.ir.types import Array
 

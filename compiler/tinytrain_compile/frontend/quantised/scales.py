@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.file.quantisation import Refusal
+from tinytrain_compile.frontend.file.model import OnnxNode, Refusal
 from tinytrain_compile.ir.types import Array, Quant
 
 _SYMMETRIC = 'symmetric weights (onnxruntime: quantize with extra_options={"WeightSymmetric": True})'

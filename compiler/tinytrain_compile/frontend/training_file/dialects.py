@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
 
-from tinytrain_compile.frontend.training_file.proto import DEFAULT_DOMAINS, number_of, refused, text_of
+from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS, MICROSOFT
+from tinytrain_compile.frontend.training_file.proto import number_of, refused, text_of
 from tinytrain_compile.ir.types import Array
 
-MICROSOFT = "com.microsoft"
 _REMARKS = ("description",)
 """Attributes that say something to readers only."""
 _SETTINGS = ("axes", "split")

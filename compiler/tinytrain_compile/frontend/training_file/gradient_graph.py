@@ -13,24 +13,15 @@ from typing import Any
 
 import onnx
 
-from tinytrain_compile.frontend.file.reader import read_proto
-from tinytrain_compile.frontend.training_file.dialects import MICROSOFT, standard_form
+from tinytrain_compile.frontend.file.model import MICROSOFT
+from tinytrain_compile.frontend.file.protobuf import is_accumulator, read_proto
+from tinytrain_compile.frontend.training_file.dialects import standard_form
 from tinytrain_compile.frontend.training_file.proto import number_of, refused, up_to
 from tinytrain_compile.frontend.training_file.weights import find_weights
 from tinytrain_compile.ir.imported import FileTraining
 
 OPTIMIZER_MODELS = ("optimizer_model.onnx", "optimizer.onnx")
-_ACCUMULATOR = "InPlaceAccumulatorV2"
 _BUFFER = "_grad.accumulation.buffer"
-
-
-def is_gradient_graph(proto: onnx.ModelProto) -> bool:
-    """Tell whether a model is a training graph: gradients end in accumulators."""
-    return any(map(_accumulates, proto.graph.node))
-
-
-def _accumulates(node: onnx.NodeProto) -> bool:
-    return node.op_type == _ACCUMULATOR and node.domain == MICROSOFT
 
 
 def read_gradient_graph(
@@ -66,7 +57,7 @@ def read_gradient_graph(
 
 def _trained(graph: onnx.GraphProto, inputs: Sequence[str], name: str) -> tuple[str, ...]:
     """Return the inputs that have an accumulator."""
-    buffers = [next(iter(node.input), "") for node in graph.node if _accumulates(node)]
+    buffers = [next(iter(node.input), "") for node in graph.node if is_accumulator(node)]
     trained = tuple(buffer.removesuffix(_BUFFER) for buffer in buffers if buffer.endswith(_BUFFER))
     if len(trained) != len(buffers) or not set(inputs).issuperset(trained) or not graph.output:
         raise refused(name, "its accumulators do not say which weights they are of")

@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tinytrain_compile.frontend.file.tensors import tensor_array
+from tinytrain_compile.frontend.file.protobuf import tensor_array
 from tinytrain_compile.frontend.training_file.proto import (
     makers_of,
     number_of,

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 
 from tinytrain_compile.errors import CompileError
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
+from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS
 
 
 def refused(where: str, what: str, try_: str = "give the forward model and --loss") -> CompileError:

@@ -12,16 +12,14 @@ from pathlib import Path
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.reader import read_proto
-from tinytrain_compile.frontend.training_file.gradient_graph import is_gradient_graph, read_gradient_graph
-from tinytrain_compile.frontend.training_file.info import read_training_info
+from tinytrain_compile.frontend.file.protobuf import is_gradient_graph, read_proto
 from tinytrain_compile.ir.imported import FileTraining
 
 TRAINING_MODEL = "training_model.onnx"
 
 
 def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.ModelProto, FileTraining | None]:
-    """The model of a file or folder, up to its loss, and what the file says about training; None: nothing.
+    """Return the model of a file or folder, up to its loss, and what the file says about training; None: nothing.
 
     weights: an .npz with weights that the file leaves open. Errors: those of read_proto; E0231 for a training graph
     that cannot be taken over; E0105 for weights.
@@ -29,15 +27,19 @@ def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.Mo
     path = model_file(path)
     proto = read_proto(path)
     if is_gradient_graph(proto):
+        from tinytrain_compile.frontend.training_file.gradient_graph import read_gradient_graph
+
         return read_gradient_graph(proto, path, weights)
     if weights is not None:
         what = "is for graphs with gradient nodes, whose weights are inputs"
         raise CompileError("E0101", "--weights", what, "leave it out")
     if proto.training_info:
+        from tinytrain_compile.frontend.training_file.info import read_training_info
+
         return read_training_info(proto, path.parent)
     return proto, None
 
 
 def model_file(path: Path) -> Path:
-    """The file that is read for a path, which may be a folder of training artifacts."""
+    """Return the file that is read for a path, which may be a folder of training artifacts."""
     return path / TRAINING_MODEL if os.path.isdir(path) else path

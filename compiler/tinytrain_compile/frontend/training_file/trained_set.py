@@ -8,7 +8,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.training_file.proto import refused
-from tinytrain_compile.frontend.weights.trainable import Trainables
+from tinytrain_compile.frontend.weights.parameters import Trainables
 from tinytrain_compile.ir.imported import FileTraining, ImportedModel
 from tinytrain_compile.ir.types import Array
 

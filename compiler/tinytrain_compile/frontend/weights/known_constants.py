@@ -274,7 +274,7 @@ def prepared_inputs(model: OnnxModel, links: Links) -> frozenset[str]:
 def is_rescaling(case: Case) -> bool:
     """A factor, then a shift, for each column of a dense layer that has a bias: it can do without either.
 
-    Behind a Conv the same is a normalisation (`frontend/operators/batch_norm.py`).
+    Behind a Conv the same is a normalisation (`frontend/operators/normalisation.py`).
     """
 
     def holds(use: Use) -> bool:

@@ -9,22 +9,19 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import fold_all
 from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, rewritten
-from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.types import Array
 
 _HEADS = ("Gemm", "MatMul", "Conv")
 
 
-def with_fresh_head(model: OnnxModel, options: FrontendOptions) -> OnnxModel:
-    """The model whose last layer has options.classes outputs: uniform weights from the seed, bias 0, names kept.
+def with_fresh_head(model: OnnxModel, classes: int, seed: int) -> OnnxModel:
+    """The model whose last layer has so many outputs: uniform weights from the seed, bias 0, names kept.
 
     Ranges of what lies behind the layer are forgotten. E0101 if the model does not end in such a layer.
     """
-    if options.classes is None:
-        return model
-    if options.classes < 1:
-        raise CompileError("E0101", f"--classes {options.classes}", "there is no such number of classes", "1 or more")
-    return _Head(model, options.classes, options.seed).run()
+    if classes < 1:
+        raise CompileError("E0101", f"--classes {classes}", "there is no such number of classes", "1 or more")
+    return _Head(model, classes, seed).run()
 
 
 class _Head:

@@ -16,10 +16,9 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.forms import DEFAULT_DOMAINS, FREE_INITIALIZERS
-from tinytrain_compile.frontend.file.reader import read_proto
-from tinytrain_compile.frontend.file.tensors import external_array
-from tinytrain_compile.frontend.training_file.gradient_graph import is_gradient_graph
+from tinytrain_compile.frontend.file.forms import FREE_INITIALIZERS
+from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS
+from tinytrain_compile.frontend.file.protobuf import external_array, is_gradient_graph, read_proto
 from tinytrain_compile.frontend.training_file.read import model_file
 from tinytrain_compile.frontend.written.wider_scales import doublings, widened
 from tinytrain_compile.ir.imported import FileNumbers, ImportedModel, ParameterSource, StoredTensor

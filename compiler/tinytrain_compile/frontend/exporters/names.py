@@ -1,4 +1,4 @@
-"""The modules of a framework that tensors of a file belong to, as far as the file tells.
+"""Names in a file: the modules of a framework that tensors belong to, and names that exporters make up.
 
 PyTorch names a parameter by its module (`f.0.weight`). Where an exporter has computed it and made up a name, the node
 that reads it tells: the newer exporter records scopes, the TorchScript exporter makes a path of them (`/m/m.0/Gemm`).
@@ -73,3 +73,24 @@ def _path(scopes: Iterable[str]) -> Iterator[str]:
     for scope in scopes:
         yield scope.removeprefix(f"{last}.") if last else scope
         last = scope
+
+
+# ---- names that exporters make up ------------------------------------------------------------------------------------
+
+_NUMBERED = re.compile(r"(?:onnx::\w+?_)?(\d+)")
+_COMPUTED = re.compile(
+    r"(val|linear|addmm|add|mul|matmul|mm|view|reshape|expand|unsqueeze|squeeze|select|slice|getitem|clone|_to_copy)"
+    r"(_\d+)?"
+)
+"""What PyTorch's newer exporter calls results that it has computed from constants."""
+
+
+def number_of(name: str) -> int | None:
+    """Return the number in a name that PyTorch's TorchScript exporter makes up; None for any other name."""
+    match = _NUMBERED.fullmatch(name)
+    return None if match is None else int(match.group(1))
+
+
+def is_made_up(name: str) -> bool:
+    """Tell whether one of PyTorch's exporters has made up the name of a tensor, as its name says."""
+    return _COMPUTED.fullmatch(name) is not None or number_of(name) is not None

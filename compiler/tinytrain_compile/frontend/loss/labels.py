@@ -1,4 +1,6 @@
-"""What a loss computes of a class index and constants alone: looked up in a table with a row for each class.
+"""Labels of a written loss as values of the graph, and what follows from a class index and constants alone.
+
+The latter is looked up in a table with a row for each class.
 
 So a comparison with 0, 1, 2, ..., a margin at the class, or a vector made by a scatter needs no operators on integers.
 """
@@ -10,9 +12,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
-from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext
+from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxInput, OnnxNode
+from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.loss.own_loss import NO_LABEL
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.embedding import GatherAttrs
 
@@ -114,13 +118,53 @@ def _look_up(ctx: ImportContext, node: OnnxNode, name: str, rows: Sequence[Array
     ctx.define_value(name, numbers, shape)
 
 
-def is_class_of_loss(nodes: Sequence[OnnxNode], name: str) -> bool:
-    """Tell whether a loss operator reads an input as class indices, as it is or in another shape or integer type."""
-    shown, integers = {name}, (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-    for node in nodes:
-        if node.op in LOSS_OPS and node.input(1) in shown:
-            return True
-        views = node.op in ("Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
-        if node.input(0) in shown and (views or (node.op == "Cast" and node.integer("to", 0) in integers)):
-            shown.add(node.output(0))
-    return False
+_LABEL_VIEWS = frozenset(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten"))
+
+
+def declare_label(ctx: ImportContext, label: OnnxInput) -> Value:
+    """Return the labels as a value of the graph: class indices, or numbers. E0305 for any other type."""
+    if label is NO_LABEL:
+        return ctx.no_label()
+    numbers = label.elem_type == onnx.TensorProto.FLOAT or _is_cast(ctx.links, label.name)
+    integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+    if not numbers and label.elem_type not in integers:
+        names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+        what = f"labels are {names.get(label.elem_type, f'of unknown type {label.elem_type}')}"
+        raise CompileError("E0305", f"input {label.name}", what, "use float32, or int32 or int64 for class indices")
+    return ctx.label_input(label.name, label.shape, not numbers)
+
+
+def _is_cast(links: Links, name: str) -> bool:
+    """Whether all that reads labels makes numbers of them."""
+    readers = links.readers(name)
+    return bool(readers) and all(
+        node.op == "Cast" and node.integer("to", 0) == onnx.TensorProto.FLOAT for node in readers
+    )
+
+
+def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Import a node that shows class indices in another shape or type, or computes with them; False for others."""
+    label = ctx.labels.get(node.input(0))
+    if label is None or node.op not in _LABEL_VIEWS or node.domain:
+        return from_label_alone(ctx, node)
+    if node.op == "Cast" and node.integer("to", 0) not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+        _as_numbers(ctx, node, label)
+        return True
+    others = {name: ctx.entry(name).data for name in node.inputs[1:] if name and ctx.entry(name).is_constant}
+    index = np.zeros(ctx.entry(node.input(0)).shape, np.int64)
+    (shown,) = fold(node, {**others, node.input(0): index}, ctx.model.opset)
+    ctx.define_value(node.output(0), label, tuple(shown.shape))
+    ctx.labels[node.output(0)] = label
+    return True
+
+
+def _as_numbers(ctx: ImportContext, node: OnnxNode, label: Value) -> None:
+    """Class indices as real numbers, which a regression on them reads: looked up in a table of 0, 1, 2, ..."""
+    classes = class_count(ctx)
+    if node.integer("to", 0) != onnx.TensorProto.FLOAT or not classes:
+        what = "class indices become numbers here, and indices elsewhere"
+        raise Unsupported("to", what, "OneHot, or one use of the labels")
+    table = ctx.constant(np.arange(classes, dtype=np.float32).reshape(classes, 1), f"{node.name}.numbers", node)
+    numbers = ctx.emit(node, "Gather", (table, label), GatherAttrs(classes))
+    shape = ctx.entry(node.input(0)).shape
+    ctx.define_value(node.output(0), ctx.reshape(node, numbers, shape), shape)

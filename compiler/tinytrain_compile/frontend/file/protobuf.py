@@ -1,17 +1,84 @@
-"""ONNX tensors -> numpy arrays, trusting nothing that the file says about itself."""
+"""Protobuf of a model file: read with limits, tensors as arrays, graphs inside of nodes."""
 
 from __future__ import annotations
 
+import errno
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.user_file import open_file
+from tinytrain_compile.files.user_file import open_file, read_file
+from tinytrain_compile.frontend.file.model import MICROSOFT
 from tinytrain_compile.ir.types import Array
+
+# ---- model file -> protobuf, with an error that says what is wrong with the file -------------------------------------
+
+
+MAX_FILE_BYTES = 1 << 30
+
+_IR_VERSION_TAG = 0x08
+"""First byte of every ONNX file that a protobuf library wrote: field 1 (ir_version), a varint."""
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """Parse a model file. Errors: E0201 unreadable, E0213 not ONNX, E0214 damaged, E0217 too large, E0202 no graph."""
+    data = _read(path)
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        if data[:1] == bytes([_IR_VERSION_TAG]):
+            raise _damaged(path.name) from error
+        raise _not_onnx(path) from error
+    if not _is_text(proto):
+        raise _damaged(path.name)
+    if not proto.HasField("graph"):
+        if proto.ir_version == 0:
+            raise _not_onnx(path)
+        raise CompileError("E0202", path.name, "the model has no graph", "export the model again")
+    return proto
+
+
+def _is_text(message: Message) -> bool:
+    """Whether all strings of a message are UTF-8 (protobuf hands out bytes where they are not)."""
+    for field, value in message.ListFields():
+        if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
+            continue
+        for item in value if field.is_repeated else (value,):
+            if isinstance(item, bytes) or (isinstance(item, Message) and not _is_text(item)):
+                return False
+    return True
+
+
+def _damaged(name: str) -> CompileError:
+    """The error for a file that begins well and breaks off."""
+    return CompileError("E0214", name, "the file breaks off or is garbled", "copy or download it again")
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a model, which may come through a pipe."""
+    try:
+        return read_file(path, MAX_FILE_BYTES, pipe=True)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model") from error
+        reason = error.strerror or "unreadable"
+        raise CompileError("E0201", str(path), f"cannot read the model ({reason})", "check the path") from error
+
+
+def _not_onnx(path: Path) -> CompileError:
+    return CompileError("E0213", path.name, "this is not an ONNX file", "give a model in ONNX protobuf form (.onnx)")
+
+
+# ---- ONNX tensors -> numpy arrays, trusting nothing that the file says about itself ----------------------------------
+
 
 MAX_RANK = 16
 MAX_DIM = 2**31
@@ -141,3 +208,40 @@ def _inside(location: str, where: str, folder: Path) -> Path:
         what = f"external data at {location or '(nowhere)'} is outside the model's folder"
         raise CompileError("E0210", where, what, "put the data file beside the model")
     return target
+
+
+# ---- graphs inside of nodes ------------------------------------------------------------------------------------------
+# Graphs inside of nodes: the body of a Loop, the branches of an If.
+
+
+def bodies(node: onnx.NodeProto) -> tuple[onnx.GraphProto, ...]:
+    """Return the graphs that a node holds."""
+    return tuple(graph for a in node.attribute for graph in (*((a.g,) if a.HasField("g") else ()), *a.graphs))
+
+
+def captured(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Return the tensors from outside that the graphs of a node read, beside its inputs."""
+    return tuple(dict.fromkeys(name for body in bodies(node) for name in _free(body)))
+
+
+def reads(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Return everything that a node reads: its inputs, then what its graphs take from outside."""
+    return (*node.input, *(name for name in captured(node) if name not in node.input))
+
+
+def _free(graph: onnx.GraphProto) -> Iterable[str]:
+    made = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        yield from (name for name in reads(node) if name and name not in made)
+        made.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in made)
+
+
+def is_accumulator(node: onnx.NodeProto) -> bool:
+    """Tell whether a node of onnxruntime's adds up gradients over micro-batches."""
+    return node.op_type == "InPlaceAccumulatorV2" and node.domain == MICROSOFT
+
+
+def is_gradient_graph(proto: onnx.ModelProto) -> bool:
+    """Tell whether a model is a training graph: gradients end in accumulators."""
+    return any(map(is_accumulator, proto.graph.node))

@@ -1,33 +1,34 @@
-"""Which initializers of a file are parameters. ONNX does not say what its framework trains: rules do, in this order.
+"""Which initializers of a file are parameters, and which of them are one. ONNX does not say what its framework trains:
+rules do, in this order.
 
 1. What the user says (--trainable, --frozen).
 2. An output of a Constant node is none, unless the file has no floating-point initializer at all.
 3. An initializer that no gradient reaches is none: settings of nodes, statistics of a BatchNormalization.
 4. What the exporter recorded as a buffer, or computed from none of the parameters, is none
-   (`frontend/exporters/recorded.py`).
-5. Numbers with a known purpose are none (`frontend/weights/known_constants.py`).
+   (frontend/exporters/record.py).
+5. Numbers with a known purpose are none (frontend/weights/known_constants.py).
 6. One that only the nodes of the model's own loss read is none: a factor of a term, weights of classes.
-7. Every other floating-point initializer is one, whatever node reads it.
-"""
+7. Every other floating-point initializer is one, whatever node reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.exporters.module_names import modules_of
-from tinytrain_compile.frontend.exporters.numbered import numbered_remarks
-from tinytrain_compile.frontend.exporters.record import read_record
-from tinytrain_compile.frontend.exporters.recorded import recorded_remarks
-from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS, Remark
+from tinytrain_compile.frontend.exporters.names import is_made_up, modules_of
+from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS, Remark, has_record
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS, fold
-from tinytrain_compile.frontend.file.model import Links, OnnxModel
+from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, rewritten, unused
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.weights.known_constants import Case, Use, prepared_inputs, purpose
-from tinytrain_compile.ir.imported import ParameterChoice
+from tinytrain_compile.ir.imported import Copy, ParameterChoice
 from tinytrain_compile.ir.types import Array
+
+if TYPE_CHECKING:
+    from tinytrain_compile.frontend.exporters.record import Record
 
 _PASSING = (*VIEWS, *PARTS, "Expand")
 """Operators whose first input is still the same numbers behind them."""
@@ -47,16 +48,12 @@ SETTINGS: Mapping[str, tuple[int, ...]] = {
 """Operands that decide how a node computes, and get no gradient."""
 
 
-def _no_remarks() -> Mapping[str, Remark]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Trainables:
     """Whether each floating-point initializer is trained, and why. remarks: what the exporter's traces say of some."""
 
     choices: Mapping[str, ParameterChoice]
-    remarks: Mapping[str, Remark] = field(default_factory=_no_remarks)
+    remarks: Mapping[str, Remark] = field(default_factory=dict[str, Remark])
 
     def trained(self, name: str) -> bool:
         """Whether an initializer is a parameter; False for what is no initializer."""
@@ -81,8 +78,23 @@ def with_numbers_of_the_loss(found: Trainables, model: OnnxModel, links: Links) 
 
 def remarks_on(model: OnnxModel, links: Links) -> Mapping[str, Remark]:
     """Remark on initializers by the exporter's record, or by the names that it makes up."""
-    record = read_record(model.proto)
-    return numbered_remarks(model, links) if record is None else recorded_remarks(model, links, record)
+    record = _record(model)
+    if record is not None:
+        return record.remarks(model, links)
+    if model.proto.producer_name == "pytorch":
+        from tinytrain_compile.frontend.exporters.numbered import numbered_remarks
+
+        return numbered_remarks(model, links)
+    return {}
+
+
+def _record(model: OnnxModel) -> Record | None:
+    """Return what PyTorch's newer exporter has recorded in the file; None if it has not."""
+    if not has_record(model.proto):
+        return None
+    from tinytrain_compile.frontend.exporters.record import read_record
+
+    return read_record(model.proto)
 
 
 def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
@@ -171,3 +183,93 @@ def _asked(names: Mapping[str, Array], links: Links, options: FrontendOptions) -
                     raise CompileError("E0101", f"{flag} {glob}", what, "leave it out of one of them")
                 found[name] = flag
     return found
+
+
+# ---- initializers that are one for several readers -------------------------------------------------------------------
+# Initializers that are one for several readers: shared in the framework, or made one by an exporter. PyTorch's
+# TorchScript exporter writes tensors of equal values once, whether they are one parameter or not: fresh norms and
+# zero biases then train tied. Its newer exporter computes with constants, and may leave a copy of a parameter.
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One initializer, and the names under which the layers of the framework may have had it."""
+
+    name: str
+    tensors: tuple[str, ...]
+
+
+def merged(model: OnnxModel) -> tuple[Merged, ...]:
+    """Initializers that may have been several: behind an Identity, or one number throughout with several readers."""
+    links = Links(model.nodes, model.outputs, model.constants)
+    found: list[Merged] = []
+    for name, array in model.constants.items():
+        if array.dtype.kind != "f" or not array.size:
+            continue
+        others = [node.output(0) for node in links.readers(name) if node.op == "Identity" and not node.domain]
+        if _is_fresh(links, name, array):
+            others += [_name(name, node) for node in _further_readers(links, name)]
+        if others:
+            found.append(Merged(name, tuple(others)))
+    return tuple(found)
+
+
+def _is_fresh(links: Links, name: str, array: Array) -> bool:
+    """Whether an initializer is one number throughout, as before any training; a single number only as a PRelu's."""
+    slopes = all(node.op in ("PRelu", "Identity") for node in links.readers(name))
+    return (array.size > 1 or slopes) and bool((array == array.reshape(-1)[0]).all())
+
+
+def _further_readers(links: Links, name: str) -> list[OnnxNode]:
+    """Readers of an initializer behind the first, without Identities."""
+    return [node for node in links.readers(name) if node.op != "Identity"][1:]
+
+
+def _name(name: str, node: OnnxNode) -> str:
+    return f"{name} of {node.name}"
+
+
+def untied(model: OnnxModel) -> OnnxModel:
+    """The model with an initializer for every reader of those that may have been several."""
+    links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
+    changed: dict[str, OnnxNode | None] = {}
+    for name in (found.name for found in merged(model)):
+        for node in links.readers(name):
+            if node.op == "Identity" and not node.domain:
+                constants[node.output(0)] = model.constants[name]
+                changed[node.name] = None
+        if _is_fresh(links, name, model.constants[name]):
+            for node in _further_readers(links, name):
+                now, own = changed.get(node.name) or node, unused(_name(name, node), constants, links)
+                constants[own] = model.constants[name]
+                changed[node.name] = rewritten(now, [own if other == name else other for other in now.inputs])
+    nodes = (changed.get(node.name, node) for node in model.nodes)
+    return replace(model, nodes=tuple(node for node in nodes if node is not None), constants=constants)
+
+
+def without_copies(model: OnnxModel) -> OnnxModel:
+    """The model with what an exporter has computed, where that follows from a parameter, made of the parameter.
+
+    A zero state times a weight, plus a bias, is that bias: one parameter in the framework. So is a weight transposed.
+    """
+    floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size > 1}
+    record = _record(model)
+    made = {name: None for name in floats if (is_made_up(name) if record is None else name not in record.kinds)}
+    if not made:
+        return model
+    from tinytrain_compile.frontend.exporters.weight_forms import form_of
+
+    links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
+    nodes: list[OnnxNode] = []
+    copies: dict[str, Copy] = {}
+    for name in made:
+        for source in (source for source in floats if source not in made):
+            form = form_of(floats[name], floats[source], model.opset)
+            if form is not None:
+                more, shapes = form.nodes(source, name, lambda new: unused(new, constants, links))
+                nodes += more
+                constants.update(shapes)
+                del constants[name]
+                copies[name] = Copy(source, form.of)
+                break
+    return replace(model, nodes=(*nodes, *model.nodes), constants=constants, copies=copies) if nodes else model

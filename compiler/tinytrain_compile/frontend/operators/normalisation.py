@@ -1,0 +1,357 @@
+"""Normalisations and softmax; batch normalisation goes into the weights of the layer before it, if it can."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Fold, Order, plain
+from tinytrain_compile.frontend.graph.operands import (
+    axis_index,
+    broadcast,
+    ir_axes,
+    reduced_shape,
+    required_input,
+    scalar,
+)
+from tinytrain_compile.frontend.operators.moves import reduce_entry
+from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
+
+# ---- normalisation and softmax ---------------------------------------------------------------------------------------
+
+
+def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
+    """One that no layer took in: gamma (x - mean) / deviation + beta, as the framework's evaluation mode trains it."""
+    x = ctx.entry(node.input(0))
+    statistics = read_statistics(ctx, node)
+    if x.rank < 2 or statistics.mean.shape != (x.shape[1],):
+        raise ValueError(f"scale {statistics.mean.shape} for an input of shape {x.shape}")
+    y = ctx.value(node, x, x.order)
+    if statistics.mean.any():
+        mean = _per_channel(ctx, node, x, 3, statistics.mean.astype(np.float32))
+        y = ctx.emit(node, "Sub", (y, mean), suffix="mean")
+    gamma = _per_channel(ctx, node, x, 1)
+    inverse = ctx.constant((1.0 / statistics.deviation).reshape(gamma.shape), f"{node.name}.inverse_deviation", node)
+    scale = ctx.emit(node, "Mul", (gamma, inverse), suffix="factor")
+    y = ctx.emit(node, "Mul", (y, scale), suffix="scale")
+    y = ctx.emit(node, "Add", (y, _per_channel(ctx, node, x, 2)), suffix="shift")
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+
+
+def _per_channel(ctx: ImportContext, node: OnnxNode, x: Entry, index: int, data: Array | None = None) -> Value:
+    """The node's input at an index (or `data` in its place), one number per channel, as an operand for x."""
+    given = ctx.entry(node.input(index))
+    given = replace(given, source=given.source or node.input(index), array=given.data if data is None else data)
+    per_channel = given.laid(lambda array: array.reshape(-1, *[1] * (x.rank - 2)))
+    return ctx.operand(node, per_channel, x.order, x.rank)
+
+
+def _channel_op(ctx: ImportContext, node: OnnxNode, op: str, x: Entry, value: Value, index: int) -> Value:
+    """value (lying like x) times or plus the node's input at an index, one number per channel."""
+    operand = _per_channel(ctx, node, x, index)
+    return ctx.emit(node, op, (value, operand), suffix="scale" if op == "Mul" else "shift")
+
+
+def _instance_norm(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "B"))]
+    if x.rank < 3 or any(data.shape != (x.shape[1],) for data in factors):
+        raise ValueError(f"scale {factors[0].shape} and B {factors[1].shape} for an input of shape {x.shape}")
+    axes = ir_axes(x.order, tuple(range(2, x.rank)))
+    attrs = NormalizeAttrs(axes, node.number("epsilon", 1e-5))
+    normal = ctx.emit(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
+    scaled = _channel_op(ctx, node, "Mul", x, normal, 1)
+    y = _channel_op(ctx, node, "Add", x, scaled, 2)
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+
+
+def _group_norm(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    groups, epsilon = node.integer("num_groups", 0), node.number("epsilon", 1e-5)
+    factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "bias"))]
+    per_group = ctx.model.opset < 21  # opset 21 changed scale and bias from one per group to one per channel
+    wanted = (groups,) if per_group else (x.shape[1],) if x.rank > 2 else ()
+    if any(data.shape != wanted for data in factors):
+        raise ValueError(f"scale {factors[0].shape} and bias {factors[1].shape} for an input of shape {x.shape}")
+    if per_group:
+        affine = (ctx.entry(node.input(1)), ctx.entry(node.input(2)))
+        ctx.define(node.output(0), group_normalised(ctx, node, x, groups, epsilon, affine))
+        return
+    normal = group_normalised(ctx, node, x, groups, epsilon)
+    scaled = _channel_op(ctx, node, "Mul", normal, normal.computed, 1)
+    y = _channel_op(ctx, node, "Add", normal, scaled, 2)
+    ctx.define_value(node.output(0), y, x.shape, normal.order)
+
+
+def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    first = axis_index(node.integer("axis", -1), x.rank)
+    axes = tuple(range(first, x.rank))
+    attrs = NormalizeAttrs(ir_axes(x.order, axes), node.number("epsilon", 1e-5))
+    y, rstd = ctx.emit_all(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
+    for op, index in (("Mul", 1), ("Add", 2)):
+        factor = ctx.optional(node.input(index))
+        if factor is not None:
+            y = _affine(ctx, node, op, y, x.order, (x.shape, factor))
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+    if ctx.links.is_used(node.output(1)):
+        ctx.define(node.output(1), reduce_entry(ctx, node, x, axes, mean=True, suffix="mean"))
+    if ctx.links.is_used(node.output(2)):
+        kept = reduced_shape(x.shape, axes)
+        ctx.define_value(node.output(2), rstd, kept, x.order)
+
+
+def _affine(
+    ctx: ImportContext, node: OnnxNode, op: str, value: Value, order: Order, operand: tuple[tuple[int, ...], Entry]
+) -> Value:
+    shape, factor = operand
+    if broadcast(shape, factor.shape) != shape:
+        raise ValueError(f"scale or bias {factor.shape} for an input of shape {shape}")
+    table = ctx.operand(node, factor, order, len(shape))
+    return ctx.emit(node, op, (value, table), suffix="scale" if op == "Mul" else "shift")
+
+
+def _softmax(ctx: ImportContext, node: OnnxNode) -> None:
+    x = ctx.entry(node.input(0))
+    axis = axis_index(node.integer("axis", -1), x.rank)
+    y = ctx.emit(node, node.op, (ctx.value(node, x, x.order),), AxisAttrs(x.order.index(axis)))
+    ctx.define_value(node.output(0), y, x.shape, x.order)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "BatchNormalization": _batch_norm,
+    "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm,
+    "LayerNormalization": _layer_norm,
+    "Softmax": _softmax,
+    "LogSoftmax": _softmax,
+}
+
+
+# ---- inference-mode batch normalisation ------------------------------------------------------------------------------
+# Inference-mode batch normalisation: into the weights of the layer before it, or as a scale and a shift.
+
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedLayer:
+    """Weight and bias of a layer after folding, and the tensor that the layer now computes.
+
+    bias_entry: the constant that the bias is known by; None without bias.
+    fold, bias_fold: what was multiplied into the weight, and into the bias, or added to it; None: nothing.
+    """
+
+    weight: Array
+    bias: Array | None
+    bias_entry: Entry | None
+    output: str
+    bias_tensor: str = ""
+    fold: Fold | None = None
+    bias_fold: Fold | None = None
+
+    def bias_operand(self, ctx: ImportContext, node: OnnxNode, weight: Value) -> tuple[Value, ...]:
+        """The bias as a trainable constant; nothing without one. weight: of the same layer."""
+        if self.bias is None or self.bias_entry is None:
+            return ()
+        shape = self.bias.shape
+        origin = self.bias_entry.laid(lambda array: array.reshape(shape)).origin
+        name = self.bias_entry.source or self.bias_tensor
+        group = "" if self.fold is None else weight.name
+        return (ctx.constant(self.bias, name, node, (origin,), group, self.bias_fold),)
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What an inference-mode BatchNormalization does to each channel, in double precision."""
+
+    gamma: Doubles
+    beta: Doubles
+    mean: Doubles
+    deviation: Doubles
+
+
+def read_statistics(ctx: ImportContext, node: OnnxNode) -> Statistics:
+    """The constants of an inference-mode BatchNormalization; its epsilon is in the deviation."""
+    if node.integer("training_mode", 0):
+        raise Unsupported("training_mode", "batch statistics are not computed", "training_mode 0 (inference export)")
+    if any(ctx.links.is_used(name) for name in node.outputs[1:]):
+        raise Unsupported("outputs", "running statistics are not computed", "only the first output")
+    names = ("scale", "B", "mean", "var")
+    data = [required_input(ctx, node, i, name).astype(np.float64) for i, name in enumerate(names, start=1)]
+    if len({array.shape for array in data}) != 1 or data[0].ndim != 1:
+        raise ValueError(f"scale, B, mean and var have shapes {[array.shape for array in data]}")
+    gamma, beta, mean, variance = data
+    spread = variance + node.number("epsilon", 1e-5)
+    if not bool((spread > 0).all()):
+        raise ValueError("a variance is negative")
+    return Statistics(gamma, beta, mean, np.sqrt(spread))
+
+
+def fold_into_layer(
+    ctx: ImportContext, node: OnnxNode, weight: Array, bias: Array | None, bias_entry: Entry | None
+) -> FoldedLayer:
+    """Take a BatchNormalization that alone reads this Conv or Gemm into its weight ([out, ...]) and bias.
+
+    Not into a weight that others read too, nor one that others have a part in, nor a trained gamma into a weight that
+    is not trained. The new bias is trained as the layer's own was, or else as beta.
+    """
+    alone = FoldedLayer(weight, bias, bias_entry, node.output(0), node.input(2))
+    found = None if ctx.options.batch_norm == "keep" else _follower(ctx, node, weight.shape[0])
+    if found is None:
+        return alone
+    norm = found.statistics
+    stored = ctx.model.quantisation.constants  # integers would not stay integers
+    scale = norm.gamma / norm.deviation
+    shift = norm.beta - norm.mean * scale
+    if scale.shape != weight.shape[:1] or (ctx.entry(node.input(1)).source or node.input(1)) in stored:
+        return alone
+    gamma, beta = (ctx.entry(name) for name in (found.gamma, found.beta))
+    if ctx.is_tied(ctx.entry(node.input(1)), bias_entry, gamma, beta):
+        return alone
+    if ctx.is_trained(gamma.origin) and not ctx.is_trained(ctx.entry(node.input(1)).origin):
+        return alone
+    ctx.done.update(found.nodes)
+    ctx.folded_norms += 1
+    # Rounded to float32 by ImportContext.constant, which refuses what overflows.
+    folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
+    offset = shift if bias is None else bias.astype(np.float64) * scale + shift
+    own = bias_entry is not None and (ctx.is_trained(bias_entry.origin) or not ctx.is_trained(beta.origin))
+    named, tensor = (bias_entry, node.input(2)) if own else (beta, found.beta)
+    nothing, origins = np.zeros_like(scale), (gamma.origin, beta.origin)
+    moved = -norm.mean * scale if bias is None else (bias.astype(np.float64) - norm.mean) * scale
+    in_bias = (scale, shift) if own else (np.ones_like(scale), moved)
+    folds = Fold(origins, scale, nothing), Fold(origins, *in_bias)
+    return FoldedLayer(folded, offset, named, found.output, tensor, *folds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Follower:
+    """A normalisation that alone reads a layer: its nodes, the tensors of scale and shift, its result."""
+
+    nodes: tuple[str, ...]
+    gamma: str
+    beta: str
+    output: str
+    statistics: Statistics
+
+
+def _follower(ctx: ImportContext, node: OnnxNode, channels: int) -> _Follower | None:
+    norm = ctx.links.sole_reader(node.output(0))
+    if norm is None:
+        return None
+    if norm.op != "BatchNormalization" or norm.input(0) != node.output(0):
+        return _scale_and_shift(ctx, node, norm, channels)
+    try:
+        statistics = read_statistics(ctx, norm)
+    except (Unsupported, ValueError):  # reported when the node's own turn comes
+        return None
+    return _Follower((norm.name,), norm.input(1), norm.input(2), norm.output(0), statistics)
+
+
+def _scale_and_shift(ctx: ImportContext, node: OnnxNode, scale: OnnxNode, channels: int) -> _Follower | None:
+    """A Mul, then an Add, by a number for each channel behind a Conv: how tf2onnx writes a BatchNormalization."""
+    shift = ctx.links.sole_reader(scale.output(0))
+    if node.op != "Conv" or scale.op != "Mul" or shift is None or shift.op != "Add":
+        return None
+    rank = ctx.entry(node.input(0)).rank
+    names = [_per_channel_operand(ctx, reader, channels, rank) for reader in (scale, shift)]
+    if "" in names:
+        return None
+    gamma, beta = (ctx.entry(name).data.astype(np.float64).reshape(-1) for name in names)
+    statistics = Statistics(gamma, beta, np.zeros_like(gamma), np.ones_like(gamma))
+    return _Follower((scale.name, shift.name), names[0], names[1], shift.output(0), statistics)
+
+
+def _per_channel_operand(ctx: ImportContext, node: OnnxNode, channels: int, rank: int) -> str:
+    """The constant operand of a node, if that is one number per channel of a tensor of this rank; else ""."""
+    for name in node.inputs:
+        entry = ctx.entry(name) if ctx.has(name) and ctx.entry(name).is_constant else None
+        axis = -1 if entry is None else entry.rank - rank + 1
+        if entry is not None and entry.source and axis >= 0 and entry.shape[axis] == entry.elements == channels:
+            return name
+    return ""
+
+
+def folding_note(count: int) -> str:
+    """What the report says of folded normalisations."""
+    norms = "BatchNormalization is" if count == 1 else "BatchNormalizations are"
+    return f"{count} {norms} folded: gamma and weight train as one (apart with --batch-norm keep, in float32)"
+
+
+# ---- group normalisation, in whichever axis order its input lies -----------------------------------------------------
+
+
+def group_normalised(
+    ctx: ImportContext, node: OnnxNode, x: Entry, groups: int, epsilon: float, affine: tuple[Entry, ...] = ()
+) -> Entry:
+    """x with mean 0 and variance 1 over each group of channels; `affine`: scale and shift per group, if any."""
+    channels, rest = x.shape[1], math.prod(x.shape[2:])
+    if groups < 1 or channels % groups:
+        raise ValueError(f"{channels} channels in {groups} groups")
+    axes = [axis for axis in x.order if axis != UNIT]
+    last = axes == [0, *range(2, x.rank), 1]
+    order = x.order if last else plain(x.rank)
+    value = ctx.value(node, x, order)
+    if last:
+        grouped, reduced, factor_shape = (x.shape[0], rest, groups, channels // groups), (1, 3), (groups, 1)
+    else:
+        grouped, reduced, factor_shape = (x.shape[0], groups, channels // groups * rest), (2,), (groups, 1)
+    y = ctx.emit(node, "Normalize", (ctx.reshape(node, value, grouped),), NormalizeAttrs(reduced, epsilon))
+    for op, entry, index in zip(("Mul", "Add"), affine, (1, 2), strict=False):
+        factor = ctx.weight(entry, node, index, lambda array: array.reshape(factor_shape))
+        y = ctx.emit(node, op, (y, factor), suffix="scale" if op == "Mul" else "shift")
+    return Entry(x.shape, ctx.reshape(node, y, value.shape), order)
+
+
+def fuse_group_norm(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Group normalisation as exported: Reshape to (N, groups, -1), InstanceNormalization by 1 and 0, Reshape back.
+
+    The Reshape mixes channels with pixels, so a channels-last image would have to be transposed there and back.
+    """
+    normal = ctx.links.sole_reader(node.output(0))
+    if normal is None or normal.op != "InstanceNormalization" or normal.input(0) != node.output(0):
+        return False
+    x = ctx.entry(node.input(0))
+    back = ctx.links.sole_reader(normal.output(0))
+    if back is None or back.op != "Reshape" or x.rank < 3 or not _restores(ctx, back, node.input(0), x.shape):
+        return False
+    groups = _identity_channels(ctx, normal)
+    wanted = [int(d) for d in ctx.entry(node.input(1)).data.reshape(-1)] if ctx.has(node.input(1)) else []
+    if not groups or x.shape[1] % groups or wanted not in _groupings(x, groups):
+        return False
+    ctx.done.update((normal.name, back.name))
+    epsilon = normal.number("epsilon", 1e-5)
+    ctx.define(back.output(0), group_normalised(ctx, normal, x, groups, epsilon))
+    return True
+
+
+def _groupings(x: Entry, groups: int) -> list[list[int]]:
+    size = x.elements // (x.shape[0] * groups)
+    return [[n, groups, s] for n in (0, x.shape[0]) for s in (-1, size)]
+
+
+def _restores(ctx: ImportContext, back: OnnxNode, tensor: str, shape: tuple[int, ...]) -> bool:
+    """Whether a Reshape gives a tensor its old shape again: by number, or by asking the tensor for it."""
+    maker = ctx.links.maker(back.input(1))
+    if maker is not None and maker.op == "Shape" and maker.input(0) == tensor and not maker.attrs:
+        return True
+    return ctx.has(back.input(1)) and tuple(int(d) for d in ctx.entry(back.input(1)).data.reshape(-1)) == shape
+
+
+def _identity_channels(ctx: ImportContext, normal: OnnxNode) -> int:
+    """Channels of an InstanceNormalization with scale 1 and bias 0; 0 if it has others."""
+    if not all(ctx.has(name) and ctx.entry(name).is_constant for name in normal.inputs[1:]):
+        return 0
+    scale, bias = (ctx.entry(name) for name in normal.inputs[1:])
+    if ctx.is_trained(scale.origin, bias.origin):  # ones and zeros that a training starts from
+        return 0
+    return scale.elements if scalar(scale) == 1.0 and scalar(bias) == 0.0 else 0
