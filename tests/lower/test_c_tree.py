@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.lower.printing.c_tree import ZERO_LANES, Declaration, If, Line, Statement, render, tidy
-from tinytrain_compile.lower.printing.c_tree import Test as Condition
+from tinytrain_compile.lower.printing.c_text import ZERO_LANES, Declaration, If, Line, Statement, render, tidy
+from tinytrain_compile.lower.printing.c_text import Test as Condition
 
 TAIL = (Condition("row < 1", "row < 1", frozenset({"row"}), True, {}),)
 

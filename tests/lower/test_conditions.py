@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tvm import tirx
 
-from tinytrain_compile.lower.printing.c_expr import Expr
-from tinytrain_compile.lower.printing.c_tree import If, Line, Loop, Statement, render, tidy
-from tinytrain_compile.lower.printing.conditions import tests_of as parts_of
+from tinytrain_compile.lower.printing.c_text import Expr, If, Line, Loop, Statement, render, tidy
+from tinytrain_compile.lower.printing.patterns import tests_of as parts_of
 from tinytrain_compile.lower.tir_walk import kind_of
 
 V, OUTER = tirx.Var("v", "int32"), tirx.Var("u", "int32")

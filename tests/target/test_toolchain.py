@@ -11,8 +11,7 @@ from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.target import Target, load_target
-from tinytrain_compile.target.loader import parse_target
-from tinytrain_compile.target.toolchain import list_toolchains, load_toolchain, parse_toolchain
+from tinytrain_compile.target.loader import list_toolchains, load_toolchain, parse_target, parse_toolchain
 from tinytrain_compile.verify import Tools, verification_files
 
 ARM = (data_dir("targets") / "toolchains" / "arm-none-eabi.toml").read_text()

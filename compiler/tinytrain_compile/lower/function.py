@@ -1,22 +1,61 @@
-"""What every C function of a kernel is made from: its TIR, who prints it, the names of its operands, its comment."""
+"""What every C function of a kernel is made from: lowered TIR, who prints it, names of its operands, its comment.
+
+TVM's passes are listed one by one. Left out on purpose: StorageRewrite (the planner owns buffers, and it merges
+register tiles), CommonSubexprElim (the C compiler is better at it), MakePackedAPI and LowerTVMBuiltin (they bring in
+the TVM runtime). See docs/adr/0002.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import tvm
 from tvm import s_tir, te
+from tvm.s_tir import transform as structured
 from tvm.tirx import PrimFunc
+from tvm.tirx import transform as flat
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.lower.kernels import KernelContext, KernelSpec
-from tinytrain_compile.lower.loop_names import LoopNames, loop_names
-from tinytrain_compile.lower.passes import lower_schedule
+from tinytrain_compile.lower.names import LoopNames, loop_names
 from tinytrain_compile.lower.printing.float_pairs import PairPrinter
 from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter
 from tinytrain_compile.lower.printing.int_vectors import IntVectorPrinter
 from tinytrain_compile.lower.printing.printer import Printer
 from tinytrain_compile.ops import op_def
+
+
+@cache
+def _pipeline() -> tvm.ir.transform.Sequential:
+    target = tvm.target.Target({"kind": "c"}, host={"kind": "c"})
+    return tvm.ir.transform.Sequential(
+        [
+            flat.BindTarget(target),
+            structured.CanonicalizeLoop(),
+            structured.LowerInitBlock(),
+            structured.PlanAndUpdateBufferAllocationLocation(),
+            structured.ConvertBlocksToOpaque(),
+            structured.CompactBufferAllocation(),
+            structured.LowerMatchBuffer(),
+            structured.StmtSimplify(),
+            structured.LowerOpaqueBlock(),
+            flat.FlattenBuffer(),
+            flat.NarrowDataType(32),
+            structured.LoopPartition(),
+            flat.UnrollLoop(),
+            structured.RenormalizeSplitPattern(),
+            flat.StmtSimplify(),
+            flat.RemoveNoOp(),
+            flat.LowerIntrin(),
+        ]
+    )
+
+
+def lower_schedule(schedule: s_tir.Schedule) -> PrimFunc:
+    """The lowered PrimFunc (flat buffers, explicit loops) of a schedule's function "main"."""
+    with tvm.transform.PassContext():
+        return _pipeline()(schedule.mod)["main"]
 
 
 def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:

@@ -12,7 +12,6 @@ from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel, external_names
 from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
-from tinytrain_compile.lower.kernel_names import name_kernels
 from tinytrain_compile.lower.kernels import (
     KERNELS,
     VECTOR_KERNELS,
@@ -20,6 +19,7 @@ from tinytrain_compile.lower.kernels import (
     OperandLayout,
     kernel_spec,
 )
+from tinytrain_compile.lower.names import name_kernels
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.lower.turns import cut_open

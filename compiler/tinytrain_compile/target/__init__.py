@@ -3,6 +3,7 @@
 from tinytrain_compile.target.boards import with_reserve
 from tinytrain_compile.target.loader import list_boards, list_targets, load_target
 from tinytrain_compile.target.model import (
+    Architecture,
     Board,
     BoardMemory,
     Core,
@@ -11,8 +12,8 @@ from tinytrain_compile.target.model import (
     QemuBoard,
     Region,
     Target,
+    Toolchain,
 )
-from tinytrain_compile.target.toolchain import Architecture, Toolchain
 
 __all__ = [
     "Architecture",

@@ -1,35 +1,52 @@
-"""Strict TOML loader: every key is known, present and of the right type, or the error names it."""
+"""Reading of target files and of toolchain files, every entry checked."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.files.user_file import Table, TableKind, parse_table, read_table
 from tinytrain_compile.target.boards import CORE_KEY, board_target
-from tinytrain_compile.target.model import Core, Features, MemoryBank, QemuBoard, Region, RegisterBits, Target
-from tinytrain_compile.target.toolchain import FOLDER as TOOLCHAINS
-from tinytrain_compile.target.toolchain import Architecture, Toolchain, list_toolchains, load_toolchain
+from tinytrain_compile.target.model import (
+    Architecture,
+    Core,
+    Features,
+    MemoryBank,
+    Program,
+    QemuBoard,
+    Region,
+    RegisterBits,
+    Target,
+    Toolchain,
+)
 
 BOARDS = "boards"
 """The folder of the boards, in that of the targets."""
+TOOLCHAINS = "toolchains"
+"""The folder of the toolchains, in that of the targets."""
 _KIND = TableKind("E0102", "E0103", "compare with the files in targets/", "a target name or a readable .toml file")
+_TOOLCHAIN = TableKind("E0102", "E0103", f"compare with the files in targets/{TOOLCHAINS}/", "a readable .toml file")
+_Record = TypeVar("_Record")
 
 
 def list_targets() -> tuple[str, ...]:
-    """Names of the built-in cores, sorted."""
+    """Return the names of the built-in cores, sorted."""
     return tuple(sorted(path.stem for path in data_dir("targets").glob("*.toml")))
 
 
 def list_boards() -> tuple[str, ...]:
-    """Names of the built-in boards, sorted."""
+    """Return the names of the built-in boards, sorted."""
     return tuple(sorted(path.stem for path in (data_dir("targets") / BOARDS).glob("*.toml")))
 
 
 def load_target(name_or_path: str) -> Target:
-    """A built-in core or board by name, or the file of one by its path (ending in .toml).
+    """Return a built-in core or board by name, or the file of one by its path (ending in .toml).
 
     Errors: E0102 for an unknown name or unreadable file, E0103 for a file that is not a target description.
     """
@@ -46,7 +63,7 @@ def load_target(name_or_path: str) -> Target:
 
 
 def parse_target(text: str, where: str) -> Target:
-    """A target from TOML text; `where` names the file in errors."""
+    """Return a target from TOML text; `where` names the file in errors."""
     return _target(parse_table(text, where, _KIND))
 
 
@@ -70,7 +87,7 @@ def _core_target(root: Table) -> Target:
         gcc_flags=flags if toolchain is None else (*toolchain.compile_flags, *flags),
         alignment_bytes=root.integer("alignment_bytes", low=1),
         stack_budget_bytes=root.integer("stack_budget_bytes", low=1),
-        features=_features(root.table("features")),
+        features=_record(root.table("features"), Features),
         core=_core(root.table("core")),
         memories=tuple(_memory(table) for table in root.tables("memories")),
         toolchain=toolchain,
@@ -84,12 +101,12 @@ def _core_target(root: Table) -> Target:
 
 
 def _is_cross(root: Table) -> bool:
-    """Whether the file is about a device, not about the machine that compiles."""
+    """Tell whether the file is about a device, not about the machine that compiles."""
     return any(root.has(key) for key in ("toolchain", "architecture", "qemu")) or bool(_machine_flags(root))
 
 
 def _toolchain(root: Table) -> tuple[Toolchain, Architecture]:
-    """Who compiles for the core, and the instruction set that it compiles for."""
+    """Return who compiles for the core, and the instruction set that it compiles for."""
     known = list_toolchains()
     if not root.has("toolchain"):
         raise root.error("toolchain", f"is missing: name who compiles for the core, one of {', '.join(known)}")
@@ -115,19 +132,16 @@ def _machine_flags(root: Table) -> tuple[str, ...]:
     return flags
 
 
-def _features(table: Table) -> Features:
-    features = Features(
-        dsp=table.boolean("dsp"),
-        dual_issue=table.boolean("dual_issue"),
-        mve_int=table.boolean("mve_int"),
-        mve_float=table.boolean("mve_float"),
-        fpu=table.boolean("fpu"),
-        fma=table.boolean("fma"),
-        gpr=table.integer("gpr"),
-        s_regs=table.integer("s_regs"),
-    )
+def _record(table: Table, kind: type[_Record], **least: int) -> _Record:
+    """Read a table whose keys are the fields of a dataclass: numbers from `least` on (0), texts and truth values."""
+    found: dict[str, object] = {}
+    for field in fields(cast(Any, kind)):
+        if field.type == "int":
+            found[field.name] = table.integer(field.name, least.get(field.name, 0))
+        else:
+            found[field.name] = table.text(field.name) if field.type == "str" else table.boolean(field.name)
     table.finish()
-    return features
+    return kind(**found)
 
 
 def _core(table: Table) -> Core:
@@ -140,15 +154,7 @@ def _core(table: Table) -> Core:
 
 
 def _memory(table: Table) -> MemoryBank:
-    bank = MemoryBank(
-        table.text("name"),
-        table.integer("size_bytes", low=1),
-        table.integer("bytes_per_us", low=1),
-        table.integer("setup_ns"),
-        table.integer("pj_per_byte"),
-        table.boolean("writable"),
-    )
-    table.finish()
+    bank = _record(table, MemoryBank, size_bytes=1, bytes_per_us=1)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", bank.name):
         raise table.error("name", "must be lower-case letters, digits and underscores")
     return bank
@@ -170,17 +176,14 @@ def _board(table: Table) -> QemuBoard:
 
 
 def _register(table: Table) -> RegisterBits:
-    bits = RegisterBits(table.integer("address"), table.integer("set_bits", low=1), table.text("why"))
-    table.finish()
+    bits = _record(table, RegisterBits, set_bits=1)
     if not re.fullmatch(r"[A-Za-z0-9 .,:;()_+-]*", bits.why):
         raise table.error("why", "goes into a comment of C: letters, digits, spaces and .,:;()_+- only")
     return bits
 
 
 def _region(table: Table) -> Region:
-    region = Region(table.integer("origin"), table.integer("size_bytes", low=1))
-    table.finish()
-    return region
+    return _record(table, Region, size_bytes=1)
 
 
 def _check_name(target: Target, root: Table) -> None:
@@ -189,7 +192,7 @@ def _check_name(target: Target, root: Table) -> None:
 
 
 def _check(target: Target, root: Table) -> None:
-    """Rules that involve more than one key."""
+    """Check rules that involve more than one key."""
     _check_name(target, root)
     if target.alignment_bytes not in (4, 8, 16, 32):
         raise root.error("alignment_bytes", "must be 4, 8, 16 or 32")
@@ -199,3 +202,78 @@ def _check(target: Target, root: Table) -> None:
         raise root.error("memories", "must begin with the memory of the arena, which is writable")
     if not re.fullmatch(r"(table|llvm-mca:[a-z0-9.+-]+)?", target.cycle_model):
         raise root.error("cycle_model", 'must be "table" or "llvm-mca:CPU"')
+
+
+# ---- toolchains ------------------------------------------------------------------------------------------------------
+# Toolchains: the programs that build and run code for a device, as targets/toolchains describes them.
+
+
+def list_toolchains() -> tuple[str, ...]:
+    """Return the names of the toolchains, sorted."""
+    return tuple(sorted(path.stem for path in (data_dir("targets") / TOOLCHAINS).glob("*.toml")))
+
+
+@cache
+def load_toolchain(name: str) -> Toolchain:
+    """Return a toolchain by a name that list_toolchains has. Errors: E0103 for a file that does not describe one."""
+    return _read_toolchain(
+        read_table(data_dir("targets") / TOOLCHAINS / f"{name}.toml", f"{TOOLCHAINS}/{name}.toml", _TOOLCHAIN)
+    )
+
+
+def parse_toolchain(text: str, where: str) -> Toolchain:
+    """Return a toolchain from TOML text; `where` names the file in errors."""
+    return _read_toolchain(parse_table(text, where, _TOOLCHAIN))
+
+
+def _read_toolchain(root: Table) -> Toolchain:
+    compiler, library, emulator = (root.table(key) for key in ("compiler", "library", "emulator"))
+    start_up = root.table("start_up")
+    prefix, package, library_package = compiler.text("prefix"), compiler.text("package"), library.text("package")
+    made = Toolchain(
+        name=root.text("name"),
+        summary=root.text("summary"),
+        prefix=prefix,
+        compiler=Program(f"{prefix}gcc", f"{package} {library_package}"),
+        objdump=Program(f"{prefix}objdump", compiler.text("objdump_package")),
+        compile_flags=compiler.texts("compile_flags"),
+        link_flags=compiler.texts("link_flags"),
+        cmake_processor=compiler.text("cmake_processor"),
+        llvm_triple=compiler.text("llvm_triple"),
+        library=library.text("name"),
+        double_helpers=_pattern(library, "double_helpers"),
+        float_helpers=_pattern(library, "float_helpers"),
+        hidden_helpers=_pattern(library, "hidden_helpers"),
+        emulator=Program(emulator.text("program"), emulator.text("package")),
+        semihosting=emulator.texts("semihosting"),
+        port=start_up.text("port"),
+        architectures=_architectures(root),
+    )
+    for table in (compiler, library, emulator, start_up, root):
+        table.finish()
+    return made
+
+
+def _architectures(root: Table) -> Mapping[str, Architecture]:
+    """Return all that the file names, each with the table of stack bytes that it shares with others."""
+    stacks, found = root.table("library_stack"), root.table("architectures")
+    tables = {name: stacks.table(name) for name in stacks.names}
+    bytes_of = {name: {function: table.integer(function) for function in table.names} for name, table in tables.items()}
+    made: dict[str, Architecture] = {}
+    for name in found.names:
+        table = found.table(name)
+        stack = table.text("library_stack")
+        if stack not in bytes_of:
+            raise table.error("library_stack", f"names no table of library_stack ({', '.join(bytes_of)})")
+        made[name] = Architecture(name, table.integers("attributes"), bytes_of[stack])
+        table.finish()
+    return made
+
+
+def _pattern(table: Table, key: str) -> str:
+    text = table.text(key)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise table.error(key, f"is not a regular expression ({error})") from error
+    return text

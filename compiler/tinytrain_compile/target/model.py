@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from tinytrain_compile.target.toolchain import Architecture, Toolchain
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,56 @@ class QemuBoard:
     extra: Region
     vectors: Region | None = None
     registers: tuple[RegisterBits, ...] = ()
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An instruction set that a toolchain compiles for, under the name that GCC's -march has for it.
+
+    attributes: values of Tag_CPU_arch that its objects may have; empty: not checked. library_stack: stack bytes of the
+    library functions that generated code may call.
+    """
+
+    name: str
+    attributes: tuple[int, ...]
+    library_stack: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Program:
+    """An external program and the Debian packages that have it."""
+
+    name: str
+    packages: str
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Compiler, C library, emulator and start-up code of one family of cores.
+
+    compile_flags belong to every compilation, before those of the core. double_helpers, float_helpers and
+    hidden_helpers are regular expressions for the start of a library function's name: what computes in double, what
+    computes floats without an FPU, and what the call graph does not show. semihosting: options of the emulator. port:
+    the folder in runtime_c/ports.
+    """
+
+    name: str
+    summary: str
+    prefix: str
+    compiler: Program
+    objdump: Program
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    cmake_processor: str
+    llvm_triple: str
+    library: str
+    double_helpers: str
+    float_helpers: str
+    hidden_helpers: str
+    emulator: Program
+    semihosting: tuple[str, ...]
+    port: str
+    architectures: Mapping[str, Architecture]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,6 @@ from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite, r
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.types import Array
 
-# ---- the guard -------------------------------------------------------------------------------------------------------
-# The guard: an untrusted protobuf becomes a checked OnnxModel, or an error with an id of its own.
-
-
 OLDEST_OPSET = 7
 """The first that onnx's version converter knows well enough."""
 _OPEN = -1
@@ -229,7 +225,7 @@ def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
         raise CompileError("E0229", where, f"attribute {missing[0]} is missing", "export the model again")
 
 
-# ---- what of a model file counts -------------------------------------------------------------------------------------
+# ---- the live part ---------------------------------------------------------------------------------------------------
 # What of a model file counts: the nodes that its outputs need, and what these read. Everything else may be as it
 # likes (another framework's operators, weights of element types that no network computes with, inputs of unknown
 # shape): what does not reach the output is not looked at.
@@ -260,7 +256,7 @@ def live_part(graph: onnx.GraphProto) -> LivePart:
     return LivePart(tuple(nodes[index] for index in sorted(kept)), frozenset(read))
 
 
-# ---- topological order of a model's nodes, and what keeps one from having it -----------------------------------------
+# ---- order of nodes --------------------------------------------------------------------------------------------------
 
 
 def sort_nodes(nodes: Sequence[OnnxNode], known: set[str], outputs: Sequence[str]) -> tuple[OnnxNode, ...]:

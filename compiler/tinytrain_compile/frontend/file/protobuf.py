@@ -18,8 +18,7 @@ from tinytrain_compile.files.user_file import open_file, read_file
 from tinytrain_compile.frontend.file.model import MICROSOFT
 from tinytrain_compile.ir.types import Array
 
-# ---- model file -> protobuf, with an error that says what is wrong with the file -------------------------------------
-
+# ---- model files -----------------------------------------------------------------------------------------------------
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -77,8 +76,7 @@ def _not_onnx(path: Path) -> CompileError:
     return CompileError("E0213", path.name, "this is not an ONNX file", "give a model in ONNX protobuf form (.onnx)")
 
 
-# ---- ONNX tensors -> numpy arrays, trusting nothing that the file says about itself ----------------------------------
-
+# ---- tensors ---------------------------------------------------------------------------------------------------------
 
 MAX_RANK = 16
 MAX_DIM = 2**31

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
 from tinytrain_compile.ir.types import Array, DType, Value
 
-# ---- what the importer knows of each ONNX tensor, and the arithmetic of axis orders ----------------------------------
+# ---- entries and axis orders -----------------------------------------------------------------------------------------
 # What the importer knows of each ONNX tensor, and the arithmetic of axis orders. An order says for every axis of an
 # IR value which ONNX axis it holds; -1 is an axis of size 1 that ONNX does not have (signals are images of height 1).
 # Every ONNX axis occurs exactly once.
-
 
 Order = tuple[int, ...]
 UNIT = -1
@@ -205,11 +204,10 @@ def _completed(shape: tuple[int, ...], lying: list[int]) -> Order:
     return (*(axis for axis in range(len(shape)) if axis not in lying), *lying)
 
 
-# ---- where the numbers of constants come from, so that one weight of the file becomes one parameter ------------------
+# ---- origins of constants --------------------------------------------------------------------------------------------
 # Where the numbers of constants come from, so that one weight of the file becomes one parameter. A weight may reach
 # several places of the graph in several forms: transposed, cut, or multiplied into something else. Constants of the
 # graph that hold the same elements of one weight, and of which one is trained, would drift apart.
-
 
 Lay = Callable[[Array], Array]
 """Moves the elements of an array, whatever they are."""

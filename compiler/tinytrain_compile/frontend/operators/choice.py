@@ -25,9 +25,7 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.integers import CastAttrs
 from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttrs
 
-# ---- operators that choose between numbers ---------------------------------------------------------------------------
-# Operators that choose between numbers: comparisons, masks, Max and Min.
-
+# ---- between numbers -------------------------------------------------------------------------------------------------
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -102,7 +100,7 @@ def _thresholded(ctx: ImportContext, node: OnnxNode) -> None:
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "Or", "Xor")
 
 
-# ---- operators that choose elements by their size or by an index, and running sums -----------------------------------
+# ---- between elements, and running sums ------------------------------------------------------------------------------
 
 
 def _last(rank: int, axis: int) -> Order:

@@ -24,7 +24,7 @@ from tinytrain_compile.frontend.operators.moves import reduce_entry
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
-# ---- normalisation and softmax ---------------------------------------------------------------------------------------
+# ---- normalisations as they stand, and softmax -----------------------------------------------------------------------
 
 
 def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
@@ -135,9 +135,8 @@ HANDLERS: Mapping[str, Handler] = {
 }
 
 
-# ---- inference-mode batch normalisation ------------------------------------------------------------------------------
+# ---- batch normalisation ---------------------------------------------------------------------------------------------
 # Inference-mode batch normalisation: into the weights of the layer before it, or as a scale and a shift.
-
 
 Doubles = NDArray[np.float64]
 
@@ -287,7 +286,7 @@ def folding_note(count: int) -> str:
     return f"{count} {norms} folded: gamma and weight train as one (apart with --batch-norm keep, in float32)"
 
 
-# ---- group normalisation, in whichever axis order its input lies -----------------------------------------------------
+# ---- group normalisation ---------------------------------------------------------------------------------------------
 
 
 def group_normalised(

@@ -20,8 +20,7 @@ from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.shape import ExpandAttrs
 
-# ---- gemm and MatMul -------------------------------------------------------------------------------------------------
-
+# ---- Gemm and MatMul -------------------------------------------------------------------------------------------------
 
 _SWAP = (1, 0)
 
@@ -188,8 +187,7 @@ def _matrix(ctx: ImportContext, node: OnnxNode, entry: Entry, batch: tuple[int, 
     return value, swapped
 
 
-# ---- einsum as sums, permutations and matrix products of two operands at a time --------------------------------------
-
+# ---- Einsum: sums, permutations and products of two operands at a time -----------------------------------------------
 
 _UNNAMED = "0123456789ABCDEF"
 """Labels of the axes that an ellipsis stands for, the last axis at the end."""

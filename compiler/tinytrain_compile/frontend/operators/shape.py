@@ -24,8 +24,6 @@ from tinytrain_compile.frontend.operators.normalisation import fuse_group_norm
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.shape import TransposeAttrs
 
-# ---- operators that only rename axes or read the same elements in another shape --------------------------------------
-
 
 def reshaped(ctx: ImportContext, node: OnnxNode, x: Entry, shape: tuple[int, ...], output: str = "") -> Entry:
     """ONNX's Reshape. Costs nothing if the runs of axes that it splits or joins lie together in the IR value.
@@ -143,7 +141,7 @@ def _transpose(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define(node.output(0), transposed(x, node.integers("perm") or tuple(reversed(range(x.rank)))))
 
 
-# ---- operators that move blocks of pixels into channels and back -----------------------------------------------------
+# ---- blocks of pixels ------------------------------------------------------------------------------------------------
 
 
 def _block(ctx: ImportContext, node: OnnxNode) -> tuple[Value, int]:

@@ -18,8 +18,7 @@ from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import EmbedAttrs
 
-# ---- window attributes of convolutions and pools, in two dimensions (a signal is an image of height 1) ---------------
-
+# ---- attributes of windows -------------------------------------------------------------------------------------------
 
 Pair = tuple[int, int]
 MAX = 2**15
@@ -106,7 +105,7 @@ def _pair(values: tuple[int, ...]) -> Pair:
     return (values[0], values[1]) if len(values) == 2 else (1, values[0])
 
 
-# ---- convolution and transposed convolution, of images and of signals ------------------------------------------------
+# ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
 def _conv(ctx: ImportContext, node: OnnxNode) -> None:
@@ -242,7 +241,7 @@ def _spatial_pair(node: OnnxNode, name: str, spatial: int, unit: int) -> Pair | 
     return (values[0], values[1]) if spatial == 2 else (unit, values[0])
 
 
-# ---- pooling of images and signals -----------------------------------------------------------------------------------
+# ---- pools -----------------------------------------------------------------------------------------------------------
 
 
 def _max_pool(ctx: ImportContext, node: OnnxNode) -> None:

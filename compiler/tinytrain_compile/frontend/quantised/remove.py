@@ -29,12 +29,6 @@ from tinytrain_compile.frontend.quantised.scales import Refused, Scales, as_int8
 from tinytrain_compile.ir.imported import StoredTensor
 from tinytrain_compile.ir.types import Quant
 
-# ---- quantised models ------------------------------------------------------------------------------------------------
-# Quantised models: takes QuantizeLinear and DequantizeLinear out of a model. What is left computes real numbers and
-# imports like any float model; what the removed nodes said about ranges is kept beside it. Tensors and initializers
-# keep their names: an int8 initializer becomes the float32 one of the same name.
-
-
 _MOVED = "Concat Expand Flatten Gather Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
 _MOVED_OPS = frozenset(_MOVED.split())
 """Operators that mean the same on stored integers as on real numbers."""
@@ -274,7 +268,7 @@ def _plain_node(node: OnnxNode, op: str, inputs: tuple[str, ...]) -> OnnxNode:
     return replace(made, attrs={})
 
 
-# ---- stored weights that nodes move as integers for one of their readers ---------------------------------------------
+# ---- weights that are moved before they are dequantised --------------------------------------------------------------
 # Stored weights that nodes move as integers for one of their readers: moved as real numbers instead. A decoder reads
 # the encoder's weight transposed. Where each of them dequantises it for itself, the two are one weight only if the
 # integers that both are made of are dequantised in the same place.

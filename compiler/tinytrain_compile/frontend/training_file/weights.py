@@ -19,10 +19,6 @@ from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file, read_f
 from tinytrain_compile.frontend.training_file.proto import refused
 from tinytrain_compile.ir.types import Array
 
-# ---- weights of a training graph, which are inputs there -------------------------------------------------------------
-# Weights of a training graph, which are inputs there: an .npz by names or by positions, or a checkpoint.
-
-
 CHECKPOINT = "checkpoint"
 _POSITION = re.compile(r"arr_0*(\d+)")
 """Of an array that numpy.savez was given without a name: the N-th input, accumulators not counted."""
@@ -114,12 +110,11 @@ def _npz(path: Path) -> Mapping[str, Array]:
         raise CompileError("E0105", path.name, f"cannot be read ({reason})", "give an .npz of weights") from problem
 
 
-# ---- the checkpoint of ONNX Runtime's training, a flatbuffer ---------------------------------------------------------
+# ---- the checkpoint --------------------------------------------------------------------------------------------------
 # The checkpoint of ONNX Runtime's training, a flatbuffer: only its tables of weights, every offset checked. A table
 # begins with the distance back to its vtable, which says where each field lies. The root has the state of the module
 # as field 1; that has the trained weights as field 0 and the frozen ones as field 1; a tensor has its name (0),
 # dimensions (2), type (3, as in onnx.TensorProto) and bytes (4).
-
 
 IDENTIFIER = b"ODTC"
 _MOST_AXES = 16

@@ -185,7 +185,7 @@ def _asked(names: Mapping[str, Array], links: Links, options: FrontendOptions) -
     return found
 
 
-# ---- initializers that are one for several readers -------------------------------------------------------------------
+# ---- parameters that are one -----------------------------------------------------------------------------------------
 # Initializers that are one for several readers: shared in the framework, or made one by an exporter. PyTorch's
 # TorchScript exporter writes tensors of equal values once, whether they are one parameter or not: fresh norms and
 # zero biases then train tied. Its newer exporter computes with constants, and may leave a copy of a parameter.

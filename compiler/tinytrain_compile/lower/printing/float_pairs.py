@@ -14,9 +14,8 @@ from tvm import ir, sym, tirx
 from tvm.tirx import Stmt
 
 from tinytrain_compile.lower.left_out import kept_sums
-from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of, join
-from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
-from tinytrain_compile.lower.printing.float_runs import moved_run
+from tinytrain_compile.lower.printing.c_text import ATOM, Expr, If, Line, Statement, dtype_of, join
+from tinytrain_compile.lower.printing.patterns import moved_run
 from tinytrain_compile.lower.printing.printer import Printer
 from tinytrain_compile.lower.tir_walk import is_call
 

@@ -11,10 +11,9 @@ from tvm import ir, tirx
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES
-from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
-from tinytrain_compile.lower.printing.c_tree import ZERO_LANES, Declaration, If, Line, Statement
-from tinytrain_compile.lower.printing.conditions import tests_of
+from tinytrain_compile.lower.printing.c_text import ATOM, ZERO_LANES, Declaration, Expr, If, Line, Statement, dtype_of
 from tinytrain_compile.lower.printing.int_vectors import LANE, IntVectorPrinter
+from tinytrain_compile.lower.printing.patterns import tests_of
 from tinytrain_compile.lower.tir_walk import helper_name, is_call, is_helper
 
 FLOAT_VECTOR = "tt_f32x4"

@@ -15,10 +15,9 @@ from tvm import ir, sym, tirx
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH, OPERANDS, VECTORISED
-from tinytrain_compile.lower.loop_names import LoopNames
-from tinytrain_compile.lower.printing.c_expr import ATOM, Expr, dtype_of
-from tinytrain_compile.lower.printing.c_tree import ZERO_LANES, Declaration, If, Line, Statement
-from tinytrain_compile.lower.printing.conditions import tests_of
+from tinytrain_compile.lower.names import LoopNames
+from tinytrain_compile.lower.printing.c_text import ATOM, ZERO_LANES, Declaration, Expr, If, Line, Statement, dtype_of
+from tinytrain_compile.lower.printing.patterns import tests_of
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.tir_walk import Tir, addressed, children, helper_name, is_call, is_helper
 

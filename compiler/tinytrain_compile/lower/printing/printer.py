@@ -17,8 +17,8 @@ from tvm.tirx import Buffer, PrimFunc, Stmt
 
 from tinytrain_compile.lower.intrinsics import dsp
 from tinytrain_compile.lower.left_out import kept_sums, without_border
-from tinytrain_compile.lower.loop_names import LoopNames
-from tinytrain_compile.lower.printing.c_expr import (
+from tinytrain_compile.lower.names import LoopNames
+from tinytrain_compile.lower.printing.c_text import (
     ATOM,
     BINARY,
     BITWISE,
@@ -28,15 +28,20 @@ from tinytrain_compile.lower.printing.c_expr import (
     SHORT,
     TERNARY,
     UNARY,
+    Declaration,
     Expr,
+    If,
+    Line,
+    Loop,
+    Scratch,
+    Statement,
     dtype_of,
     float_literal,
     join,
+    render,
+    tidy,
 )
-from tinytrain_compile.lower.printing.c_tree import Declaration, If, Line, Loop, Statement, render, tidy
-from tinytrain_compile.lower.printing.conditions import tests_of
-from tinytrain_compile.lower.printing.scratch import Scratch
-from tinytrain_compile.lower.printing.tile_rows import in_one_call
+from tinytrain_compile.lower.printing.patterns import in_one_call, tests_of
 from tinytrain_compile.lower.tir_walk import (
     ByNode,
     Tir,

@@ -1,17 +1,115 @@
-"""What the loops of a kernel count, as words for the printer: from the axes of the stages that its schedule computes.
-
-Kernels name their axes shortly (`o`, `k0`), and TVM names loops anew where a schedule moves them (`ax6`); but every
-stage still says which loop runs over which of its axes. Names decide nothing: the C compiler gives the same code.
-"""
+"""C names of kernels, and words for what their loops count. Names decide nothing: C compilers give the same code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from itertools import combinations
+from typing import cast
 
 from tvm import s_tir, tirx
 from tvm.ir import Expr, Var
 
+from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.tir_walk import Tir, children
+from tinytrain_compile.ops.names import operands
+
+# ---- names of kernels ------------------------------------------------------------------------------------------------
+# C names of kernels: operator and size of the result, and of kernels that have these in common what differs.
+
+_ORDINAL = re.compile(r"_v\d+(?=(_[a-z]+)*$)")
+_ENDINGS = re.compile(r"(_turned)?(_external)?(_small)?$")
+_FIRST = ("kernel", "strides", "groups", "operand1")
+"""What a reader would name first: what of these tells kernels apart is not told by anything else."""
+_LONGEST = 4
+"""Numbers of an attribute that a name may list."""
+
+Facet = tuple[str, str]
+"""What may tell a kernel from others: a key, and its value as a part of a C name."""
+
+
+def name_kernels(kernels: KernelSet, nodes: Mapping[str, Node]) -> KernelSet:
+    """The same kernels; those that only a number tells apart are named by what differs between them.
+
+    nodes: one that calls it, by kernel.
+    """
+    families: dict[str, list[str]] = {}
+    for kernel in kernels.kernels:
+        families.setdefault(_ORDINAL.sub("", kernel.name), []).append(kernel.name)
+    names: dict[str, str] = {}
+    for stem, family in families.items():
+        endings = _differences([dict(_facets(nodes[name])) for name in family])
+        for name, ending in zip(family, endings, strict=True):
+            names[name] = _ENDINGS.sub(lambda found, text=ending: f"{text}{found[0]}", stem, count=1)
+    return replace(
+        kernels,
+        kernels=tuple(kernel.named(names[kernel.name]) for kernel in kernels.kernels),
+        calls={node: names[kernel] for node, kernel in kernels.calls.items()},
+    )
+
+
+def _differences(family: Sequence[dict[str, str]]) -> list[str]:
+    """An ending for every member: of the fewest facets that tell all apart, a number where none do."""
+    if len(family) == 1:
+        return [""]
+    keys = [key for key in family[0] if len({member.get(key) for member in family}) > 1]
+    plain = [key for key in keys if key in _FIRST]
+    choices = (chosen for few in (plain, keys) for count in (1, 2, 3) for chosen in combinations(few, count))
+    for chosen in choices:
+        endings = ["".join(f"_{member[key]}" for key in chosen if member.get(key)) for member in family]
+        if len(set(endings)) == len(family):
+            return endings
+    return [f"_{number}" for number in range(1, len(family) + 1)]
+
+
+def _facets(node: Node) -> Iterator[Facet]:
+    """Those of a node."""
+    attributes = dict(_attributes(node.attrs))
+    yield from ((key, attributes.pop(key)) for key in _FIRST if key in attributes)
+    for number, (name, value) in enumerate(operands(node).items(), 1):
+        word = "from" if number == 1 else f"with_{name}"
+        yield f"operand{number}", f"{word}_{'x'.join(map(str, value.shape)) or 'scalar'}"
+    yield from attributes.items()
+    for index, value in enumerate((*node.inputs, *node.outputs)):
+        yield f"type{index}", value.dtype
+    same = [str(node.inputs.index(value)) for value in node.inputs]
+    yield "same", f"same{''.join(same)}"
+
+
+def _attributes(attrs: object) -> Iterator[Facet]:
+    """Every attribute that is short, those of nested ones included."""
+    if not is_dataclass(attrs):
+        return
+    for field in fields(attrs):
+        value: object = getattr(attrs, field.name)
+        if is_dataclass(value):
+            yield from _attributes(value)
+            continue
+        if isinstance(value, bool):
+            yield field.name, field.name if value else ""
+        elif text := _text(value):
+            yield field.name, f"{field.name}_{text}"
+
+
+def _text(value: object) -> str:
+    """An attribute's value as letters and digits; "" where that would be long or means nothing."""
+    if isinstance(value, tuple | list):
+        parts = [_text(item) for item in cast("Sequence[object]", value)]
+        return "x".join(parts) if 0 < len(parts) <= _LONGEST and all(parts) else ""
+    if isinstance(value, str):
+        return value.lower() if value.isalnum() else ""
+    if isinstance(value, int | float):
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        return text.replace("-", "m").replace("+", "").replace(".", "p")
+    return "none" if value is None else ""
+
+
+# ---- words for loops -------------------------------------------------------------------------------------------------
+# What the loops of a kernel count, as words for the printer: from the axes of the stages that its schedule computes.
+# Kernels name their axes shortly (`o`, `k0`), and TVM names loops anew where a schedule moves them (`ax6`); but every
+# stage still says which loop runs over which of its axes. Names decide nothing: the C compiler gives the same code.
 
 FALLBACK = "i"
 _WORDS = {
@@ -100,7 +198,9 @@ _WEIGHT = ("out_channel", "tap_row", "tap_column", "in_channel")
 def loop_names(function: tirx.PrimFunc) -> LoopNames:
     """Of a scheduled function, before it is lowered."""
     found: dict[Var, tuple[int, str]] = {}
-    stages = [([str(axis.var.name) for axis in b.iter_vars], b, values) for b, values in _stages(function.body)]
+    stages = [
+        ([str(axis.var.name) for axis in b.iter_vars], b, values) for b, values in _scheduled_stages(function.body)
+    ]
     weight = any(axes[:1] == ["v_out"] for axes, _, _ in stages)  # the result is a weight's gradient, not an image
     for axes, block, values in stages:
         result = str(block.name_hint).startswith("out")
@@ -131,14 +231,14 @@ class LoopNames:
         return word
 
 
-def _stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]]:
+def _scheduled_stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]]:
     """Every stage of a scheduled body, with what its axes are in terms of loops."""
     if isinstance(node, s_tir.SBlockRealize):
         yield node.block, list(node.iter_values)
-        yield from _stages(node.block.body)
+        yield from _scheduled_stages(node.block.body)
     else:
         for child in children(node):
-            yield from _stages(child)
+            yield from _scheduled_stages(child)
 
 
 def _words_of(axes: Sequence[str], stage: str) -> tuple[str, ...]:

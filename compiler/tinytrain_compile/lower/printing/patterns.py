@@ -1,30 +1,131 @@
-"""A loop over tiles of which one helper call computes the sums and another one their ends is one call of both.
-
-That call keeps in registers what would be loaded anew for every tile (tt_dsp_tiles.h).
-"""
+"""Patterns of TIR that become other C than each of their nodes would: tests of conditions, runs and rows of tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tvm import ir, sym, tirx
 from tvm.tirx import Buffer, Stmt
 
-from tinytrain_compile.lower.printing.c_expr import Expr
-from tinytrain_compile.lower.printing.c_tree import If, Line, Statement
-from tinytrain_compile.lower.printing.conditions import tests_of
+from tinytrain_compile.lower.printing.c_text import BINARY, Expr, If, Limit, Line, Statement, Test, dtype_of
 from tinytrain_compile.lower.tir_walk import addressed, helper_name, is_call, is_helper, variables
 from tinytrain_compile.ops.int8.line_tiles import MOST_BLOCKS
+
+# ---- tests of conditions ---------------------------------------------------------------------------------------------
+# Conditions of TIR as C tests, each with what it says of a loop's variable: where the loop may begin or has to end.
+
+Print = Callable[[ir.Expr], Expr]
+_AND = BINARY["And"][1]
+
+
+def tests_of(condition: ir.Expr, expr: Print) -> tuple[Test, ...]:
+    """The parts of a condition that all have to hold."""
+    if isinstance(condition, tirx.And):
+        return tests_of(condition.a, expr) + tests_of(condition.b, expr)
+    found = expr(condition)
+    limits = {} if found.loads else dict(_limits(condition, expr))
+    return (Test(found.text, found.at(_AND), found.variables, not found.loads, limits),)
+
+
+def _limits(condition: ir.Expr, expr: Print) -> Iterator[tuple[str, Limit]]:
+    difference = _not_negative(condition)
+    if difference is None:
+        return
+    for var in variables(difference):
+        found = sym.detect_linear_equation(difference, [var])
+        if found and isinstance(found[0], tirx.IntImm) and int(found[0]):
+            factor, rest = int(found[0]), found[1]
+            # C rounds to 0: of a negative place that is not above 0, where no loop begins or goes on.
+            place = factor - 1 - rest if factor > 0 else rest - factor
+            place = tirx.Div(place, tirx.const(abs(factor), "int32")) if abs(factor) > 1 else place
+            text = expr(sym.Analyzer().simplify(place))
+            yield expr(var).text, Limit(factor > 0, text.at(_AND))
+
+
+def _not_negative(condition: ir.Expr) -> ir.Expr | None:
+    """An integer that is not negative where the comparison holds; None: no comparison of integers."""
+    if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE) or "int" not in dtype_of(condition.a):
+        return None
+    below = isinstance(condition, tirx.LT | tirx.LE)
+    low, high = (condition.a, condition.b) if below else (condition.b, condition.a)
+    return high - low - (1 if isinstance(condition, tirx.LT | tirx.GT) else 0)
+
+
+# ---- runs of weights -------------------------------------------------------------------------------------------------
+# A loop that moves neighbouring weights by their gradients is one call of a helper, which loads eight at a time. The
+# helpers (tt_sgd and its kind in tt_float_pairs.h) do to every element what the loop does to it, in the same order.
+
+LEAST = 16
+"""Elements of a loop below which a call does not pay."""
+Element = Callable[[Buffer, ir.Expr], str]
+"""(buffer, index) -> C of the element"""
+
+
+def moved_run(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> str | None:
+    """The call that does what a loop does; None if the loop is another one."""
+    store = loop.body
+    if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != "float32":
+        return None
+    if isinstance(loop.extent, tirx.IntImm) and int(loop.extent) < LEAST:
+        return None
+    weight = element(store.buffer, store.indices[0])
+    found = _moved(store.value, weight, element)
+    if found is None:
+        return None
+    name, gradient, numbers = found
+    places = [
+        _begin(store.buffer, store.indices[0], loop, element),
+        _begin(gradient.source, gradient.indices[0], loop, element),
+    ]
+    fixed = [number for number in numbers if loop.loop_var not in variables(number)]
+    if None in places or len(fixed) < len(numbers):
+        return None
+    return (
+        f"{name}({', '.join([*map(str, places), *(expr(number).text for number in fixed), expr(loop.extent).text])});"
+    )
+
+
+def _moved(value: ir.Expr, weight: str, element: Element) -> tuple[str, ir.TensorLoad, list[ir.Expr]] | None:
+    """(helper, the gradient's element, numbers that are the same for all) of what a weight becomes."""
+    if not isinstance(value, tirx.Add | tirx.Sub) or not _is_element(value.a, weight, element):
+        return None
+    if isinstance(value, tirx.Add):
+        return ("tt_accumulate", value.b, []) if isinstance(value.b, ir.TensorLoad) else None
+    if not isinstance(value.b, tirx.Mul):
+        return None
+    rate, step = value.b.a, value.b.b
+    name, scale, decay = "tt_sgd", list[ir.Expr](), list[ir.Expr]()
+    if isinstance(step, tirx.Add) and isinstance(step.b, tirx.Mul) and _is_element(step.b.b, weight, element):
+        decay, step = [step.b.a], step.a
+    if isinstance(step, tirx.Mul) and isinstance(step.a, ir.TensorLoad):
+        scale, step = [step.b], step.a
+    if not isinstance(step, ir.TensorLoad):
+        return None
+    name += ("_scaled" if scale else "") + ("_decayed" if decay else "")
+    return name, step, [rate, *scale, *decay]
+
+
+def _is_element(value: ir.Expr, text: str, element: Element) -> bool:
+    return isinstance(value, ir.TensorLoad) and element(value.source, value.indices[0]) == text
+
+
+def _begin(buffer: Buffer, index: ir.Expr, loop: tirx.For, element: Element) -> str | None:
+    """Where the first element lies, if they are neighbours."""
+    parts = sym.detect_linear_equation(index, [loop.loop_var])
+    if len(parts) == 0 or not isinstance(parts[0], tirx.IntImm) or int(parts[0]) != 1:
+        return None
+    return f"&{element(buffer, sym.Analyzer().simplify(parts[1] + loop.min))}"
+
+
+# ---- rows of tiles ---------------------------------------------------------------------------------------------------
+# A loop over tiles of which one helper call computes the sums and another one their ends is one call of both. That
+# call keeps in registers what would be loaded anew for every tile (tt_dsp_tiles.h).
 
 _WIDENED = 4
 """Elements that tt_widen_column moves at a time."""
 _SUMS, _TERMS, _TILE, _WORDS = 4, 8, 2, 6
 """Sums of a tile; elements of a block; columns of a tile, and words that their ends read."""
-
-
-Element = Callable[[Buffer, ir.Expr], str]
-"""(buffer, index) -> C of the element"""
 
 
 def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> Statement | None:

@@ -1,9 +1,101 @@
-"""A small tree of C statements, and the clean-ups that make generated loops short: merged and hoisted conditions."""
+"""C as text: expressions with their precedence, statements, and where internal buffers are in scratch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from tvm import ir, tirx
+from tvm.tirx import Buffer
+
+from tinytrain_compile.lower.tir_walk import elements
+
+# ---- expressions -----------------------------------------------------------------------------------------------------
+# C expressions: text with its precedence, operators of TIR, literals.
+
+C_TYPES = {
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int16": "int16_t",
+    "uint16": "uint16_t",
+    "int32": "int32_t",
+    "uint32": "uint32_t",
+    "int64": "int64_t",
+    "uint64": "uint64_t",
+    "float32": "float",
+    "bool": "bool",
+}
+BINARY = {
+    "Mul": ("*", 12),
+    "Div": ("/", 12),
+    "Mod": ("%", 12),
+    "FloorDiv": ("/", 12),  # operands are never negative where these survive simplification: asserted by kernels' tests
+    "FloorMod": ("%", 12),
+    "Add": ("+", 11),
+    "Sub": ("-", 11),
+    "LT": ("<", 9),
+    "LE": ("<=", 9),
+    "GT": (">", 9),
+    "GE": (">=", 9),
+    "EQ": ("==", 8),
+    "NE": ("!=", 8),
+    "And": ("&&", 4),
+    "Or": ("||", 3),
+    "LShift": ("<<", 10),
+    "RShift": (">>", 10),
+    "BitwiseAnd": ("&", 7),
+    "BitwiseXor": ("^", 6),
+    "BitwiseOr": ("|", 5),
+}
+BITWISE = {
+    "shift_left": ("<<", 10),
+    "shift_right": (">>", 10),
+    "bitwise_and": ("&", 7),
+    "bitwise_xor": ("^", 6),
+    "bitwise_or": ("|", 5),
+}
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+SHORT = ("int8", "uint8", "int16", "uint16")
+EXACT_TYPE = (ir.TensorLoad, tirx.Cast, tirx.IntImm)
+ATOM, UNARY, TERNARY = 15, 14, 2
+
+
+class Expr(NamedTuple):
+    """C text, its precedence, the loop variables it reads, and whether it reads memory."""
+
+    text: str
+    level: int = ATOM
+    variables: frozenset[str] = frozenset()
+    loads: bool = False
+
+    def at(self, level: int) -> str:
+        """The text, in parentheses if it binds less tightly than `level`."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+def join(text: str, level: int, parts: Sequence[Expr], loads: bool = False) -> Expr:
+    """An expression of these parts."""
+    variables = frozenset[str]().union(*(p.variables for p in parts))
+    return Expr(text, level, variables, loads or any(p.loads for p in parts))
+
+
+def dtype_of(node: ir.Expr) -> str:
+    """The element type of an expression."""
+    return str(node.ty.dtype)
+
+
+def float_literal(value: float) -> str:
+    """A float32 constant that reads back to the same bits."""
+    text = str(np.float32(value))
+    if not np.isfinite(value):
+        raise ValueError(f"no C literal for {value}")
+    return text + ("f" if any(c in text for c in ".e") else ".0f")
+
+
+# ---- statements ------------------------------------------------------------------------------------------------------
+# A small tree of C statements, and the clean-ups that make generated loops short: merged and hoisted conditions.
 
 ZERO_LANES = "{0}"
 """An initializer of a vector, all lanes."""
@@ -227,3 +319,56 @@ def render(body: list[Statement], depth: int = 1) -> Iterator[str]:
                 yield pad + "} else {"
                 yield from render(statement.otherwise, depth + 1)
             yield pad + "}"
+
+
+# ---- scratch ---------------------------------------------------------------------------------------------------------
+# Where those internal buffers of a kernel lie that do not become registers: one after the other in scratch.
+
+_ALIGNMENT = 8
+
+
+class Scratch:
+    """Places of buffers by name; the peeled end of a loop has a copy of a buffer in the same place.
+
+    size_bytes: of all; dtype: the element type of the first, which the parameter has, "" if there are none.
+    """
+
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
+        sizes: dict[str, int] = {}
+        self._dtypes: dict[str, str] = {}
+        self.size_bytes = 0
+        for buffer in buffers:
+            name = str(buffer.name)
+            self._dtypes[name] = str(buffer.dtype)
+            sizes[name] = max(sizes.get(name, 0), elements(buffer) * np.dtype(self._dtypes[name]).itemsize)
+        self.dtype = next(iter(self._dtypes.values()), "")
+        self._places: dict[str, int] = {}  # in bytes
+        for name, count in sizes.items():
+            self._places[name] = -(-self.size_bytes // _ALIGNMENT) * _ALIGNMENT
+            self.size_bytes = self._places[name] + count
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the buffers."""
+        return tuple(self._places)
+
+    def named(self, name: str) -> str:
+        """The C name of a buffer: the only one is called scratch."""
+        return name if len(self._places) > 1 else "scratch"
+
+    def parameter(self) -> list[str]:
+        """Its declaration, if there is any."""
+        return [f"{C_TYPES[self.dtype]} *restrict scratch"] if self.dtype else []
+
+    def pointers(self, used: Container[str] | None) -> list[str]:
+        """C statements: where buffers begin, if they are several; used: by a part of the function (None: by all)."""
+        if len(self._places) < 2:
+            return []
+        return [self._pointer(name, at) for name, at in self._places.items() if used is None or name in used]
+
+    def _pointer(self, name: str, at: int) -> str:
+        """The declaration of a pointer to a buffer; one of another type than the parameter's is cast to it."""
+        kind, elements_before = C_TYPES[self._dtypes[name]], at // np.dtype(self.dtype).itemsize
+        place = f"scratch + {elements_before}" if at else "scratch"
+        cast = "" if self._dtypes[name] == self.dtype else f"({kind} *)(void *)"
+        return f"{kind} *const {name} = {f'{cast}({place})' if cast else place};"
