@@ -34,7 +34,7 @@ from tinytrain_compile.driver.candidates.training_options import training_option
 from tinytrain_compile.driver.derivative import integers
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
-from tinytrain_compile.ir.check import GraphError
+from tinytrain_compile.ir.graph import GraphError
 from tinytrain_compile.ops.int8 import conv, error, loss, momentum, rounded, steps, subspace, update, update_fine
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse.layers import layers_of

@@ -19,7 +19,7 @@ from benchmarks.robustness.derivative_networks import step_of
 from testing.networks.backend_cases import listed_cases, numpy_inputs, numpy_outputs, skip_reason
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.check import GraphError
+from tinytrain_compile.ir.graph import GraphError
 from tinytrain_compile.options.compile_options import CompileOptions
 
 

@@ -19,7 +19,7 @@ from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.candidates.ram_use import most_samples
 from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.ir.ram import RuntimeBuffer, most_records, part_ram, placed, reserved
+from tinytrain_compile.ir.buffers import RuntimeBuffer, most_records, part_ram, placed, reserved
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -14,7 +14,7 @@ from tests.e2e.marks import needs_shared
 from tinytrain_compile.frontend import derived, importer
 from tinytrain_compile.frontend.weights import known_constants, parameters
 from tinytrain_compile.frontend.weights.parameters import Trainables
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.training import loss
 from tinytrain_compile.training.end import End
 

@@ -41,8 +41,8 @@ from tinytrain_compile.emit import constant_bytes, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
+from tinytrain_compile.ir.buffers import part_ram
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.ram import part_ram
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of

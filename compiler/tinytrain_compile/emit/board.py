@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from tinytrain_compile.ir.ram import ALIGNMENT_BYTES, RuntimeBuffer, placed, taken_by
+from tinytrain_compile.ir.buffers import ALIGNMENT_BYTES, RuntimeBuffer, placed, taken_by
 from tinytrain_compile.ir.stages import Interface, MemoryPlan
 from tinytrain_compile.target.model import BoardMemory, Target
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tinytrain_compile.emit.c_text import Names
 from tinytrain_compile.emit.sequence import Section, Sequencer
-from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.buffers import RuntimeBuffer
 from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import Interface, MemoryPlan, TrainGraph
 

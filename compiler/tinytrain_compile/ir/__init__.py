@@ -1,7 +1,6 @@
 """The intermediate representation: values, nodes, graphs, their builder, checker and text form. Imports numpy only."""
 
-from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.check import GraphError, check_graph
+from tinytrain_compile.ir.graph import GraphBuilder, GraphError, check_graph
 from tinytrain_compile.ir.text import parse_graph, print_graph
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Graph, Node, Quant, TensorType, Value
 

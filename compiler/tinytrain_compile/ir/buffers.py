@@ -1,10 +1,15 @@
-"""Buffers of a memory plan: rectangles in bytes and steps."""
+"""Buffers of a memory plan: rectangles in bytes and steps; and RAM of a part: what a build uses of which memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import product
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tinytrain_compile.ir.stages import MemoryPlan
+    from tinytrain_compile.target.model import Board
 
 BufferKind = Literal["header", "state", "accumulator", "input", "tensor", "scratch"]
 
@@ -67,3 +72,127 @@ def load_of(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
         load += change[step]
         result.append(load)
     return result
+
+
+# ---- RAM of a part ---------------------------------------------------------------------------------------------------
+# What a build uses of which memory, buffers of the loop around the step included.
+
+ALIGNMENT_BYTES = 4
+"""Of every buffer: what it takes in a memory is a multiple of this."""
+
+
+@dataclass(frozen=True)
+class RuntimeBuffer:
+    """RAM beside the arena that a part of the loop (--runtime) needs. what: for people.
+
+    definition: in C, of what the macro of its memory is in front of; {p} and {P} are the prefix.
+    """
+
+    part: str
+    what: str
+    size_bytes: int
+    definition: str = ""
+
+    @property
+    def placed_bytes(self) -> int:
+        """What it takes in a memory."""
+        return -(-self.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True)
+class RamUse:
+    """What takes RAM, and in which memory of the board: "" for a core, and if no memory has room for it."""
+
+    what: str
+    size_bytes: int
+    memory: str = ""
+
+
+@dataclass(frozen=True)
+class PartRam:
+    """All RAM that a build takes. size_bytes: of all memories of the board, None for a core, whose parts differ.
+
+    fits: whether everything is in a memory. lacking: buffers for which none has room.
+    """
+
+    uses: tuple[RamUse, ...]
+    size_bytes: int | None = None
+    lacking: tuple[RuntimeBuffer, ...] = ()
+    too_large: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether a firmware of this build would link."""
+        return not self.lacking and not self.too_large
+
+    @property
+    def used_bytes(self) -> int:
+        """The sum of all uses."""
+        return sum(use.size_bytes for use in self.uses)
+
+
+def part_ram(board: Board | None, plan: MemoryPlan, buffers: Sequence[RuntimeBuffer]) -> PartRam:
+    """What a plan, the buffers and (of a board) the stack and the reserve take."""
+    if board is None:
+        uses = [RamUse("arena", plan.arena_bytes), *(RamUse(m.name, m.used_bytes) for m in plan.further)]
+        return PartRam((*uses, *(RamUse(buffer.what, buffer.size_bytes) for buffer in buffers)))
+    names, taken = [memory.name for memory in board.memories], taken_by(board, plan)
+    places = placed(board, taken, buffers)
+    uses = [RamUse("arena", plan.arena_bytes, names[0])]
+    uses += [RamUse("buffers of the plan", memory.used_bytes, memory.name) for memory in plan.further]
+    uses += [RamUse(buffer.what, buffer.size_bytes, places.get(buffer.part, "")) for buffer in buffers]
+    uses.append(RamUse("stack", board.stack.stack_bytes, board.stack.name))
+    uses.append(RamUse("reserve", board.reserve.reserve_bytes, board.reserve.name))
+    lacking = tuple(buffer for buffer in buffers if buffer.part not in places)
+    size = sum(memory.region.size_bytes for memory in board.memories)
+    too_large = any(taken[memory.name] > memory.model_bytes for memory in board.memories)
+    return PartRam(tuple(uses), size, lacking, too_large)
+
+
+def taken_by(board: Board, plan: MemoryPlan) -> dict[str, int]:
+    """Bytes of every memory that a plan takes."""
+    taken = dict.fromkeys((memory.name for memory in board.memories), 0)
+    taken[board.memories[0].name] = plan.arena_bytes
+    return taken | {memory.name: memory.used_bytes for memory in plan.further}
+
+
+def placed(board: Board, taken: Mapping[str, int], buffers: Sequence[RuntimeBuffer]) -> dict[str, str]:
+    """Part -> memory: all buffers in the first memories that have room. If that cannot be, the largest one that is too
+    much is left out (and so on)."""
+    ways = assignments(board, taken, buffers)
+    found = next(ways, None)
+    if found is not None:
+        return found
+    smaller = sorted(buffers, key=lambda buffer: buffer.size_bytes)[:-1]
+    return placed(board, taken, [buffer for buffer in buffers if buffer in smaller])
+
+
+def reserved(board: Board, buffers: Sequence[RuntimeBuffer]) -> dict[str, int] | None:
+    """Memory -> what the buffers leave of it to a plan, in the way that leaves most for the arena; None: no way."""
+    left = [
+        {m.name: m.model_bytes - sum(b.placed_bytes for b in buffers if way[b.part] == m.name) for m in board.memories}
+        for way in assignments(board, {}, buffers)
+    ]
+    first = board.memories[0].name
+    best = max(left, key=lambda one: one[first], default=None)
+    return best if best is not None and best[first] > 0 else None
+
+
+def most_records(board: Board, taken: Mapping[str, int], others: Sequence[RuntimeBuffer], record_bytes: int) -> int:
+    """The largest number of records for which there is room beside a plan and other buffers."""
+    most = 0
+    for way in assignments(board, taken, others):
+        for memory in board.memories:
+            inside = sum(buffer.placed_bytes for buffer in others if way[buffer.part] == memory.name)
+            most = max(most, (memory.model_bytes - taken.get(memory.name, 0) - inside) // record_bytes)
+    return most
+
+
+def assignments(board: Board, taken: Mapping[str, int], buffers: Sequence[RuntimeBuffer]) -> Iterator[dict[str, str]]:
+    """Every way to put the buffers (there are few) into memories with room; early memories first."""
+    names = [memory.name for memory in board.memories]
+    free = {memory.name: memory.model_bytes - taken.get(memory.name, 0) for memory in board.memories}
+    for way in product(names, repeat=len(buffers)):
+        pairs = list(zip(buffers, way, strict=True))
+        if all(sum(b.placed_bytes for b, name in pairs if name == one) <= free[one] for one in set(way)):
+            yield {buffer.part: name for buffer, name in pairs}

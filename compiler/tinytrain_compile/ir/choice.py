@@ -41,10 +41,8 @@ def whole_name(choice: ChannelChoice | None, part: str) -> str:
     return next(found, part)
 
 
-def scoring_nodes(graph: Graph, choice: ChannelChoice | None) -> frozenset[str]:
-    """Names of the nodes that nothing but scores needs: they run in calls that score, and in no others."""
-    if choice is None:
-        return frozenset()
+def scoring_nodes(graph: Graph, choice: ChannelChoice) -> frozenset[str]:
+    """Return the names of the nodes that only scores need: they run in calls that score, and in no others."""
     scores = {layer.scores.name for layer in choice.layers}
     rest = (new for old, new in graph.updates if old.name not in scores)
     loss = (value for node in graph.nodes for value in node.outputs if value.name == graph.guard)

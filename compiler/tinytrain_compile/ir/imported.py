@@ -216,24 +216,12 @@ class DataInput:
     whole: WholeNumbers | None = None
 
 
-def _no_tensors() -> Mapping[str, FileTensor]:
-    return {}
-
-
 @dataclass(frozen=True, eq=False)
 class Copy:
     """An initializer that follows from another one. source: that one; of: makes its numbers of the source's."""
 
     source: str
     of: Callable[[Array], Array]
-
-
-def _no_copies() -> Mapping[str, Copy]:
-    return {}
-
-
-def _no_sources() -> Mapping[str, ParameterSource]:
-    return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,15 +255,15 @@ class ImportedModel:
     output_shape: tuple[int, ...]
     output_perm: tuple[int, ...]
     quantised: bool = False
-    tensors: Mapping[str, FileTensor] = field(default_factory=_no_tensors)
+    tensors: Mapping[str, FileTensor] = field(default_factory=dict[str, FileTensor])
     replaced: frozenset[str] = frozenset()
     choices: tuple[ParameterChoice, ...] = ()
     floats: frozenset[str] = frozenset()
     training: FileTraining | None = None
     whole: WholeNumbers | None = None
-    sources: Mapping[str, ParameterSource] = field(default_factory=_no_sources)
+    sources: Mapping[str, ParameterSource] = field(default_factory=dict[str, ParameterSource])
     fresh: tuple[FileNumbers, ...] = ()
-    copies: Mapping[str, Copy] = field(default_factory=_no_copies)
+    copies: Mapping[str, Copy] = field(default_factory=dict[str, Copy])
     requantised: frozenset[str] = frozenset()
     more: tuple[DataInput, ...] = ()
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.kernels import CodeChoice
-from tinytrain_compile.ir.ram import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph

@@ -132,10 +132,6 @@ class FileNames:
     modules: tuple[str, ...] = ()
 
 
-def _no_names() -> Mapping[str, FileNames]:
-    return {}
-
-
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Nodes in topological order and what they read from outside.
@@ -165,7 +161,7 @@ class Graph:
     """One-line remarks for the user on what a stage decided (for instance an absorbed softmax)."""
     guard: str = ""
     label: str = ""
-    known_as: Mapping[str, FileNames] = field(default_factory=_no_names)
+    known_as: Mapping[str, FileNames] = field(default_factory=dict[str, FileNames])
 
     @property
     def data(self) -> tuple[Value, ...]:

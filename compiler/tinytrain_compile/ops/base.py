@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.owned import ErrorState, Owned, check_owned

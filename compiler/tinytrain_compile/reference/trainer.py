@@ -35,7 +35,7 @@ class Trainer:
         needed = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
         infer = graph.ancestors(graph.outputs)
         self._infer = [node for node in graph.nodes if node.name in infer]
-        scoring = scoring_nodes(graph, train.choice)
+        scoring = frozenset[str]() if train.choice is None else scoring_nodes(graph, train.choice)
         step = [node for node in graph.nodes if node.phase == "step" and node.name in needed]
         judged = graph.ancestors((train.loss,))
         self._forward = [node for node in step if node.name in judged]

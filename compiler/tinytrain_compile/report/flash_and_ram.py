@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tinytrain_compile.ir.buffers import PartRam, RamUse
 from tinytrain_compile.ir.kernels import Copied
-from tinytrain_compile.ir.ram import PartRam, RamUse
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_bytes
 from tinytrain_compile.ops.names import operand

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import LowRank
-from tinytrain_compile.ir.builder import GraphBuilder
-from tinytrain_compile.ir.check import check_graph
 from tinytrain_compile.ir.choice import ChosenLayer
+from tinytrain_compile.ir.graph import GraphBuilder, check_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan, channel_axis
 from tinytrain_compile.ir.types import Array, Graph, Node, Value

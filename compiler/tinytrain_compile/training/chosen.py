@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.choice import OPEN, ChannelChoice, ChosenLayer
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.names import operand
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import Node, Phase, Value
 from tinytrain_compile.ops.clip import ClipAttrs, SquareTotalAttrs
 from tinytrain_compile.ops.shape import ReshapeAttrs

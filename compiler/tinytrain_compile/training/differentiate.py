@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, Value
 from tinytrain_compile.ops.base import NonDifferentiable, op_def
 from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs

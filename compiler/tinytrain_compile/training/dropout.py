@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.dropout import HASH_BITS, CountAttrs, DropoutAttrs, RandomDropoutAttrs
 from tinytrain_compile.ops.names import operand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.normalise import AxisAttrs
 from tinytrain_compile.ops.shape import ReduceAttrs, TransposeAttrs

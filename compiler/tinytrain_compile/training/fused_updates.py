@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinytrain_compile.ir.dependencies import Dependencies
+from tinytrain_compile.ir.graph import Dependencies
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.base import alias_of

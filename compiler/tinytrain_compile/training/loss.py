@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel, WrittenLoss
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LabelWeights, LossTerms
 from tinytrain_compile.ir.types import Value

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from tinytrain_compile.ir.activations import MODES, KeptActivation, LowRank, inward, outward
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Value
 from tinytrain_compile.ops.base import OPS, op_def
 from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.names import operand, operands, result

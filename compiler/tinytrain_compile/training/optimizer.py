@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tinytrain_compile.ir.builder import GraphBuilder
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
 from tinytrain_compile.ir.types import Phase, Value
 from tinytrain_compile.ops.update import OPTIMIZERS, SharedState

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import has_trait, infer, op_def

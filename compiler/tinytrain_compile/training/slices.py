@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.ir.builder import GraphBuilder
 from tinytrain_compile.ir.choice import ChosenLayer
+from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.stages import ChannelSlice, channel_axis
 from tinytrain_compile.ir.types import Array, Attrs, Node, Quant, Value
 from tinytrain_compile.ops.base import Split

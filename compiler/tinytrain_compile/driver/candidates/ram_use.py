@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.ir.ram import PartRam, RuntimeBuffer, most_records, part_ram, taken_by
+from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer, most_records, part_ram, taken_by
 from tinytrain_compile.ir.runtime_parts import FeatureCut, RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -22,7 +22,7 @@ from tinytrain_compile.driver.search.boards import with_board
 from tinytrain_compile.driver.search.choose_update import choose
 from tinytrain_compile.driver.search.update import deepest
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.ram import RuntimeBuffer, part_ram, reserved, taken_by
+from tinytrain_compile.ir.buffers import RuntimeBuffer, part_ram, reserved, taken_by
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.summary import Suggestion, Summary
 from tinytrain_compile.options.compile_options import CompileOptions

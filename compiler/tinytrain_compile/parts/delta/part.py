@@ -12,7 +12,7 @@ import numpy as np
 from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, model_hash, stored
 from tinytrain_compile.emit.part import PlanCode
-from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.buffers import RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import DeltaSlot, DeltaTable, DeltaType
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.parts.part import Part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinytrain_compile.emit.checkpoint import checkpoint_bytes
-from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.buffers import RuntimeBuffer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.parts.part import Part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tinytrain_compile.emit.part import PlanCode
-from tinytrain_compile.ir.ram import RuntimeBuffer
+from tinytrain_compile.ir.buffers import RuntimeBuffer
 from tinytrain_compile.ir.runtime_parts import ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.parts.part import Part

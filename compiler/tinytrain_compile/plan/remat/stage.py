@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.plan.check.remat import validate_remat

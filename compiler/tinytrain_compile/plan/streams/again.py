@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import load_of
-from tinytrain_compile.ir.check import check_graph
+from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import Rematerialisation
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.stream import StreamAttrs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tinytrain_compile.ir.ram import placed
+from tinytrain_compile.ir.buffers import placed
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.report.layout import bytes_text, grouped, printable, share
 from tinytrain_compile.target.model import Board, BoardMemory
