@@ -1,28 +1,27 @@
-"""Activation functions and their backward ops. Relu is Clip(0, inf)."""
+"""Activation functions and their backward operators, and masks of clips. Relu is Clip(0, inf)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import expect_float
-from tinytrain_compile.ops.base import (
-    ELEMENTWISE,
-    GradientContext,
-    GradientRule,
-    NonDifferentiable,
-    OpDef,
-    ReferenceRule,
-    register,
+from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.elementwise import (
+    HEAVY,
+    LIGHT,
+    SECOND_ORDER,
+    Slope,
+    backward,
+    elementwise,
+    unary,
+    upstream,
 )
-from tinytrain_compile.ops.elementwise import SECOND_ORDER, erf, from_input, from_output, same_infer, upstream
-from tinytrain_compile.ops.exact import F32, clamp, scaled, shifted
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.rows import element_rows
 
@@ -57,91 +56,31 @@ class GeluAttrs(Attrs):
     tanh: bool = False
 
 
-Rule = Callable[[Array, Any], Array]
-"""(x, attributes) -> y"""
-GradRule = Callable[[Array, Array, Any], Array]
-"""(dy, x or y, attributes) -> dx"""
+@dataclass(frozen=True)
+class EluAttrs(Attrs):
+    """scale x above 0, scale alpha (exp(rate x) - 1) below; none negative. Selu and Celu are such functions."""
+
+    alpha: float = 1.0
+    scale: float = 1.0
+    rate: float = 1.0
 
 
-def _enter(
-    name: str,
-    doc: str,
-    rules: tuple[ReferenceRule, ReferenceRule | None],
-    gradient: GradientRule | NonDifferentiable,
-    attrs: type[Attrs],
-    inputs: tuple[str, ...],
-    output: str,
-) -> None:
-    register(
-        OpDef(
-            name,
-            doc,
-            same_infer,
-            rules[0],
-            gradient,
-            attrs,
-            inputs=inputs,
-            outputs=(output,),
-            reuses=inputs,
-            exact=rules[1],
-            rows=element_rows,
-            traits=ELEMENTWISE,
-        )
-    )
+# ---- lines with corners ---------------------------------------------------------------------------------------------
 
 
-def activation(
-    name: str,
-    doc: str,
-    function: Rule,
-    gradient: GradientRule | NonDifferentiable,
-    attrs: type[Attrs] = Attrs,
-    exact: Rule | None = None,
-) -> None:
-    """Register an op of one operand that works element by element; exact: see OpDef."""
-
-    def of(rule: Rule) -> ReferenceRule:
-        return lambda arrays, attributes: tuple(rule(x, attributes) for x in arrays)
-
-    _enter(name, doc, (of(function), None if exact is None else of(exact)), gradient, attrs, ("x",), "y")
+def _clip_grad(m: Arithmetic, dy: Any, y: Any, a: ClipAttrs) -> Any:
+    """Pass the gradient strictly between finite bounds; the clipped output tells."""
+    inside = m.inside(y, a.low, a.high)
+    return dy if inside is None else m.where(inside, dy, 0.0)
 
 
-def activation_grad(
-    name: str, doc: str, function: GradRule, kept: str, attrs: type[Attrs] = Attrs, exact: GradRule | None = None
-) -> None:
-    """The backward op of an activation; kept: what it reads beside dy, "x" or "y" (or what has the sign of x)."""
-
-    def of(rule: GradRule) -> ReferenceRule:
-        def reference(arrays: tuple[Array, ...], attributes: Any) -> tuple[Array, ...]:
-            dy, read = arrays
-            return (rule(dy, read, attributes),)
-
-        return reference
-
-    rules = (of(function), None if exact is None else of(exact))
-    _enter(name, doc, rules, SECOND_ORDER, attrs, ("dy", kept), "dx")
-
-
-def inside(y: Array, attrs: ClipAttrs) -> Array:
-    """Where a clip passes its gradient: strictly between its finite bounds (the clipped output tells)."""
-    above = y > attrs.low if math.isfinite(attrs.low) else np.ones(y.shape, np.bool_)
-    return above & (y < attrs.high) if math.isfinite(attrs.high) else above
-
-
-activation(
+unary(
     "Clip",
     "max(low, min(x, high)); Relu is Clip(0, inf).",
-    lambda x, attrs: np.minimum(np.maximum(x, x.dtype.type(attrs.low)), x.dtype.type(attrs.high)),
-    from_output("ClipGrad"),
+    lambda m, x, a: m.clamp(x, a.low, a.high),
+    Slope("y", "dy where low < y < high, else 0.", _clip_grad, LIGHT),
     ClipAttrs,
-    exact=lambda x, attrs: clamp(x, attrs.low, attrs.high),
-)
-activation_grad(
-    "ClipGrad",
-    "dy where low < y < high, else 0.",
-    lambda dy, y, attrs: np.where(inside(y, attrs), dy, 0).astype(dy.dtype),
-    "y",
-    ClipAttrs,
+    LIGHT,
 )
 
 
@@ -152,21 +91,23 @@ def _leaky_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, .
     return {0: ctx.emit("LeakyReluGrad", (upstream(dys), kept), attrs)}
 
 
-activation(
+unary(
     "LeakyRelu",
     "x if x > 0 else alpha x",
-    lambda x, attrs: np.where(x > 0, x, x * x.dtype.type(attrs.alpha)),
+    lambda m, x, a: m.where(x > 0, x, m.scaled(x, a.alpha)),
     _leaky_gradient,
     LeakyReluAttrs,
-    exact=lambda x, attrs: np.where(x > 0, x, scaled(x, attrs.alpha)),
+    LIGHT,
 )
-activation_grad(
+backward(
     "LeakyReluGrad",
-    "dy if v > 0 else alpha dy, v having the sign of x",
-    lambda dy, v, attrs: np.where(v > 0, dy, dy * dy.dtype.type(attrs.alpha)),
-    "v",
+    Slope(
+        "v",
+        "dy if v > 0 else alpha dy, v having the sign of x",
+        lambda m, dy, v, a: m.where(v > 0, dy, m.scaled(dy, a.alpha)),
+        LIGHT,
+    ),
     LeakyReluAttrs,
-    exact=lambda dy, v, attrs: np.where(v > 0, dy, scaled(dy, attrs.alpha)),
 )
 
 
@@ -176,16 +117,6 @@ def _prelu_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, 
     if np.broadcast_shapes(first.shape, slope.shape) != first.shape:
         raise ValueError(f"slope {slope.shape} does not broadcast to {first.shape}")
     return (first.type,)
-
-
-def _prelu(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    x, slope = arrays
-    return (np.where(x > 0, x, x * slope),)
-
-
-def _prelu_grad(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    dy, x, slope = arrays
-    return (np.where(x > 0, dy, dy * slope),)
 
 
 def _prelu_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -199,182 +130,221 @@ def _prelu_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, .
     return grads
 
 
-register(
-    OpDef(
-        "PRelu",
-        "x if x > 0 else slope x; the slope broadcasts to x and is a parameter.",
-        _prelu_infer,
-        _prelu,
-        _prelu_gradient,
-        inputs=("x", "slope"),
-        reuses=("x",),
-        traits=ELEMENTWISE,
-    )
+elementwise(
+    "PRelu",
+    "x if x > 0 else slope x; the slope broadcasts to x and is a parameter.",
+    lambda m, x, slope: m.where(x > 0, x, x * slope),
+    _prelu_gradient,
+    ("x", "slope"),
+    infer=_prelu_infer,
+    reuses=("x",),
+    by_rows=False,
 )
-register(
-    OpDef(
-        "PReluGrad",
-        "dy if x > 0 else slope dy; operands (dy, x, slope).",
-        _prelu_infer,
-        _prelu_grad,
-        SECOND_ORDER,
-        inputs=("dy", "x", "slope"),
-        outputs=("dx",),
-        reuses=("dy", "x"),
-        traits=ELEMENTWISE,
-    )
+elementwise(
+    "PReluGrad",
+    "dy if x > 0 else slope dy; operands (dy, x, slope).",
+    lambda m, dy, x, slope: m.where(x > 0, dy, dy * slope),
+    SECOND_ORDER,
+    ("dy", "x", "slope"),
+    output="dx",
+    infer=_prelu_infer,
+    reuses=("dy", "x"),
+    by_rows=False,
 )
-
-
-def sigmoid(x: Array) -> Array:
-    """The logistic function without overflow, in the dtype of x."""
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
-
-
-def _silu_slope(x: Array) -> Array:
-    s = sigmoid(x)
-    return s * (1 + x * (1 - s))
-
-
-def _exact_silu_slope(x: Array) -> Array:
-    s = scalar_math.sigmoid(x)
-    return s * (1 + x * (1 - s))
-
-
-activation(
-    "Sigmoid",
-    "1 / (1 + exp(-x))",
-    lambda x, _: sigmoid(x),
-    from_output("SigmoidGrad"),
-    exact=lambda x, _: scalar_math.sigmoid(x),
-)
-activation_grad("SigmoidGrad", "dy y (1 - y)", lambda dy, y, _: dy * y * (1 - y), "y")
-activation(
-    "Tanh",
-    "Hyperbolic tangent.",
-    lambda x, _: np.tanh(x),
-    from_output("TanhGrad"),
-    exact=lambda x, _: scalar_math.tanh(x),
-)
-activation_grad("TanhGrad", "dy (1 - y^2)", lambda dy, y, _: dy * (1 - y * y), "y")
-activation(
-    "Silu",
-    "x sigmoid(x), also called swish.",
-    lambda x, _: x * sigmoid(x),
-    from_input("SiluGrad"),
-    exact=lambda x, _: x * scalar_math.sigmoid(x),
-)
-activation_grad(
-    "SiluGrad",
-    "dy s (1 + x (1 - s)), s = sigmoid(x)",
-    lambda dy, x, _: dy * _silu_slope(x),
-    "x",
-    exact=lambda dy, x, _: dy * _exact_silu_slope(x),
-)
-
-
-def _hard_sigmoid(x: Array, attrs: HardSigmoidAttrs) -> Array:
-    alpha, beta = x.dtype.type(attrs.alpha), x.dtype.type(attrs.beta)
-    return np.clip(alpha * x + beta, 0, 1).astype(x.dtype)
-
-
-activation(
+unary(
     "HardSigmoid",
     "clip(alpha x + beta, 0, 1)",
-    lambda x, attrs: _hard_sigmoid(x, attrs),
-    from_output("HardSigmoidGrad"),
+    lambda m, x, a: m.clamp(m.shifted(m.scaled(x, a.alpha), a.beta), 0.0, 1.0),
+    Slope(
+        "y",
+        "alpha dy where 0 < y < 1, else 0.",
+        lambda m, dy, y, a: m.where(m.both(y > 0, y < 1), m.scaled(dy, a.alpha), 0.0),
+    ),
     HardSigmoidAttrs,
-    exact=lambda x, attrs: clamp(shifted(scaled(x, attrs.alpha), attrs.beta), 0, 1),
 )
-activation_grad(
-    "HardSigmoidGrad",
-    "alpha dy where 0 < y < 1, else 0.",
-    lambda dy, y, attrs: np.where((y > 0) & (y < 1), dy * dy.dtype.type(attrs.alpha), 0).astype(dy.dtype),
-    "y",
-    HardSigmoidAttrs,
-    exact=lambda dy, y, attrs: np.where((y > 0) & (y < 1), scaled(dy, attrs.alpha), F32(0)),
-)
-
-
-def _hard_swish_slope(x: Array) -> Array:
-    slope = x / 3 + x.dtype.type(0.5)
-    return np.where(x <= -3, 0, np.where(x >= 3, 1, slope)).astype(x.dtype)
-
-
-def _exact_hard_swish_slope(x: Array) -> Array:
-    slope = x * F32(1 / 3) + F32(0.5)
-    return np.where(x <= -3, F32(0), np.where(x >= 3, F32(1), slope))
-
-
-activation(
+unary(
     "HardSwish",
     "x clip(x / 6 + 1/2, 0, 1)",
-    lambda x, _: x * np.clip(x * x.dtype.type(1 / 6) + x.dtype.type(0.5), 0, 1),
-    from_input("HardSwishGrad"),
-    exact=lambda x, _: x * clamp(x * F32(1 / 6) + F32(0.5), 0, 1),
+    lambda m, x: x * m.clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
+    Slope(
+        "x",
+        "dy times the slope of HardSwish at x",
+        lambda m, dy, x: dy * m.where(x <= -3, 0.0, m.where(x >= 3, 1.0, x * (1 / 3) + 0.5)),
+    ),
 )
-activation_grad(
-    "HardSwishGrad",
-    "dy times the slope of HardSwish at x",
-    lambda dy, x, _: dy * _hard_swish_slope(x),
-    "x",
-    exact=lambda dy, x, _: dy * _exact_hard_swish_slope(x),
+
+
+# ---- made of exponentials -------------------------------------------------------------------------------------------
+
+
+def _silu_grad(m: Arithmetic, dy: Any, x: Any) -> Any:
+    s = m.sigmoid(x)
+    return dy * (s * (1 + x * (1 - s)))
+
+
+unary(
+    "Sigmoid",
+    "1 / (1 + exp(-x))",
+    lambda m, x: m.sigmoid(x),
+    Slope("y", "dy y (1 - y)", lambda _m, dy, y: dy * y * (1 - y), LIGHT),
+)
+unary(
+    "Tanh",
+    "Hyperbolic tangent.",
+    lambda m, x: m.tanh(x),
+    Slope("y", "dy (1 - y^2)", lambda _m, dy, y: dy * (1 - y * y), LIGHT),
+)
+unary(
+    "Silu",
+    "x sigmoid(x), also called swish.",
+    lambda m, x: x * m.sigmoid(x),
+    Slope("x", "dy s (1 + x (1 - s)), s = sigmoid(x)", _silu_grad),
 )
 
 _TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
+"""Of Hendrycks and Gimpel, 2016 (arXiv 1606.08415), which ONNX takes over."""
 
 
-def _gelu(x: Array, attrs: GeluAttrs) -> Array:
-    one = x.dtype.type
-    if attrs.tanh:
-        return one(0.5) * x * (1 + np.tanh(one(_TANH_SCALE) * (x + one(_TANH_CUBIC) * x * x * x)))
-    return one(0.5) * x * (1 + erf(x * one(math.sqrt(0.5))))
+def _gelu_tanh(m: Arithmetic, x: Any) -> Any:
+    return m.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x))
 
 
-def _gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
-    one = x.dtype.type
-    if attrs.tanh:
-        t = np.tanh(one(_TANH_SCALE) * (x + one(_TANH_CUBIC) * x * x * x))
-        return one(0.5) * (1 + t) + one(0.5) * x * (1 - t * t) * one(_TANH_SCALE) * (1 + one(3 * _TANH_CUBIC) * x * x)
-    density = np.exp(-one(0.5) * x * x) * one(1 / math.sqrt(2 * math.pi))
-    return one(0.5) * (1 + erf(x * one(math.sqrt(0.5)))) + x * density
+def _normal(m: Arithmetic, x: Any) -> Any:
+    """Return the normal distribution function."""
+    return 0.5 * (1 + m.erf(x * math.sqrt(0.5)))
 
 
-def _exact_gelu_tanh(x: Array) -> Array:
-    return scalar_math.tanh(F32(_TANH_SCALE) * (x + F32(_TANH_CUBIC) * x * x * x))
+def _gelu(m: Arithmetic, x: Any, a: GeluAttrs) -> Any:
+    return 0.5 * x * (1 + _gelu_tanh(m, x)) if a.tanh else x * _normal(m, x)
 
 
-def _exact_normal(x: Array) -> Array:
-    return F32(0.5) * (1 + scalar_math.erf(x * F32(math.sqrt(0.5))))
+def _gelu_grad(m: Arithmetic, dy: Any, x: Any, a: GeluAttrs) -> Any:
+    if a.tanh:
+        t = _gelu_tanh(m, x)
+        inner = _TANH_SCALE * (1 + (3 * _TANH_CUBIC) * x * x)
+        return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner)
+    density = m.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return dy * (_normal(m, x) + x * density)
 
 
-def _exact_gelu(x: Array, attrs: GeluAttrs) -> Array:
-    return F32(0.5) * x * (1 + _exact_gelu_tanh(x)) if attrs.tanh else x * _exact_normal(x)
+def _gelu_lanes(a: GeluAttrs) -> int:
+    return 0 if a.tanh else HEAVY
 
 
-def _exact_gelu_slope(x: Array, attrs: GeluAttrs) -> Array:
-    if attrs.tanh:
-        t = _exact_gelu_tanh(x)
-        inner = F32(_TANH_SCALE) * (1 + F32(3 * _TANH_CUBIC) * x * x)
-        return F32(0.5) * (1 + t) + F32(0.5) * x * (1 - t * t) * inner
-    density = scalar_math.exp(F32(-0.5) * x * x) * F32(1 / math.sqrt(2 * math.pi))
-    return _exact_normal(x) + x * density
-
-
-activation(
+unary(
     "Gelu",
     "x times the normal distribution function (exact or tanh form).",
-    lambda x, attrs: _gelu(x, attrs),
-    from_input("GeluGrad"),
+    _gelu,
+    Slope("x", "dy times the slope of Gelu at x", _gelu_grad, _gelu_lanes),
     GeluAttrs,
-    exact=lambda x, attrs: _exact_gelu(x, attrs),
+    _gelu_lanes,
 )
-activation_grad(
-    "GeluGrad",
-    "dy times the slope of Gelu at x",
-    lambda dy, x, attrs: dy * _gelu_slope(x, attrs),
-    "x",
-    GeluAttrs,
-    exact=lambda dy, x, attrs: dy * _exact_gelu_slope(x, attrs),
+
+
+def _softplus(m: Arithmetic, x: Any) -> Any:
+    return m.where(x > 0, x, 0.0) + m.log1p(m.exp(m.where(x > 0, 0 - x, x)))
+
+
+def _mish_grad(m: Arithmetic, dy: Any, x: Any) -> Any:
+    s, t = m.sigmoid(x), m.tanh(_softplus(m, x))
+    return dy * (t + x * s * (1 - t * t))
+
+
+unary(
+    "Softplus",
+    "log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)).",
+    _softplus,
+    Slope("x", "dy sigmoid(x)", lambda m, dy, x: dy * m.sigmoid(x)),
+)
+unary(
+    "Mish",
+    "x tanh(softplus(x))",
+    lambda m, x: x * m.tanh(_softplus(m, x)),
+    Slope("x", "dy (t + x s (1 - t^2)), s = sigmoid(x), t = tanh(softplus(x))", _mish_grad),
+)
+unary(
+    "Softsign",
+    "x / (1 + |x|)",
+    lambda m, x: x / (1 + m.abs(x)),
+    Slope("y", "dy (1 - |y|)^2", lambda m, dy, y: dy * ((1 - m.abs(y)) * (1 - m.abs(y)))),
+)
+
+
+def _elu(m: Arithmetic, x: Any, a: EluAttrs) -> Any:
+    power = m.exp(m.scaled(m.where(x > 0, 0.0, x), a.rate))
+    return m.where(x > 0, m.scaled(x, a.scale), m.scaled(power - 1, a.scale * a.alpha))
+
+
+def _elu_grad(m: Arithmetic, dy: Any, y: Any, a: EluAttrs) -> Any:
+    below = dy * m.scaled(m.shifted(y, a.scale * a.alpha), a.rate)
+    return m.where(y > 0, m.scaled(dy, a.scale), below)
+
+
+unary(
+    "Elu",
+    "scale x if x > 0 else scale alpha (exp(rate x) - 1)",
+    _elu,
+    Slope("y", "scale dy if y > 0 else dy rate (y + scale alpha)", _elu_grad),
+    EluAttrs,
+)
+
+
+# ---- masks: a bit per element, kept for the backward pass instead of the output of a clip ---------------------------
+
+
+def inside(y: Array, attrs: ClipAttrs) -> Array:
+    """Tell where a clip passes its gradient."""
+    found = REFERENCE.inside(y, attrs.low, attrs.high)
+    return np.ones(y.shape, np.bool_) if found is None else found
+
+
+def _mask_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    (y,) = inputs
+    return (TensorType(y.shape, "bits", y.layout),)
+
+
+def _mask(arrays: tuple[Array, ...], attrs: ClipAttrs) -> tuple[Array, ...]:
+    (y,) = arrays
+    return (np.packbits(inside(y, attrs).ravel(), bitorder="little"),)
+
+
+register(
+    OpDef(
+        "ClipMask",
+        "One bit per element: low < y < high. Kept for the backward pass instead of y (32 times smaller).",
+        _mask_infer,
+        _mask,
+        NonDifferentiable("a mask is piecewise constant"),
+        ClipAttrs,
+        rows=element_rows,
+        inputs=("y",),
+        outputs=("mask",),
+    )
+)
+
+
+def _masked_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    dy, mask = inputs
+    if dy.shape != mask.shape or mask.dtype != "bits":
+        raise ValueError(f"expected a gradient and its mask, got {dy.type} and {mask.type}")
+    return (dy.type,)
+
+
+def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    dy, bits = arrays
+    keep = np.unpackbits(bits.astype(np.uint8), count=dy.size, bitorder="little").reshape(dy.shape)
+    return (np.where(keep, dy, 0).astype(dy.dtype),)
+
+
+register(
+    OpDef(
+        "MaskedGrad",
+        "dy where the mask is set, else 0.",
+        _masked_infer,
+        _masked,
+        SECOND_ORDER,
+        inputs=("dy", "mask"),
+        outputs=("dx",),
+        reuses=("dy",),
+    )
 )

@@ -2,7 +2,7 @@
 
 A formula is a function of an arithmetic `m` and of elements: operators and comparisons of Python, its numbers as
 constants, and the functions of `m`. It is read three times: by REFERENCE, in the dtype of its operands; by EXACT, to
-the bit as the generated C computes it; and as expressions of TE (lower/kernels/float32/arithmetic.py). So the meaning
+the bit as the generated C computes it; and as expressions of TE (lower/kernels/float32/elementwise.py). So the meaning
 of an operator, its twin and its kernel cannot drift apart.
 
 C and numpy differ in two points, which formulas spell out: -x is `0 - x` (0 - 0 is not -0), and a product with a
@@ -21,8 +21,6 @@ import numpy as np
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops import exact, scalar_math
 
-Formula = Callable[..., Any]
-"""(arithmetic, elements of the operands ..., attributes if the operator has some) -> element of the result."""
 Function = Callable[[Any], Any]
 Function2 = Callable[[Any, Any], Any]
 Function3 = Callable[[Any, Any, Any], Any]
@@ -67,9 +65,17 @@ class Arithmetic:
         return self.where(x > 0, 1.0, self.where(x < 0, -1.0, 0.0))
 
 
+Formula = (
+    Callable[[Arithmetic, Any], Any]
+    | Callable[[Arithmetic, Any, Any], Any]
+    | Callable[[Arithmetic, Any, Any, Any], Any]
+)
+"""(arithmetic, elements of the operands ..., attributes if the operator has some) -> element of the result."""
+
+
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    if isinstance(yes, int | float) and isinstance(no, int | float):
-        yes = np.float32(yes)  # numpy makes float64 of two numbers of Python
+    if type(yes) is float and type(no) is float:  # of which numpy would make float64; its own float64 is a float, too
+        yes = np.float32(yes)
     return np.where(condition, yes, no)
 
 

@@ -12,7 +12,6 @@ from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, OpDef, regi
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.scalar_math import random_bits
-from tinytrain_compile.ops.smooth import scaled_by
 
 HASH_BITS = 24
 """Bits of the hash of an element."""
@@ -75,7 +74,7 @@ def _drop(arrays: tuple[Array, ...], attrs: RandomDropoutAttrs) -> tuple[Array, 
     each = x.size // attrs.samples
     samples = [random_bits(attrs.seed, int(count) + i, each) for i in range(attrs.samples)]
     dropped = (np.concatenate(samples) if samples else np.zeros(0, np.int64)).reshape(x.shape) < attrs.limit
-    return (np.where(dropped, x.dtype.type(0), scaled_by(x, attrs.scale)).astype(x.dtype),)
+    return (np.where(dropped, x.dtype.type(0), x * attrs.scale).astype(x.dtype),)
 
 
 def _rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:

@@ -1,32 +1,68 @@
-"""Arithmetic element by element, with numpy broadcasting for the binary ops."""
+"""Arithmetic element by element: each operator is one formula, with its gradient (see ops/arithmetic.py).
+
+`unary` enters an operator of one operand and its backward operator: what it means, its exact twin, its kernel and, if
+ONNX has an operator of this name, its import follow. All that an addition needs besides is a test case
+(testing/ops/case_pointwise.py).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops import scalar_math
 from tinytrain_compile.ops._common import expect_float
-from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, GradientRule, NonDifferentiable, OpDef, register
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, Arithmetic, Formula
+from tinytrain_compile.ops.base import (
+    ELEMENTWISE,
+    GradientContext,
+    GradientRule,
+    InferRule,
+    NonDifferentiable,
+    OpDef,
+    ReferenceRule,
+    register,
+)
+from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.rows import element_rows
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
+LIGHT, HEAVY = 4, 1
+"""Vectors in a turn of a kernel's loop: of functions of a few instructions, and of others."""
 
-erf_exact = np.vectorize(math.erf, otypes=[np.float64])
-"""The error function in double precision, element by element."""
+
+@dataclass(frozen=True)
+class Elementwise:
+    """How an operator computes an element.
+
+    lanes: vectors in a turn of the kernel's loop, on cores that have vectors; 0: lanes cannot do what is computed. By
+    the attributes, if the formula depends on them.
+    """
+
+    formula: Formula
+    lanes: int | Callable[[Any], int]
+    has_attrs: bool
+
+    def of(self, m: Arithmetic, elements: tuple[Any, ...], attrs: Attrs) -> Any:
+        """Return an element of the result."""
+        formula = cast("Callable[..., Any]", self.formula)  # of as many operands as the operator has
+        return formula(m, *elements, *((attrs,) if self.has_attrs else ()))
+
+    def lanes_of(self, attrs: Attrs) -> int:
+        """Return the vectors in a turn of the loop."""
+        return self.lanes if isinstance(self.lanes, int) else self.lanes(attrs)
 
 
-def erf(x: Array) -> Array:
-    """The error function in the dtype of x."""
-    return erf_exact(x).astype(x.dtype).reshape(x.shape)
+FORMULAS: dict[str, Elementwise] = {}
+"""By the name of the operator."""
 
 
 def broadcast_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    """Type of a binary element-wise op: the broadcast shape, the layout of whichever operand has that shape.
+    """Infer the broadcast shape, with the layout of whichever operand has that shape.
 
     ValueError for truth values and indices, and for shapes that do not broadcast.
     """
@@ -38,7 +74,7 @@ def broadcast_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorTyp
 
 
 def same_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    """Type of an op whose operands all have the shape of the first and whose output has it too (ValueError: others)."""
+    """Infer the type of the first operand, whose shape all have (ValueError: others)."""
     first, *others = inputs
     expect_float("arithmetic", *inputs)
     if any(value.shape != first.shape for value in others):
@@ -47,28 +83,97 @@ def same_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ..
 
 
 def upstream(dys: tuple[Value | None, ...]) -> Value:
-    """The gradient of an op's only output."""
+    """Return the gradient of an op's only output."""
     dy = dys[0]
     assert dy is not None
     return dy
 
 
-def _binary(
-    name: str, doc: str, function: Callable[[Array, Array], Array], gradient: GradientRule | NonDifferentiable
+def elementwise(
+    name: str,
+    doc: str,
+    formula: Formula,
+    gradient: GradientRule | NonDifferentiable,
+    inputs: tuple[str, ...],
+    *,
+    output: str = "y",
+    infer: InferRule = same_infer,
+    attrs: type[Attrs] = Attrs,
+    lanes: int | Callable[[Any], int] = 0,
+    reuses: tuple[str, ...] | None = None,
+    by_rows: bool = True,
 ) -> None:
+    """Register an operator by its formula. reuses: all operands, if none are given; see OpDef and Elementwise."""
+    entry = FORMULAS[name] = Elementwise(formula, lanes, attrs is not Attrs)
+
+    def reading(m: Arithmetic) -> ReferenceRule:
+        def rule(arrays: tuple[Array, ...], given: Attrs) -> tuple[Array, ...]:
+            with np.errstate(all="ignore"):  # infinite and invalid elements are results
+                element = entry.of(m, arrays, given)
+            return (np.asarray(element).astype(np.result_type(*arrays), copy=False),)
+
+        return rule
+
+    more: dict[str, Any] = {"rows": element_rows} if by_rows else {}
     register(
         OpDef(
             name,
             doc,
-            broadcast_infer,
-            lambda arrays, _attrs: (function(*arrays),),
+            infer,
+            reading(REFERENCE),
             gradient,
-            inputs=("a", "b"),
-            reuses=("a", "b"),
-            rows=element_rows,
+            attrs,
+            inputs=inputs,
+            outputs=(output,),
+            reuses=inputs if reuses is None else reuses,
             traits=ELEMENTWISE,
+            exact=reading(EXACT),
+            **more,
         )
     )
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The backward operator of a unary one, named <op>Grad: formula(m, dy, kept[, attributes]) -> dx.
+
+    kept: what it reads besides dy, "x" or "y". lanes: see Elementwise.
+    """
+
+    kept: str
+    doc: str
+    formula: Formula
+    lanes: int | Callable[[Any], int] = 0
+
+    def rule(self, op: str) -> GradientRule:
+        """Return the gradient rule that emits it."""
+
+        def gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+            kept = result(node, "y") if self.kept == "y" else operand(node, "x")
+            return {0: ctx.emit(f"{op}Grad", (upstream(dys), kept), node.attrs)}
+
+        return gradient
+
+
+def unary(
+    name: str,
+    doc: str,
+    formula: Formula,
+    gradient: Slope | GradientRule | NonDifferentiable,
+    attrs: type[Attrs] = Attrs,
+    lanes: int | Callable[[Any], int] = 0,
+) -> None:
+    """Register an operator of one operand, which it may overwrite, and its backward operator if that is a Slope."""
+    rule = gradient.rule(name) if isinstance(gradient, Slope) else gradient
+    elementwise(name, doc, formula, rule, ("x",), attrs=attrs, lanes=lanes)
+    if isinstance(gradient, Slope):
+        backward(f"{name}Grad", gradient, attrs)
+
+
+def backward(name: str, slope: Slope, attrs: type[Attrs]) -> None:
+    """Register a backward operator, which may overwrite either operand."""
+    inputs = ("dy", slope.kept)
+    elementwise(name, slope.doc, slope.formula, SECOND_ORDER, inputs, output="dx", attrs=attrs, lanes=slope.lanes)
 
 
 def _add_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -99,71 +204,11 @@ def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
     return grads
 
 
-_binary("Add", "a + b", lambda a, b: a + b, _add_gradient)
-_binary("Sub", "a - b", lambda a, b: a - b, _sub_gradient)
-_binary("Mul", "a * b", lambda a, b: a * b, _mul_gradient)
-
-
-_binary("Div", "a / b", lambda a, b: a / b, _div_gradient)
-
-
-def unary(
-    name: str,
-    doc: str,
-    function: Callable[[Array], Array],
-    gradient: GradientRule | NonDifferentiable,
-    exact: Callable[[Array], Array],
-) -> None:
-    """Register an op of one operand that works element by element and may overwrite its operand."""
-    register(
-        OpDef(
-            name,
-            doc,
-            same_infer,
-            lambda arrays, _attrs: (function(*arrays),),
-            gradient,
-            inputs=("x",),
-            reuses=("x",),
-            rows=element_rows,
-            traits=ELEMENTWISE,
-            exact=lambda arrays, _attrs: (exact(*arrays),),
-        )
-    )
-
-
-def gradient_op(
-    name: str,
-    doc: str,
-    function: Callable[[Array, Array], Array],
-    kept: str,
-    exact: Callable[[Array, Array], Array] | None = None,
-) -> None:
-    """Register the backward op of a unary op: (dy, kept: x or y) -> dx, which may overwrite either operand."""
-    register(
-        OpDef(
-            name,
-            doc,
-            same_infer,
-            lambda arrays, _attrs: (function(*arrays),),
-            SECOND_ORDER,
-            inputs=("dy", kept),
-            outputs=("dx",),
-            reuses=("dy", kept),
-            rows=element_rows,
-            traits=ELEMENTWISE,
-            exact=None if exact is None else lambda arrays, _attrs: (exact(*arrays),),
-        )
-    )
-
-
-def from_output(op: str) -> GradientRule:
-    """Gradient rule of a unary op whose backward op reads (dy, y)."""
-    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), result(node, "y")), node.attrs)}
-
-
-def from_input(op: str) -> GradientRule:
-    """Gradient rule of a unary op whose backward op reads (dy, x)."""
-    return lambda ctx, node, dys: {0: ctx.emit(op, (upstream(dys), operand(node, "x")), node.attrs)}
+_BINARY: dict[str, Any] = {"infer": broadcast_infer, "inputs": ("a", "b")}
+elementwise("Add", "a + b", lambda _m, a, b: a + b, _add_gradient, **_BINARY, lanes=LIGHT)
+elementwise("Sub", "a - b", lambda _m, a, b: a - b, _sub_gradient, **_BINARY, lanes=LIGHT)
+elementwise("Mul", "a * b", lambda _m, a, b: a * b, _mul_gradient, **_BINARY, lanes=LIGHT)
+elementwise("Div", "a / b", lambda _m, a, b: a / b, _div_gradient, **_BINARY)
 
 
 def _sin_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -175,56 +220,108 @@ def _cos_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
     return {0: ctx.emit("Neg", (product,))}
 
 
-_SLOPE = 2 / math.sqrt(math.pi)
-
-unary("Neg", "-x", lambda x: -x, lambda ctx, _node, dys: {0: ctx.emit("Neg", (upstream(dys),))}, lambda x: 0 - x)
-unary("Abs", "|x|", np.abs, from_input("AbsGrad"), np.abs)
-gradient_op(
-    "AbsGrad",
-    "dy times the sign of x (0 at 0)",
-    lambda dy, x: np.where(x > 0, dy, np.where(x < 0, 0 - dy, 0)).astype(dy.dtype),
-    "x",
+unary("Neg", "-x", lambda _m, x: 0 - x, lambda ctx, _n, dys: {0: ctx.emit("Neg", (upstream(dys),))}, lanes=LIGHT)
+unary(
+    "Abs",
+    "|x|",
+    lambda m, x: m.abs(x),
+    Slope(
+        "x",
+        "dy times the sign of x (0 at 0)",
+        lambda m, dy, x: m.where(x > 0, dy, m.where(x < 0, 0 - dy, 0.0)),
+    ),
 )
 unary(
     "Sign",
     "1 above 0, -1 below 0, else 0.",
-    lambda x: np.where(x > 0, 1, np.where(x < 0, -1, 0)).astype(x.dtype),
+    lambda m, x: m.sign(x),
     NonDifferentiable("a sign is piecewise constant", flat=True),
-    lambda x: np.where(x > 0, 1, np.where(x < 0, -1, 0)).astype(np.float32),
 )
-unary("Sin", "Sine of an angle in radians.", np.sin, _sin_gradient, scalar_math.sin)
-unary("Cos", "Cosine of an angle in radians.", np.cos, _cos_gradient, scalar_math.cos)
-unary("Sqrt", "Square root.", np.sqrt, from_output("SqrtGrad"), scalar_math.sqrt)
+unary("Sin", "Sine of an angle in radians.", lambda m, x: m.sin(x), _sin_gradient)
+unary("Cos", "Cosine of an angle in radians.", lambda m, x: m.cos(x), _cos_gradient)
+unary(
+    "Sqrt",
+    "Square root.",
+    lambda m, x: m.sqrt(x),
+    Slope("y", "dy / (2 y)", lambda _m, dy, y: dy / (y + y)),
+)
 unary(
     "Exp",
     "e to the x.",
-    np.exp,
+    lambda m, x: m.exp(x),
     lambda ctx, n, dys: {0: ctx.emit("Mul", (upstream(dys), result(n, "y")))},
-    scalar_math.exp,
+    lanes=HEAVY,
 )
 unary(
     "Log",
     "Natural logarithm.",
-    np.log,
+    lambda m, x: m.log(x),
     lambda ctx, n, dys: {0: ctx.emit("Div", (upstream(dys), operand(n, "x")))},
-    scalar_math.log,
 )
-unary("Erf", "Error function.", erf, from_input("ErfGrad"), scalar_math.erf)
+unary(
+    "Erf",
+    "Error function.",
+    lambda m, x: m.erf(x),
+    Slope(
+        "x",
+        "dy * 2/sqrt(pi) exp(-x^2)",
+        lambda m, dy, x: dy * (m.exp(0 - x * x) * (2 / math.sqrt(math.pi))),
+        HEAVY,
+    ),
+    lanes=HEAVY,
+)
 unary(
     "Norm",
     "Square root of a sum of squares: its gradient at 0 is 0.",
-    np.sqrt,
-    from_output("NormGrad"),
-    scalar_math.sqrt,
+    lambda m, x: m.sqrt(x),
+    Slope("y", "dy / (2 y), 0 where y is 0", lambda m, dy, y: m.where(y > 0, dy / (y + y), 0.0)),
 )
-gradient_op(
-    "NormGrad", "dy / (2 y), 0 where y is 0", lambda dy, y: np.where(y > 0, dy / (2 * y), 0).astype(dy.dtype), "y"
+
+
+# ---- powers of any exponent, which may be trained; gradients as PyTorch has them where a or b is 0 -------------------
+
+
+def _power_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    dy, a, b = inputs
+    if np.broadcast_shapes(dy.shape, a.shape, b.shape) != dy.shape:
+        raise ValueError(f"the gradient of a power: {dy.shape}, {a.shape}, {b.shape}")
+    return (dy.type,)
+
+
+def _power_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
+    ops, given = ("PowerGradBase", "PowerGradExponent"), (upstream(dys), *operands(node).values())
+    return {i: ctx.sum_to(ctx.emit(op, given), node.inputs[i]) for i, op in enumerate(ops) if ctx.wants(i)}
+
+
+def _of_base(m: Arithmetic, dy: Any, a: Any, b: Any) -> Any:
+    return m.where(m.equal(b, 0), 0.0, dy * (b * m.power(a, b - 1)))
+
+
+def _of_exponent(m: Arithmetic, dy: Any, a: Any, b: Any) -> Any:
+    slope = dy * (m.power(a, b) * m.log(a))
+    return m.where(m.equal(a, 0), m.where(b < 0, slope, 0.0), slope)
+
+
+elementwise(
+    "Power",
+    "a to the power of b; of a negative a only for a whole b, else NaN.",
+    lambda m, a, b: m.power(a, b),
+    _power_gradient,
+    **_BINARY,
+    by_rows=False,
 )
-gradient_op("SqrtGrad", "dy / (2 y)", lambda dy, y: dy / (2 * y), "y")
-gradient_op(
-    "ErfGrad",
-    "dy * 2/sqrt(pi) exp(-x^2)",
-    lambda dy, x: dy * np.exp(-x * x) * x.dtype.type(_SLOPE),
-    "x",
-    lambda dy, x: dy * (scalar_math.exp(0 - x * x) * np.float32(_SLOPE)),
-)
+for _name, _doc, _output, _formula in (
+    ("PowerGradBase", "dy b a^(b - 1), 0 where b is 0.", "da", _of_base),
+    ("PowerGradExponent", "dy a^b log(a), 0 where a is 0 and b is not negative.", "db", _of_exponent),
+):
+    elementwise(
+        _name,
+        _doc,
+        _formula,
+        SECOND_ORDER,
+        ("dy", "a", "b"),
+        output=_output,
+        infer=_power_infer,
+        reuses=("dy",),
+        by_rows=False,
+    )

@@ -16,11 +16,10 @@ from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plai
 from tinytrain_compile.frontend.graph.operands import broadcast, common_order, constant_input, number, scalar
 from tinytrain_compile.frontend.operators.patterns import fuse_gate, fuse_gelu, fuse_mish
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, DType, Value
-from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
+from tinytrain_compile.ops.activation import ClipAttrs, EluAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.dropout import DropoutAttrs
 from tinytrain_compile.ops.integers import CastAttrs
-from tinytrain_compile.ops.smooth import EluAttrs
 
 
 def _unary(ctx: ImportContext, node: OnnxNode) -> None:

@@ -1,7 +1,6 @@
 """How the float32 operators are computed; the same file names as in ops/."""
 
 from tinytrain_compile.lower.kernels.float32 import (
-    activation,
     channels,
     choice,
     clip,
@@ -15,17 +14,14 @@ from tinytrain_compile.lower.kernels.float32 import (
     normalise,
     orthonormal,
     pool,
-    power,
     resize,
     rows,
     selection,
-    smooth,
     subspace,
     update,
 )
 
 __all__ = [
-    "activation",
     "channels",
     "choice",
     "clip",
@@ -39,11 +35,9 @@ __all__ = [
     "normalise",
     "orthonormal",
     "pool",
-    "power",
     "resize",
     "rows",
     "selection",
-    "smooth",
     "subspace",
     "update",
 ]

@@ -1,12 +1,15 @@
-"""Element-wise arithmetic: one loop over all elements, or nested loops where operands broadcast."""
+"""Formulas of elements as kernels: one loop over all elements, or nested loops where operands broadcast; and masks."""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from tvm import te
+from tvm import te, tirx
 from tvm.ir import Expr, Var
 
 from tinytrain_compile.ir.types import Node, Value
@@ -16,24 +19,82 @@ from tinytrain_compile.lower.kernels.base import (
     KernelRule,
     KernelSpec,
     Schedule,
+    address,
     call,
+    call_int,
     f32,
+    flat_tensor,
     kernel,
+    left_over,
     placeholder,
     plain,
     select,
+    tensor,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import NoRowsError, RowBlockSpec, few_rows, row_kernel
 from tinytrain_compile.lower.schedules import four_at_a_time
+from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.arithmetic import Arithmetic
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.elementwise import FORMULAS, LIGHT, Elementwise
+from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.rows import element_rows
 
 SCALAR = KernelContext()
-LIGHT, HEAVY = 4, 1
-"""Vectors in a turn of the loop: of functions of a few instructions, and of others."""
+
+# ---- the arithmetic of formulas (ops/arithmetic.py) as expressions of TE ---------------------------------------------
+
+
+def clamp(x: Expr, low: float, high: float) -> Expr:
+    """Keep x between bounds; comparisons are written so that NaN passes through."""
+    if math.isfinite(low):
+        x = select(x < f32(low), f32(low), x)
+    if math.isfinite(high):
+        x = select(x > f32(high), f32(high), x)
+    return x
+
+
+def _element(value: Any) -> Expr:
+    """Return an element, or a number of a formula as one."""
+    return f32(value) if isinstance(value, int | float) else value
+
+
+def _where(condition: Expr, yes: Any, no: Any) -> Expr:
+    return select(condition, _element(yes), _element(no))
+
+
+def _magnitude(x: Expr) -> Expr:
+    """Return |x|; NaN stays, -0 becomes 0."""
+    return select(x > f32(0), x, f32(0) - x)
+
+
+TE = Arithmetic(
+    where=_where,
+    both=tirx.And,
+    equal=lambda left, right: tirx.EQ(_element(left), _element(right)),
+    clamp=clamp,
+    scaled=lambda x, factor: x * f32(factor),
+    shifted=lambda x, addend: x + f32(addend),
+    abs=_magnitude,
+    exp=partial(call, "tt_expf"),
+    log=partial(call, "tt_logf"),
+    log1p=partial(call, "tt_log1pf"),
+    sqrt=partial(call, "tt_sqrtf"),
+    tanh=partial(call, "tt_tanhf"),
+    erf=partial(call, "tt_erff"),
+    sin=partial(call, "tt_sinf"),
+    cos=partial(call, "tt_cosf"),
+    sigmoid=partial(call, "tt_sigmoidf"),
+    power=partial(call, "tt_powf"),
+)
+
+
+# ---- loops over elements ---------------------------------------------------------------------------------------------
 
 
 def element_schedule(extent: Index, context: KernelContext, most: int) -> Schedule:
-    """Of loops over elements, the last of this extent; most: see `unary`."""
+    """Of loops over elements, the last of this extent; most: see Elementwise.lanes."""
     if not context.uses_float_vectors or most == 0 or (isinstance(extent, int) and extent < LANES):
         return plain
     return lambda sch: four_at_a_time(sch, most=most)
@@ -69,7 +130,7 @@ def element_loops(value: Value) -> tuple[Index, ...]:
 
 
 def pointwise(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
-    """A kernel that applies a scalar function to every element of operands of one shape; most: see `unary`."""
+    """Apply a function to every element of operands of one shape; most: see Elementwise.lanes."""
     size = element_loops(node.outputs[0])
     inputs = [placeholder(v, name, size) for v, name in zip(node.inputs, ("a", "b", "c"), strict=False)]
     out = te.compute(size, lambda *i: function(*(x[i] for x in inputs)), "out")
@@ -115,50 +176,82 @@ def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list
     return groups
 
 
-def _binary(op: str, function: Callable[[Expr, Expr], Expr], most: int = 0) -> None:
-    element_kernel(op)(lambda node, context: broadcast(node, function, context, most))
+def _by_formula(op: str, formula: Elementwise) -> None:
+    def rule(node: Node, context: KernelContext) -> KernelSpec:
+        def element(*operands: Expr) -> Expr:
+            return formula.of(TE, operands, node.attrs)
+
+        return broadcast(node, element, context, formula.lanes_of(node.attrs))
+
+    has_rows = op_def(op).rows is element_rows
+    (element_kernel if has_rows else kernel)(op)(rule)
 
 
-def unary(op: str, function: Callable[..., Expr], most: int = 0) -> None:
-    """Enter the kernel of an op that works element by element: function(operand elements ...) -> element.
+for _op, _formula in FORMULAS.items():
+    _by_formula(_op, _formula)
 
-    most: vectors in a turn of the loop, where there are vectors; 0: lanes cannot do what is computed.
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+def packed(
+    node: Node, inside: Callable[[Expr], Expr | None], eight: Callable[[Expr], Expr] | None = None
+) -> KernelSpec:
+    """One bit per element, eight to a byte, the first in the lowest bit; `inside` tests an element (None: always).
+
+    eight: makes a whole byte of the address of its first element.
     """
-    element_kernel(op)(lambda node, context: pointwise(node, function, context, most))
+    size = operand(node, "y").elements
+    last = left_over(size, 8)
+    x = flat_tensor(node, "y")
+
+    def byte(b: Expr) -> Expr:
+        if eight is not None and not last:
+            return eight(address(x, b * 8))
+        bits: list[Expr] = []
+        for j in range(8):
+            one, zero = tirx.const(1 << j, "int32"), tirx.const(0, "int32")
+            test = inside(x[b * 8 + j])
+            bit = select(test, one, zero) if test is not None else one
+            if last and j >= last:
+                bit = tirx.if_then_else(b * 8 + j < size, bit, zero)
+            bits.append(bit)
+        return functools.reduce(operator.add, bits).astype("uint8")
+
+    return KernelSpec([x], [te.compute((result(node, "mask").size_bytes,), byte, "mask")], plain)
 
 
-def magnitude(x: Expr) -> Expr:
-    """|x|; NaN stays, -0 becomes 0."""
-    return select(x > f32(0), x, f32(0) - x)
+@element_kernel("ClipMask")
+def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
+    """Where the clip was not active."""
+    attrs = node.attrs
+    assert isinstance(attrs, ClipAttrs)
+    return packed(
+        node, lambda y: TE.inside(y, attrs.low, attrs.high), _eight(attrs) if context.uses_float_vectors else None
+    )
 
 
-_binary("Add", lambda a, b: a + b, LIGHT)
-_binary("Sub", lambda a, b: a - b, LIGHT)
-_binary("Mul", lambda a, b: a * b, LIGHT)
-_binary("Div", lambda a, b: a / b)
-unary("Neg", lambda x: f32(0) - x, LIGHT)
-unary("Abs", magnitude)
-unary("AbsGrad", lambda dy, x: select(x > f32(0), dy, select(x < f32(0), f32(0) - dy, f32(0))))
-unary("Sign", lambda x: select(x > f32(0), f32(1), select(x < f32(0), f32(-1), f32(0))))
-unary("Sin", lambda x: call("tt_sinf", x))
-unary("Cos", lambda x: call("tt_cosf", x))
-unary("Sqrt", lambda x: call("tt_sqrtf", x))
-unary("Exp", lambda x: call("tt_expf", x), HEAVY)
-unary("Log", lambda x: call("tt_logf", x))
-unary("Erf", lambda x: call("tt_erff", x), HEAVY)
-unary("Norm", lambda x: call("tt_sqrtf", x))
-unary("NormGrad", lambda dy, y: select(y > f32(0), dy / (y + y), f32(0)))
-unary("SqrtGrad", lambda dy, y: dy / (y + y))
-unary("ErfGrad", lambda dy, x: dy * (call("tt_expf", f32(0) - x * x) * f32(2 / math.sqrt(math.pi))), HEAVY)
+def _eight(attrs: ClipAttrs) -> Callable[[Expr], Expr] | None:
+    """Eight bits at a time, on vectors: those of a clip that has a lower bound."""
+    if not math.isfinite(attrs.low):
+        return None
+    bounds = [f32(bound) for bound in (attrs.low, attrs.high) if math.isfinite(bound)]
+    name = "tt_above8_f32" if len(bounds) == 1 else "tt_between8_f32"
+    return lambda first: call_int(name, first, *bounds, dtype="uint8")
 
 
-__all__ = [
-    "LIGHT",
-    "KernelContext",
-    "broadcast",
-    "element_kernel",
-    "element_schedule",
-    "magnitude",
-    "pointwise",
-    "unary",
-]
+@kernel("MaskedGrad")
+def masked_grad(node: Node, context: KernelContext) -> KernelSpec:
+    """Pass dy where the mask bit is set."""
+    size = result(node, "dx").elements
+    dy, mask = flat_tensor(node, "dy"), tensor(node, "mask")
+
+    schedule = element_schedule(size, context, LIGHT)
+
+    def element(i: Expr) -> Expr:
+        bits = tirx.shift_right(mask[tirx.indexdiv(i, 8)].astype("int32"), tirx.indexmod(i, 8))
+        if schedule is not plain:
+            return call("tt_kept_f32x4", bits, dy[i])
+        return select(tirx.NE(tirx.bitwise_and(bits, 1), 0), dy[i], f32(0))
+
+    return KernelSpec([dy, mask], [te.compute((size,), element, "out")], schedule)

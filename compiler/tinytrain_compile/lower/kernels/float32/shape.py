@@ -12,9 +12,10 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES
 from tinytrain_compile.lower.kernels.base import KernelSpec, both, f32, kernel, plain, reduce_axes, tensor, total
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.elementwise import LIGHT, broadcast, pointwise
+from tinytrain_compile.lower.kernels.float32.elementwise import broadcast, pointwise
 from tinytrain_compile.lower.kernels.row_blocks import NoRowsError, RowBlockSpec, row_kernel
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
+from tinytrain_compile.ops.elementwise import LIGHT
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.shape import (

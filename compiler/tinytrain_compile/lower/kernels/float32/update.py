@@ -27,7 +27,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensor,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.arithmetic import TE
+from tinytrain_compile.lower.kernels.float32.elementwise import TE
 from tinytrain_compile.lower.schedules import KEPT, KEPT_ROWS, four_at_a_time
 from tinytrain_compile.ops.arithmetic import Steps, order_of, run_steps
 from tinytrain_compile.ops.base import op_def

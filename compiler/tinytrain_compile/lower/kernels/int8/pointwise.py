@@ -27,7 +27,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.float32.activation import packed
+from tinytrain_compile.lower.kernels.float32.elementwise import packed
 from tinytrain_compile.lower.kernels.int8.operands import (
     Centred,
     kept_factors,
