@@ -68,11 +68,12 @@ def input_data(train: TrainGraph, plan: MemoryPlan, sequencer: Sequencer) -> dic
     floats = [value for value in train.data if value.dtype == "float32"]
     pointers = {v.name: sequencer.pointer(v.name) if v.name in plan.offsets else "" for v in train.data}
     checks = {value.name: f"!tt_holds_finite({pointers[value.name]}, {value.size_bytes}u)" for value in floats}
-    inferred = _inferred(train)
+    inferred, label_bytes = _inferred(train), train.label.size_bytes if _is_checked(train) else 0
     return {
         "input": pointers[image.name],
         "float_input_bytes": sum(value.size_bytes for value in floats),
-        "float_label_bytes": train.label.size_bytes if _is_checked(train) else 0,
+        "float_label_bytes": label_bytes,
+        "label_checks": [f"!tt_are_finite(label, {label_bytes}u)"] if label_bytes else [],
         "step_checks": list(checks.values()),
         "infer_checks": [check for name, check in checks.items() if name in inferred],
         "more_inputs": [_slot_data(*pair, pointers) for pair in zip(train.data[1:], slots(train), strict=True)],

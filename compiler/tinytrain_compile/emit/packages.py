@@ -14,7 +14,8 @@ from typing import Any, Literal
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.board import LINK_SCRIPT, has_script
 from tinytrain_compile.emit.c_text import comment_text
-from tinytrain_compile.emit.project import LICENCE, environment
+from tinytrain_compile.emit.project import LICENCE
+from tinytrain_compile.emit.render import environment
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target.model import Target
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tinytrain_compile.emit.c_text import Names
 from tinytrain_compile.emit.sequence import Section, Sequencer
@@ -30,7 +30,7 @@ class PlanCode:
     tables: Names
     sequencer: Sequencer
     interface: Interface
-    model: dict[str, object] = field(default_factory=dict[str, object])
+    model: dict[str, Any] = field(default_factory=dict[str, Any])
     starts: set[str] = field(default_factory=set[str])
     first: int = 0
     step: list[Section] = field(default_factory=list[Section])

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-
-import jinja2
+from typing import Any
 
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.board import board_files
-from tinytrain_compile.emit.c_text import Names, comment_lines, comment_text, fitted, prototype, readable
+from tinytrain_compile.emit.c_text import Names, comment_lines, comment_text, prototype, readable
 from tinytrain_compile.emit.checkpoint import behind, checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.interface import input_data, interface_of, shape_data, training_data, transient_offsets
 from tinytrain_compile.emit.part import Part, PlanCode
+from tinytrain_compile.emit.render import environment, render
 from tinytrain_compile.emit.sequence import Section, Sequencer
-from tinytrain_compile.emit.tables import all_tables, declaration, float_text, state_block, table
+from tinytrain_compile.emit.tables import all_tables, declaration, state_block, table
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.slices import StepPieces
@@ -75,61 +74,22 @@ class EmitOptions:
     smaller: tuple[tuple[TrainGraph, MemoryPlan], ...] = ()
 
 
-_OFF: Mapping[str, object] = {
-    "choice": None,
-    "lines": None,
-    "delta": None,
-    "average": None,
-    "plans": [],
-    "plan_number": 0,
-    "slices": (),
-    "features_asked": False,
-    "feature_bytes": 0,
-    "feature_floats": (),
-    "counted": False,
-    "count_parameter": "",
-    "begin_parts": (),
-    "row_parts": (),
-    "own_step_parts": (),
-    "apply_parts": (),
-    "classes": None,
-    "label_array": False,
-    "dropout": "",
-}
-"""What the templates know of what is off."""
-
-
-@cache
-def environment() -> jinja2.Environment:
-    """Compile the templates of the project and of its parts once: --flash-budget emits several times."""
-    own = (("tinytrain_compile.emit", "templates"), ("tinytrain_compile", "parts"))
-    made = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(*folder) for folder in own]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters["float32"] = float_text
-    return made
-
-
-def _render(template: str, model: Mapping[str, object]) -> str:
-    return fitted(environment().get_template(template).render(model))
-
-
 def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, options: EmitOptions) -> SourceBundle:
     """Write all C files and the build file of the project."""
     prefix, parts = options.prefix, options.parts
+
+    def rendered(template: str, model: Mapping[str, object]) -> str:
+        return render(template, model, parts)
+
     codes = _codes((*options.smaller, (train, plan)), kernels, options)
     code = codes[-1]
     model, interface = code.model, code.interface
     public = {**model, **{key: value for part in parts for key, value in part.public(code).items()}}
     constants = all_tables([(each.train, each.plan, each.tables) for each in codes], kernels)
     kernel_files = _kernel_files(model, kernels, prefix)
-    apart = next((files for part in parts if (files := part.sequences(codes, _render)) is not None), None)
-    calls = {f"{prefix}_train.c": _render("train.c.j2", model)} if apart is None else apart
-    of_parts = {f"{prefix}_{name}": _render(f"{part.name}/{name}.j2", public) for part in parts for name in part.files}
+    apart = next((files for part in parts if (files := part.sequences(codes, rendered)) is not None), None)
+    calls = {f"{prefix}_train.c": rendered("train.c.j2", model)} if apart is None else apart
+    of_parts = {f"{prefix}_{name}": rendered(f"{part.name}/{name}.j2", public) for part in parts for name in part.files}
     small = [
         *(name for name in calls if options.small_calls and name.endswith(".c")),
         *(name for name in kernel_files if name.endswith("_small.c")),
@@ -147,8 +107,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     }
     tables = [table(name, data) for name, data in constants]
     files = {
-        f"{prefix}_train.h": _render("train.h.j2", public),
-        f"{prefix}_internal.h": _render("internal.h.j2", model),
+        f"{prefix}_train.h": rendered("train.h.j2", public),
+        f"{prefix}_internal.h": rendered("internal.h.j2", model),
         **code_files,
         f"{prefix}_weights.c": _source(model, tables, "Constant tables (flash)."),
         **copied(used, options.external.values(), options.runtime),
@@ -196,11 +156,11 @@ def _code(
     code = PlanCode(train, plan, tables, sequencer, interface)
     for part in options.parts:
         part.prepare(code)
-    code.model |= {**_OFF, **_sections(code, options)}
+    code.model |= _sections(code, options)
     if code.interface.trains:
         code.model |= training_data(train, sequencer, options.prefix)
     code.model |= {**_identity(code, options), **_memory(code), **input_data(train, plan, sequencer)}
-    code.model |= {"i": code.interface, **shape_data(train, code.interface)}
+    code.model |= {"i": code.interface, **shape_data(train, code.interface), **_words(code)}
     for part in options.parts:
         code.model |= part.values(code)
     code.model["watched"] = [line for watch in watches for line in watch.tables()]
@@ -224,7 +184,8 @@ def _sections(code: PlanCode, options: EmitOptions) -> dict[str, object]:
     called = {node.name for node in step[code.first :]}
     needed_infer = graph.ancestors(graph.outputs)
     if not code.interface.trains:
-        return _inference(code, sequencer.sections("infer", step[code.first :]))
+        infer = sequencer.sections("infer", step[code.first :])
+        return {**_inference(code, infer), "sections": infer}
     needed_train = graph.ancestors((train.loss, *(new for _, new in graph.updates)))
     training = [node for node in step if node.name in needed_train]
     judged = 1 + next(i for i, node in enumerate(training) if train.loss in node.outputs)
@@ -239,17 +200,20 @@ def _sections(code: PlanCode, options: EmitOptions) -> dict[str, object]:
     code.step = sequencer.sections("step", trained, infer, {*starts, after_loss})
     code.cut = next(i for i, section in enumerate(code.step) if section.first == after_loss)
     code.slices = sequencer.step_parts(code.step)
+    inference = _inference(code, infer)
+    own = [section for section in code.step if section not in infer]
+    apply = sequencer.sections("apply", (node for node in plan.order if node.phase == "apply"))
     return {
-        **_inference(code, infer),
+        **inference,
+        "sections": [*inference["infer_parts"], *inference["batch_parts"], *own, *apply],
         "loss_parts": code.step[: code.cut],
         "gradient_parts": code.step[code.cut :],
         "loss_waits": sequencer.pending(training[:judged]),
-        "own_step_parts": [section for section in code.step if section not in infer],
-        "apply_parts": sequencer.sections("apply", (node for node in plan.order if node.phase == "apply")),
+        "apply_parts": apply,
     }
 
 
-def _inference(code: PlanCode, sections: list[Section]) -> dict[str, object]:
+def _inference(code: PlanCode, sections: list[Section]) -> dict[str, Any]:
     """Return the functions and addresses of m_infer and, if a step takes several samples, of m_infer_batch."""
     train, plan, sequencer = code.train, code.plan, code.sequencer
     output = sequencer.pointer(train.graph.outputs[0].name)
@@ -281,8 +245,6 @@ def _identity(code: PlanCode, options: EmitOptions) -> dict[str, object]:
     return {
         "p": prefix,
         "P": prefix.upper(),
-        "f": prefix,
-        "arena_macro": f"{prefix.upper()}_ARENA_BYTES",
         "title": comment_text(train.graph.name),
         "settings": [part for line in options.settings for part in comment_lines(line)],
         "notes": [part for note in train.graph.notes for part in comment_lines(note)],
@@ -295,20 +257,56 @@ def _identity(code: PlanCode, options: EmitOptions) -> dict[str, object]:
         "kinds": sorted({kinds[value.name] for value in train.graph.state} - {"ANY"}),
         "epochs": options.epochs,
         "warm_up": options.warm_up,
-        "small_calls": options.small_calls,
+        "values_by_loop": options.small_calls,
         "exponents_known": train.exponents_known,
+    }
+
+
+def _words(code: PlanCode) -> dict[str, object]:
+    """Return the names and texts that parts of the project may change, as they are without any."""
+    prefix, trains = code.interface.prefix, code.interface.trains
+    sample = "first sample in the slot" if code.interface.micro_batch > 1 else "sample in the slot"
+    return {
+        "f": prefix,
+        "arena_macro": f"{prefix.upper()}_ARENA_BYTES",
+        "least_arena": f"{prefix.upper()}_ARENA_BYTES",
+        "sizes_text": "its macro above says",
+        "sequence_title": "the planned call sequence and the API around it",
+        "sequence_header": "train",
+        "plan_file": "plan.json",
+        "plans": [],
+        "slices": (),
+        "counted": False,
+        "count_parameter": "",
+        "infer_call": "infer",
+        "accumulate_call": "accumulate",
+        "train_call": "train_step",
+        "lend": "lend",
+        "take_back": "take_back",
+        "open_call": "",
+        "initial_function": "static void write_initial_state",
+        "first_fields": [f"m->exponents_known = {int(code.train.exponents_known)};"] if trains else [],
+        "last_fields": [],
+        "shares_weights": False,
+        "callbacks": f"the callbacks of {f'{prefix}_save and ' if trains else ''}{prefix}_load",
+        "input_text": "the input slot",
+        "slots_text": ("The input slot", "it", "its"),
+        "sample_text": f"of the {sample}",
+        "step_text": "The sample in the slot",
     }
 
 
 def _memory(code: PlanCode) -> dict[str, object]:
     """Tell the templates of the memories, and where what outlives a call is in them."""
     train, plan, sequencer = code.train, code.plan, code.sequencer
+    block = state_block(train, sequencer, code.tables)
     zeroed = sorted(train.graph.accumulators, key=lambda v: plan.offsets[v.name])  # whoever listed what is trained
     return {
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
         "paged": plan.paging,
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
-        "state_block": state_block(train, sequencer, code.tables),
+        "state_block": block,
+        "first_slots": block,
         "zeroed": [(sequencer.pointer(value.name), value.size_bytes) for value in zeroed],
         "skipped_behind": behind(train),
     }

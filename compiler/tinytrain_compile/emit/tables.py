@@ -100,17 +100,20 @@ def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> l
 def state_block(train: TrainGraph, sequencer: Sequencer, tables: Names) -> list[dict[str, object]]:
     """Describe every tensor of a checkpoint, in its order: where it is, what it is at first, what it may hold."""
     constants, kinds = train.graph.constants, contents(train.training_step)
-    return [
-        {
-            "pointer": sequencer.pointer(value.name),
+    rows: list[dict[str, object]] = []
+    for value, skipped in pieces(train):
+        pointer, size = sequencer.pointer(value.name), value.size_bytes
+        name = tables.of(value.name) if bool(np.any(constants[value.name])) else ""
+        row: dict[str, object] = {
+            "first": f"memcpy({pointer}, {name}, {size}u);" if name else f"memset({pointer}, 0, {size}u);",
             "at": sequencer.at(value.name),
             "memory": sequencer.memory(value.name),
-            "size": value.size_bytes,
+            "size": size,
             "skipped": skipped,
             "value": value.name,
             "kind": kinds[value.name],
-            "table": tables.of(value.name) if bool(np.any(constants[value.name])) else "",
+            "table": name,
             "name": comment_text(value.name),
         }
-        for value, skipped in pieces(train)
-    ]
+        rows.append(row)
+    return rows

@@ -38,7 +38,9 @@ class Average(Part):
             }
             rows.append(row)
         size = _NUMBER * (1 + sum(value.elements for value in order if value.name in train.trained))
-        return {"average": {"slots": rows, "bytes": size, "window": self.asked.average_window}}
+        lend = {"lend": f"{code.interface.prefix}_lend", "take_back": f"{code.interface.prefix}_take_back"}
+        average = {"slots": rows, "bytes": size, "window": self.asked.average_window}
+        return {"average": average, "shares_weights": True, **lend}
 
 
 PART = Average

@@ -19,7 +19,7 @@ WHERE = 'chosen = "device"'
 class Choice(Part):
     """`m_score` and `m_rescore`."""
 
-    name = "choice"
+    name, has_fragments = "choice", True
 
     def prepare(self, code: PlanCode) -> None:
         """Let nodes that nothing but scores needs run in calls that score."""
@@ -46,13 +46,17 @@ class Choice(Part):
             for layer in choice.layers
         ]
         tables = (value.name for layer in choice.layers for value in (layer.place, layer.scores))
+        state, slots = {choice.flag.name, *tables}, code.model["first_slots"]
         return {
+            "initial_function": "/* All but which channels are trained. */\nstatic void write_first_parameters",
+            "first_slots": [slot for slot in slots if slot["value"] not in state],
+            "values_by_loop": False,
             "choice": {
                 "flag": sequencer.typed("I32", choice.flag.name),
                 "values": (("OPEN", OPEN), ("FIXED", FIXED), ("SCORED", SCORED), ("SCORING", SCORING)),
-                "state": frozenset((choice.flag.name, *tables)),
+                "slots": [slot for slot in slots if slot["value"] in state],
                 "layers": layers,
-            }
+            },
         }
 
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:

@@ -43,7 +43,7 @@ class Delta(Part):
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Tell what m_delta.c knows of the trained tensors."""
-        return {"delta": _data(code.train, code.tables)}
+        return {"delta": _data(code.train, code.tables), "shares_weights": True}
 
     def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer:
         """Return the RAM of a message."""

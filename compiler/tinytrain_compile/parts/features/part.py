@@ -22,7 +22,7 @@ FROM, TO = "from", "to"
 class Features(Part):
     """`m_features` and `m_train_features`."""
 
-    name = "features"
+    name, has_fragments = "features", True
 
     def prepare(self, code: PlanCode) -> None:
         """Let functions begin where the border is crossed; nothing if only views are frozen."""
@@ -35,15 +35,15 @@ class Features(Part):
         """Return the lines of m_features, and of a step on features up to the loss and after it."""
         border = border_of(code.train, code.plan)
         if border is None:
-            return {"features_asked": True}
+            return {"feature_bytes": 0}
         lines = _Lines(border, code.sequencer)
+        floats = sorted({(one.at, one.value.size_bytes) for one in _floats(border)})
         return {
-            "features_asked": True,
             "feature_bytes": border.size_bytes,
             "take_lines": [*lines.taken(code.step)],
             "feature_loss_lines": [*lines.given(code.step[: code.cut])],
             "feature_gradient_lines": [*lines.given(code.step[code.cut :])],
-            "feature_floats": sorted({(one.at, one.value.size_bytes) for one in _floats(border)}),
+            "feature_checks": [f"!tt_are_finite({FROM} + {at}, {size}u)" for at, size in floats],
         }
 
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:

@@ -8,7 +8,7 @@ from tinytrain_compile.parts.part import Part
 class InferenceOnly(Part):
     """`m_load` and `m_infer` alone."""
 
-    name = "inference_only"
+    name, has_fragments = "inference_only", True
 
 
 PART = InferenceOnly

@@ -17,7 +17,7 @@ from tinytrain_compile.parts.part import Part
 class InputLines(Part):
     """`m_begin`, `m_push_rows` and what ends the calls that they begin."""
 
-    name = "input_lines"
+    name, has_fragments = "input_lines", True
 
     def prepare(self, code: PlanCode) -> None:
         """Leave the stream that takes the rows, and what runs before it, out of the calls that end with an image."""
@@ -41,13 +41,24 @@ class InputLines(Part):
             "next": f"{at} + {slot} * {row_pitch(rows)}u",
         }
         step = [node for node in code.plan.order if node.phase == "step"]
+        begin = sequencer.sections("begin", step[: code.first - 1])
+        row = sequencer.sections("take_row", [stream])
         return {
             "lines": lines,
-            "begin_parts": sequencer.sections("begin", step[: code.first - 1]),
-            "row_parts": sequencer.sections("take_row", [stream]),
+            "begin_parts": begin,
+            "row_parts": row,
+            "sections": [*begin, *row, *code.model["sections"]],
+            "open_call": "call",
+            "first_fields": ["m->call = 0;", "m->rows = 0;"],
+            "infer_call": "infer_end",
+            "accumulate_call": "accumulate_end",
+            "train_call": "train_end",
+            "callbacks": "callbacks",
+            "input_text": "an image",
+            "step_text": "Ends a training step that was begun, all of whose rows are there",
             "float_input_bytes": image.size_bytes if image.dtype == "float32" else 0,
-            "step_checks": (),  # each row was checked when it came
-            "infer_checks": (),
+            "step_checks": [],  # each row was checked when it came
+            "infer_checks": [],
             "input_zero_more": BYTE_ZERO if image.dtype == "uint8" else 0,
         }
 

@@ -33,7 +33,7 @@ def counts_samples(options: CompileOptions) -> bool:
 class Plans(Part):
     """`m_plan`, and an API that goes to the plan of an instance."""
 
-    name = "plans"
+    name, has_fragments = "plans", True
 
     def tables(self, planned: Sequence[tuple[TrainGraph, MemoryPlan]], prefix: str) -> list[Names]:
         """Return names of each plan's tables, in the order of the plans. The last one's are the plain ones."""
@@ -64,10 +64,23 @@ class Plans(Part):
             for number, code in enumerate(codes)
         ]
         for plan, code in zip(plans, codes, strict=True):
-            code.model |= {"plans": plans, "plan_number": plan["number"], "f": plan["name"]}
-            code.model["arena_macro"] = plan["macro"]
+            number = plan["number"]
+            title = f"plan {number} of {len(plans)}, counted from 0: its call sequence, and the API around it"
+            code.model |= {
+                "plans": plans,
+                "f": plan["name"],
+                "arena_macro": plan["macro"],
+                "least_arena": plans[0]["macro"],
+                "sizes_text": f"{plans[0]['macro']} says; the largest plan that fits is taken",
+                "sequence_title": title,
+                "sequence_header": "plans",
+                "plan_file": "plan.json" if plan == plans[-1] else "plan.json is that of the largest plan",
+                "last_fields": [f"m->plan = {number};"],
+            }
             if code.interface.counted:
                 code.model |= _counted_labels(code.interface, prefix)
+                slots = f"Slots of {prefix}_micro_batch samples, one behind the other"
+                code.model |= {"slots_text": (slots, "them", "their"), "sample_text": "of the first sample"}
         for number, code in enumerate(codes[:-1]):
             code.interface = replace(code.interface, arena_macro=f"PLAN_{number}_BYTES")
 

@@ -11,11 +11,12 @@ from tinytrain_compile.parts.part import Part
 class Slices(Part):
     """`m_step_begin` and `m_step_slice`."""
 
-    name = "slices"
+    name, has_fragments = "slices", True
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Return the parts of the step with their cycles."""
-        return {"slices": code.slices}
+        fields = [*code.model["first_fields"], "m->next_part = 0;"]
+        return {"slices": code.slices, "open_call": "next_part", "first_fields": fields}
 
     def together(self, codes: Sequence[PlanCode]) -> None:
         """Say the cycles of a step and of its longest part, the most of any plan."""

@@ -1,0 +1,71 @@
+"""Templates: where they are, a tag of our own, and how fragments of parts get into slots of others (ADR 49)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import ClassVar
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+
+from tinytrain_compile.emit.c_text import fitted
+from tinytrain_compile.emit.part import Part
+from tinytrain_compile.emit.sequence import Section
+from tinytrain_compile.emit.tables import float_text
+
+
+class _Put(Extension):
+    """`{% put text %}`: lines of text in place of the tag's line. `{{ text }}` would leave the end of that line."""
+
+    tags: ClassVar[set[str]] = {"put"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Read the expression that gives the text."""
+        line = next(parser.stream).lineno
+        return nodes.Output([parser.parse_expression()]).set_lineno(line)
+
+
+def _indented(lines: Iterable[str], steps: int = 1) -> str:
+    return "".join(f"{'    ' * steps}{line}\n" for line in lines)
+
+
+def _calls(sections: Iterable[Section]) -> str:
+    return _indented(section.call for section in sections)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Make the environment once, so that templates are compiled once: --flash-budget emits several times."""
+    folders = (("tinytrain_compile.emit", "templates"), ("tinytrain_compile", "parts"))
+    made = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(*folder) for folder in folders]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        extensions=[_Put],
+    )
+    made.filters["float32"] = float_text
+    return made
+
+
+def render(template: str, model: Mapping[str, object], parts: Sequence[Part] = ()) -> str:
+    """Lay out a file. Where it names a slot stands what the fragments of these parts have for it, in their order."""
+    known: dict[str, object] = {**model}
+    fragments: list[object] = []
+
+    def slot(name: str, *arguments: object) -> str:
+        found: Iterable[Callable[..., str]] = (getattr(one, name) for one in fragments if hasattr(one, name))
+        return "".join(macro(*arguments) for macro in found)
+
+    def instead(name: str, *arguments: object, caller: Callable[[], str]) -> str:
+        return slot(name, *arguments) or caller()
+
+    known |= {"slot": slot, "instead": instead, "indented": _indented, "calls": _calls}
+    for part in parts:
+        if part.has_fragments:
+            fragments.append(environment().get_template(f"{part.name}/{part.name}.j2").make_module(known))
+    return fitted(environment().get_template(template).render(known))
