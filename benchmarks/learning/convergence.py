@@ -39,7 +39,6 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import update as int8_update
 from tinytrain_compile.ops.int8.steps import step_size
 from tinytrain_compile.options.compile_options import CompileOptions
@@ -118,10 +117,10 @@ def sabotage(variant: str) -> None:
             move = np.clip(fx.scaled(gradient, multiplier.reshape(per), exponent.reshape(per)), -(1 << 24), 1 << 24)
             return np.clip(np.trunc(w - move / 65536), -limit, limit).astype(np.int8)
 
-        int8_update.updated_weight = int8_conv.updated_weight = truncated
-        int8_conv.is_one_sample = lambda *_: False
+        int8_update.updated_weight = truncated
+        int8_update.is_one_sample = lambda *_: False
     if variant == "no zero point":
-        for name in ("QConvUpdate", "QConvSum"):
+        for name in ("QUpdate", "QSum"):
             rule = OPS[name].reference
             OPS[name] = replace(OPS[name], reference=lambda a, attrs, rule=rule: rule(a, replace(attrs, x_zero=0)))
 

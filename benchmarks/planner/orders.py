@@ -49,7 +49,7 @@ GENERATED = "generated, 1,000 nodes"
 SOLVER_UNITS = 4.0
 """Deterministic time that CP-SAT may spend on proving what the search has proven."""
 
-UPDATES = ("SgdUpdate", "QConvUpdate", "QBiasUpdate")
+UPDATES = ("SgdUpdate", "QUpdate", "QBiasUpdate")
 GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "Reduce")
 
 
@@ -115,8 +115,8 @@ def materialised(graph: Graph) -> Graph:
     """Every integer gradient whole, as int32 sums, before its update."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        if node.op in ("QConvUpdate", "QBiasUpdate"):
-            count = 3 if node.op == "QConvUpdate" else 2
+        if node.op in ("QUpdate", "QBiasUpdate"):
+            count = 3 if node.op == "QUpdate" else 2
             gradient = Value(f"{node.name}.whole_gradient", node.inputs[0].shape, "int32")
             name = f"{node.name}.gradient"
             attrs = replace(_attrs_of(node, gradient.type), scratch_bytes=0)

@@ -35,7 +35,7 @@ from tinytrain_compile.driver.derivative import integers
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
 from tinytrain_compile.ir.graph import GraphError
-from tinytrain_compile.ops.int8 import conv, error, loss, momentum, rounded, steps, subspace, update, update_fine
+from tinytrain_compile.ops.int8 import conv, error, loss, steps, subspace, update
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse.layers import layers_of
 
@@ -206,8 +206,8 @@ def _errors(change: Change) -> Change:
     return lambda old: lambda values, *a, **k: old(change(values), *a, **k)
 
 
-_GRADIENTS = tuple((module, "weight_gradient") for module in (conv, update_fine, momentum))
-_ROWS = tuple((module, "row_moves") for module in (rounded, update_fine) if hasattr(module, "row_moves"))
+_GRADIENTS = ((update, "weight_gradient"),)
+_ROWS = ((update, "row_moves"),)
 FAULTS: tuple[tuple[str, tuple[tuple[Any, str], ...], Change, Mapping[str, Any]], ...] = (
     ("error of a convolution twice too large", ((conv, "finish_error"),), _errors(lambda v: 2 * v), {}),
     ("error of a convolution half again too large", ((conv, "finish_error"),), _errors(lambda v: v + v // 2), {}),
@@ -225,13 +225,13 @@ FAULTS: tuple[tuple[str, tuple[tuple[Any, str], ...], Change, Mapping[str, Any]]
     ("step of the next channel", ((steps, "step_size"), (update, "step_size")), lambda old: _rolled(old), {}),
     (
         "half of a weight's rows are not updated",
-        ((steps, "moves_of"), (update_fine, "moves_of")),
+        ((steps, "moves_of"),),
         _after(lambda moves: np.where(np.arange(len(moves)).reshape(-1, *[1] * (moves.ndim - 1)) % 2, moves, 0)),
         {},
     ),
     (
         "momentum is left out",
-        ((momentum, "moved_velocity"),),
+        ((update, "moved_velocity"),),
         lambda old: lambda v, *a: old(np.zeros_like(v), *a),
         {"optimizer": "momentum"},
     ),
@@ -241,7 +241,12 @@ FAULTS: tuple[tuple[str, tuple[tuple[Any, str], ...], Change, Mapping[str, Any]]
         lambda old: lambda q, attrs: old(q, attrs) * np.float32(-1 if attrs.zero else 1),  # an error has no zero point
         {"batch": 8, "micro_batch": 8, "activations": "asi"},
     ),
-    ("sums of a batch: weight gradients doubled", ((conv, "weight_gradient"),), _after(lambda g: 2 * g), {"batch": 4}),
+    (
+        "sums of a batch: weight gradients doubled",
+        ((update, "weight_gradient"),),
+        _after(lambda g: 2 * g),
+        {"batch": 4},
+    ),
 )
 ON_FAULTS = ("torch-ts/kws_dscnn", "zoo3/mbv2_block.ts", "torch-ts/densenet", "keras/kws_dscnn", "torch-ts/resnet")
 

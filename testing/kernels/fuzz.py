@@ -12,24 +12,23 @@ from testing.kernels.sanitised import SCALAR
 from testing.ops.case import Case
 from testing.ops.case_qpool import int8_cases
 from testing.ops.case_quantised import RANDOM_QUANTISED
-from testing.ops.cases import cases_of
+from testing.ops.cases import cases_of, forms_where, operator_of
 from testing.ops.random_structure import random_cases
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS, NoRowsError, row_block_spec
-from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fused_update import PAIRS
 from tinytrain_compile.target import load_target
 
 
 def _in_integers(op: str) -> bool:
     """Tell whether an operator computes in integers and writes them: then its results are compared to the byte."""
-    inside = ".ops.int8." in OPS[op].reference.__module__
+    inside = ".ops.int8." in operator_of(op).reference.__module__
     return inside and all(value.dtype != "float32" for value in cases_of(op)[0].node().outputs)
 
 
 CONVOLUTIONS = tuple(RANDOM_QUANTISED)
 """Operators with random shapes."""
-OTHERS = tuple(op for op in OPS if op not in (*CONVOLUTIONS, *PAIRS) and _in_integers(op))
+OTHERS = tuple(op for op in forms_where(lambda op: op.name not in PAIRS) if op not in CONVOLUTIONS and _in_integers(op))
 """Operators with the shapes of their tests, then random ones."""
 POOLS = ("MaxPool", "MaxPoolIndex", "MaxPoolGrad")
 """Operators of both formats: here on int8."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir import NO_ATTRS, Attrs, Node, Value
-from tinytrain_compile.ops import new_builder
+from tinytrain_compile.ops import OpDef, new_builder, op_def
 
 Rng = np.random.Generator
 
@@ -73,6 +73,16 @@ def cases_of(op: str, wanted: int | None = None) -> list[Case]:
     function, count = GENERATORS[op]
     indices = range(count if wanted is None else wanted)
     return [function(np.random.default_rng([zlib.crc32(op.encode()), index]), index) for index in indices]
+
+
+def operator_of(form: str) -> OpDef:
+    """Return the operator of the cases that stand under a name: its own, or that which one of its forms shows."""
+    return op_def(cases_of(form, 1)[0].op)
+
+
+def forms_where(wanted: Callable[[OpDef], bool] = lambda _definition: True) -> list[str]:
+    """Return the names of cases, sorted: of every operator that is wanted, or of each form that it shows."""
+    return sorted(form for form in GENERATORS if wanted(operator_of(form)))
 
 
 def listed(rng: Rng, shapes: Sequence[tuple[int, ...]], index: int, rounds: int) -> tuple[int, ...]:

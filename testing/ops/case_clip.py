@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from testing.ops import case_quantised
@@ -10,7 +12,7 @@ from testing.ops.case_quantised import GEOMETRIES, KINDS, momentum_factors, step
 from tinytrain_compile.ir import NO_ATTRS
 from tinytrain_compile.ops.clip import ClipAttrs, SquareTotalAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
-from tinytrain_compile.ops.int8.clip import SQUARED
+from tinytrain_compile.ops.int8.update import QUpdateAttrs
 
 __all__ = ["case_quantised"]
 
@@ -76,8 +78,9 @@ def _squared(name: str) -> None:
         place = index * 3 % len(GEOMETRIES) + (len(GEOMETRIES) if index % 2 else 0)
         plain = make_plain(rng, place)
         rows = _sums(rng, plain.inputs[0].shape[0], index % 2)
-        return make(name, (*plain.arrays, rows), plain.attrs, images=(1, 2))
+        assert isinstance(plain.attrs, QUpdateAttrs)
+        return make("QUpdate", (*plain.arrays, rows), replace(plain.attrs, squares=True), images=(1, 2))
 
 
-for _name in SQUARED:
+for _name in ("QConvUpdateSquared", "QConvUpdateFineSquared", "QConvMomentumSquared", "QConvMomentumFineSquared"):
     _squared(_name)

@@ -18,14 +18,18 @@ SQUARED = 5
 low-rank activation, whose loops are those of a dense layer's."""
 
 
-def _fused(pair: Pair) -> None:
-    gradients, updates = (GENERATORS[op.name] for op in (pair.gradient, pair.update))
+INTEGER_FORMS = {"QSum": ("QRoundedSum",), "QUpdate": ("QRoundedUpdate", "QRoundedUpdateFine")}
+"""Forms of integer updates that have a float32 gradient."""
+
+
+def _fused(pair: Pair, form: str) -> None:
+    gradients, updates = GENERATORS[pair.gradient.name], GENERATORS[form]
     low_rank, integer = pair.gradient.name == "SubspaceGradWeight", pair.update in INTEGER_UPDATES
     count = (
         SQUARED if pair.squares or low_rank else max(gradients[1], updates[1]) if pair.update.name in THOROUGH else FEW
     )
 
-    @generator(pair.name, count)
+    @generator(pair.name.removesuffix(pair.update.name) + form, count)
     def _case(rng: Rng, index: int) -> Case:
         of_gradient = gradients[0](rng, (index if count > FEW else 5 * index) % gradients[1])
         of_update = updates[0](rng, index % updates[1])
@@ -41,4 +45,5 @@ def _fused(pair: Pair) -> None:
 
 
 for _pair in PAIRS.values():
-    _fused(_pair)
+    for _form in INTEGER_FORMS.get(_pair.update.name, (_pair.update.name,)):
+        _fused(_pair, _form)

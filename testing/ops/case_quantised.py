@@ -12,8 +12,9 @@ from testing.ops.case_linear import CONVS, weight_parts
 from tinytrain_compile.ops import Split
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factor, split_factors
-from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.update import QSumAttrs, QUpdateAttrs
 
 Geometry = tuple[tuple[int, ...], int, ConvAttrs]
 
@@ -174,23 +175,24 @@ def noise(rng: Rng) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(rng.integers(INT32_MIN, INT32_MAX + 1), np.int32) for _ in range(2))
 
 
-def _update_attrs(rng: Rng, geometry: Geometry, kind: int) -> QConvUpdateAttrs:
+def _update_attrs(rng: Rng, geometry: Geometry, kind: int, fine: bool = False, momentum: bool = False) -> QUpdateAttrs:
     conv = replace(geometry[2], bias=False, split=None)
-    return QConvUpdateAttrs(conv, zero_point(rng, kind), (127, 64)[int(rng.integers(0, 2))])
+    zero, limit = zero_point(rng, kind), (127, 64)[int(rng.integers(0, 2))]
+    return QUpdateAttrs("product", fine, momentum, conv=conv, x_zero=zero, limit=limit)
 
 
 def qconv_update(rng: Rng, geometry: Geometry, kind: int) -> Case:
     w = bytes_of(rng, _weight_shape(geometry), kind)
     data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
     operands = (w, *data, *steps(rng, geometry[1], kind), *noise(rng))
-    return make("QConvUpdate", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
+    return make("QUpdate", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
 
 
 def qconv_update_fine(rng: Rng, geometry: Geometry, kind: int) -> Case:
     w, fraction = (bytes_of(rng, _weight_shape(geometry), kind) for _ in range(2))
     data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
     operands = (w, *data, *steps(rng, geometry[1], kind), fraction)
-    return make("QConvUpdateFine", operands, _update_attrs(rng, geometry, kind), images=(1, 2))
+    return make("QUpdate", operands, _update_attrs(rng, geometry, kind, fine=True), images=(1, 2))
 
 
 def momentum_factors(rng: Rng, kind: int, scale: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
@@ -213,16 +215,15 @@ def qconv_momentum(rng: Rng, geometry: Geometry, kind: int, fine: bool) -> Case:
     scale = momentum_factors(rng, kind, steps(rng, geometry[1], kind))
     state = (velocity, peak(rng, kind), velocity_exponent(rng, kind, int(scale[3][0])), *noise(rng))
     last = bytes_of(rng, _weight_shape(geometry), kind) if fine else noise(rng)[0]
-    attrs = _update_attrs(rng, geometry, kind)
-    return make(
-        "QConvMomentumFine" if fine else "QConvMomentum", (w, *data, *scale, *state, last), attrs, images=(1, 2)
-    )
+    attrs = _update_attrs(rng, geometry, kind, fine, momentum=True)
+    return make("QUpdate", (w, *data, *scale, *state, last), attrs, images=(1, 2))
 
 
 def qconv_sum(rng: Rng, geometry: Geometry, kind: int) -> Case:
     total = words(rng, _weight_shape(geometry), kind, 10000)
     data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
-    return make("QConvSum", (total, *data), _update_attrs(rng, geometry, kind), images=(1, 2))
+    attrs = _update_attrs(rng, geometry, kind)
+    return make("QSum", (total, *data), QSumAttrs("product", conv=attrs.conv, x_zero=attrs.x_zero), images=(1, 2))
 
 
 def _spread(index: int) -> tuple[Geometry, int]:

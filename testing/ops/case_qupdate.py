@@ -7,11 +7,11 @@ import numpy as np
 from testing.ops.case import Case, Rng, generator, listed, make
 from testing.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
 from tinytrain_compile.ir import NO_ATTRS
+from tinytrain_compile.ops.base import form_name
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
-from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
-from tinytrain_compile.ops.int8.rows import RowSumAttrs
-from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
-from tinytrain_compile.ops.int8.update import ExponentAttrs, QWeightApplyAttrs
+from tinytrain_compile.ops.int8.exponents import ExponentAttrs
+from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs
+from tinytrain_compile.ops.int8.update import GradientAddAttrs, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
 
 ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
 WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1), (9, 3, 3, 1))
@@ -24,7 +24,9 @@ def _bias_update(rng: Rng, index: int) -> Case:
 
 def bias_update(rng: Rng, shape: tuple[int, ...], kind: int) -> Case:
     g, channels = bytes_of(rng, shape, kind, -127), shape[-1]
-    return make("QBiasUpdate", (words(rng, (channels,), kind, 3000), g, *steps(rng, channels, kind)))
+    return make(
+        "QBiasUpdate", (words(rng, (channels,), kind, 3000), g, *steps(rng, channels, kind)), QBiasUpdateAttrs()
+    )
 
 
 @generator("QBiasSum", 2 * len(ERRORS))
@@ -33,7 +35,7 @@ def _bias_sum(rng: Rng, index: int) -> Case:
 
 
 def bias_sum(rng: Rng, shape: tuple[int, ...], kind: int) -> Case:
-    return make("QBiasSum", (words(rng, shape[-1:], kind, 3000), bytes_of(rng, shape, kind, -127)))
+    return make("QSum", (words(rng, shape[-1:], kind, 3000), bytes_of(rng, shape, kind, -127)), QSumAttrs("errors"))
 
 
 @generator("QSumAdd", 3 * len(WEIGHTS))
@@ -43,14 +45,15 @@ def _sum_add(rng: Rng, index: int) -> Case:
     shape = listed(rng, WEIGHTS, index, 3)
     shape = shape[:1] if way == 0 else shape
     sums = words(rng, shape, kind, 20000), words(rng, shape, (kind + 1) % KINDS, 20000)
-    return make("QSumAdd", sums, RowSumAttrs(by_rows=way == 2))
+    return make("QSum", sums, QSumAttrs("rows", by_rows=way == 2))
 
 
 @generator("QBiasApply", 8)
 def _bias_apply(rng: Rng, index: int) -> Case:
     channels, kind = (1, 5, 8)[index % 3], index % KINDS
     sums = words(rng, (channels,), (kind + index // KINDS) % KINDS, 3000)
-    return make("QBiasApply", (words(rng, (channels,), kind, 3000), sums, *steps(rng, channels, kind)))
+    operands = (words(rng, (channels,), kind, 3000), sums, *steps(rng, channels, kind))
+    return make("QBiasUpdate", operands, QBiasUpdateAttrs(summed=True))
 
 
 @generator("QWeightApply", 2 * len(WEIGHTS))
@@ -61,7 +64,7 @@ def _weight_apply(rng: Rng, index: int) -> Case:
 
 def weight_apply(rng: Rng, shape: tuple[int, ...], kind: int, limit: int, by_rows: bool = False) -> Case:
     operands = (bytes_of(rng, shape, kind), words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), *noise(rng))
-    return make("QWeightApply", operands, QWeightApplyAttrs(limit, by_rows))
+    return make("QUpdate", operands, QUpdateAttrs("sum", by_rows=by_rows, limit=limit))
 
 
 @generator("QWeightApplyFine", 2 * len(WEIGHTS))
@@ -69,7 +72,8 @@ def _weight_apply_fine(rng: Rng, index: int) -> Case:
     shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
     w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
     operands = (w, words(rng, shape, kind, 20000), *steps(rng, shape[0], kind), fraction)
-    return make("QWeightApplyFine", operands, QWeightApplyAttrs((127, 64)[index % 2], index >= len(WEIGHTS)))
+    attrs = QUpdateAttrs("sum", fine=True, by_rows=index >= len(WEIGHTS), limit=(127, 64)[index % 2])
+    return make("QUpdate", operands, attrs)
 
 
 def _floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
@@ -80,20 +84,22 @@ def _floats(rng: Rng, shape: tuple[int, ...], kind: int) -> np.ndarray:
 
 @generator("QRoundGradient", 2 * len(WEIGHTS))
 def _round_gradient(rng: Rng, index: int) -> Case:
-    return make("QRoundGradient", (_floats(rng, listed(rng, WEIGHTS, index, 2), index % KINDS),))
+    return make(
+        "QSum", (_floats(rng, listed(rng, WEIGHTS, index, 2), index % KINDS),), QSumAttrs("float", running=False)
+    )
 
 
 @generator("QRoundedSum", 2 * len(WEIGHTS))
 def _rounded_sum(rng: Rng, index: int) -> Case:
     shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
-    return make("QRoundedSum", (words(rng, shape, kind, 20000), _floats(rng, shape, kind)), differentiable=())
+    return make("QSum", (words(rng, shape, kind, 20000), _floats(rng, shape, kind)), QSumAttrs("float"), ())
 
 
 @generator("QRoundedUpdate", 2 * len(WEIGHTS))
 def _rounded_update(rng: Rng, index: int) -> Case:
     shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
     operands = (bytes_of(rng, shape, kind), _floats(rng, shape, kind), *steps(rng, shape[0], kind), *noise(rng))
-    return make("QRoundedUpdate", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+    return make("QUpdate", operands, QUpdateAttrs("float", limit=(127, 64)[index % 2]))
 
 
 @generator("QRoundedUpdateFine", 2 * len(WEIGHTS))
@@ -101,7 +107,7 @@ def _rounded_update_fine(rng: Rng, index: int) -> Case:
     shape, kind = listed(rng, WEIGHTS, index, 2), (index + index // len(WEIGHTS)) % KINDS
     w, fraction = bytes_of(rng, shape, kind), bytes_of(rng, shape, kind)
     operands = (w, _floats(rng, shape, kind), *steps(rng, shape[0], kind), fraction)
-    return make("QRoundedUpdateFine", operands, QWeightApplyAttrs((127, 64)[index % 2]))
+    return make("QUpdate", operands, QUpdateAttrs("float", fine=True, limit=(127, 64)[index % 2]))
 
 
 @generator("QMomentum", 4 * len(WEIGHTS))
@@ -115,7 +121,8 @@ def _momentum(rng: Rng, index: int) -> Case:
 
 @generator("QBiasGradient", 2 * len(ERRORS))
 def _bias_gradient(rng: Rng, index: int) -> Case:
-    return make("QBiasGradient", (bytes_of(rng, listed(rng, ERRORS, index, 2), index % KINDS, -127),))
+    g = bytes_of(rng, listed(rng, ERRORS, index, 2), index % KINDS, -127)
+    return make("QSum", (g,), QSumAttrs("errors", running=False))
 
 
 @generator("QSharedBias", 8)
@@ -181,11 +188,11 @@ def channel_rescale(rng: Rng, index: int, bias: bool, fine: bool) -> Case:
     operands += [words(rng, (channels,), kind, 3000), shifts(channels)] if bias else []
     operands += [bytes_of(rng, shape, 0)] if fine else []
     operands += [np.sort(rng.permutation(channels)[:rows]).astype(np.int32)] if attrs.sliced else []
-    return make(rescale_op(attrs), tuple(operands), attrs)
+    return make("ChannelRescale", tuple(operands), attrs)
 
 
 for _bias in (False, True):
     for _fine in (False, True):
-        generator(rescale_op(ChannelRescaleAttrs(_bias, _fine)), 4 * len(WEIGHTS))(
+        generator(form_name("ChannelRescale", ChannelRescaleAttrs(_bias, _fine)), 4 * len(WEIGHTS))(
             lambda rng, index, bias=_bias, fine=_fine: channel_rescale(rng, index, bias, fine)
         )

@@ -24,7 +24,7 @@ from testing.ops import (
     case_structure,
     case_subspace,
 )
-from testing.ops.case import GENERATORS, Bits, Case, cases_of, make
+from testing.ops.case import GENERATORS, Bits, Case, cases_of, forms_where, make, operator_of
 
 __all__ = [
     "GENERATORS",
@@ -51,5 +51,7 @@ __all__ = [
     "case_structure",
     "case_subspace",
     "cases_of",
+    "forms_where",
     "make",
+    "operator_of",
 ]

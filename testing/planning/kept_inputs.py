@@ -6,7 +6,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
 
-GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "QConvSum", "QConvUpdate", "QConvMomentum")
+GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "QUpdate", "QSum")
 """Beginnings of the names of operators that make gradients of weights."""
 
 

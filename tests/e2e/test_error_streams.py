@@ -19,6 +19,7 @@ from tests.e2e.test_watched_plans import bundle_of, outcome
 from tests.quantize import nets
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.plan import (
     PlanError,
     PlanOptions,
@@ -41,7 +42,7 @@ def train_of(seed: int, update: str, batch: int = 1, optimizer: str = "sgd") -> 
 
 
 def ops_of(streams: list[Node]) -> set[str]:
-    return {inner.op for node in streams for inner in node.attrs.nodes}  # type: ignore[attr-defined]
+    return {shown_name(inner) for node in streams for inner in node.attrs.nodes}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

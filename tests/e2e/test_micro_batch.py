@@ -226,9 +226,9 @@ def test_int8_takes_several_samples_only_with_known_exponents(place: Path) -> No
 
 def test_sums_that_could_overflow_take_fewer_samples(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """8x8 pixels reach 255 * 128 * 64 in a weight's sum, per sample; of 400 times that, an int32 holds two."""
-    known = OPS["QConvSum"]
+    known = OPS["QSum"]
     many = replace(known, accumulator=lambda inputs, attrs: 400 * known.accumulator(inputs, attrs))
-    monkeypatch.setitem(OPS, "QConvSum", many)
+    monkeypatch.setitem(OPS, "QSum", many)
     flags = ("--arena", "1MB", "--quant", "int8", "--calib", str(place / "labelled.npz"), "--seed", "1")
     report = reported(place, *flags)
     assert report["micro_batch"] == 2

@@ -19,7 +19,7 @@ from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
+from tinytrain_compile.ops.int8.rescale import rescaled_tables, rescales
 from tinytrain_compile.quantize import count_saturations
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.target import load_target
@@ -61,7 +61,7 @@ OPTIONS: list[list[dict[str, Any]]] = [[{}], [{"store": "q8.8"}], [{"batch": 2, 
 @pytest.mark.parametrize(("name", "options"), in_turn_or_slow(MODELS, OPTIONS))
 def test_every_model_on_the_host(name: str, options: dict[str, Any]) -> None:
     train = nets.int8_train(MODELS[name](), head="int8", rescale=True, learning_rate=RATE, **options)
-    assert [node for node in train.graph.nodes if node.op in RESCALES]
+    assert [node for node in train.graph.nodes if rescales(node)]
     check_exact(check_on(train, "host", steps=5), 5)
 
 
@@ -69,7 +69,7 @@ def test_every_model_on_the_host(name: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("names", [("out", "in"), ("in", "out"), ("leading out", "leading in")])
 def test_channel_slices(names: tuple[str, str], options: dict[str, Any], tmp_path: Path) -> None:
     train = nets.int8_train(nets.cnn(), scheme(tmp_path, *names), rescale=True, learning_rate=RATE, **options)
-    layers = {node.name.removesuffix(".rescale") for node in train.graph.nodes if node.op in RESCALES}
+    layers = {node.name.removesuffix(".rescale") for node in train.graph.nodes if rescales(node)}
     sliced = f"{'point' if names[0].endswith('out') else 'last'}_weight.updated"
     assert layers == {sliced}, "an input slice is not whole, deep has no trained bias, and the head is float32"
     reference = run_reference(train, random_samples(train, 2 * STEPS, 0), STEPS)
@@ -82,7 +82,7 @@ def test_a_checkpoint_holds_the_shifts(tmp_path: Path) -> None:
     """The check program saves, loads and compares; the tables are in what it saves."""
     train = rescaling("cnn")
     made = chain.project(train, kernels=chain.kernels_of(train))
-    tables = {t.name for node in train.graph.nodes if node.op in RESCALES for t in rescaled_tables(node)}
+    tables = {t.name for node in train.graph.nodes if rescales(node) for t in rescaled_tables(node)}
     assert len(tables) == 4 * 4 and tables <= {slot.name for slot in made.bundle.interface.state}
     result = run_steps(made.bundle, load_target("host"), random_samples(train, 4, 0), 4, None, 1, tmp_path)
     assert result.status == "ok"

@@ -40,7 +40,7 @@ def case(fine: bool, inputs: int, outputs: int, exponent: int) -> Case:
 def with_squares(plain: Case) -> Case:
     """The same update that adds up squares."""
     rows = np.arange(2 * plain.arrays[0].shape[0], dtype=np.int32).reshape(-1, 2)
-    return make(f"{plain.op}Squared", (*plain.arrays, rows), plain.attrs)
+    return make(plain.op, (*plain.arrays, rows), replace(plain.attrs, squares=True))  # type: ignore[call-arg]
 
 
 def with_limit(plain: Case, limit: int) -> Case:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.ops.cases import GENERATORS, Case, cases_of
+from testing.ops.cases import Case, cases_of, forms_where, operator_of
 from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from testing.ops.random_structure import RANDOM, random_cases
 from tests.lower.kernel_harness import Built, build, in_groups, inplace_pairs, run
@@ -27,14 +27,15 @@ from tinytrain_compile.ops.interpreter import run_nodes
 CASES = 5
 RANDOM_CASES = 12
 FUSED = ("-DTT_HAS_FMA=1",)
-TILED = tuple(sorted({*RANDOM_PRODUCTS, *PAIRS, "Stream"}))
+FUSED = forms_where(lambda op: op.name in PAIRS)
+TILED = tuple(sorted({*RANDOM_PRODUCTS, *FUSED, "Stream"}))
 """Ops whose kernels depend on the target's register tile."""
 
-FLOAT_OPS = sorted(op for op in OPS if not re.search(r"\.ops\.(int8\.|page$)", OPS[op].reference.__module__))
+FLOAT_OPS = forms_where(lambda op: not re.search(r"\.ops\.(int8\.|page$)", op.reference.__module__))
 """All but those of ops/int8, which are integers inside: what they give in float32 is tested with their kernels; and
 those of ops/page.py, which move bytes."""
-COMPUTED = [name for name in FLOAT_OPS if not OPS[name].view]
-ALONE = [name for name in COMPUTED if name not in PAIRS and name != "Stream"]
+COMPUTED = [name for name in FLOAT_OPS if not operator_of(name).view]
+ALONE = [name for name in COMPUTED if name not in FUSED and name != "Stream"]
 """Those that are not made of other operators' kernels."""
 
 
@@ -137,9 +138,9 @@ def test_a_view_is_exact() -> None:
 
 def test_every_operator_in_floats_has_cases() -> None:
     """Most have a reference of their own for this, since numpy sums in other orders and has other functions."""
-    own = [op for op in ALONE if OPS[op].exact is not None]
+    own = [op for op in ALONE if operator_of(op).exact is not None]
     assert len(ALONE) > 90 and len(own) > 40
-    assert set(ALONE) <= KERNELS.keys() & GENERATORS.keys()
+    assert set(ALONE) <= KERNELS.keys()
 
 
 # ---- what is wrong must be seen -------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def _noticed(cases: list[Case], folder: Path) -> bool:
     return not all(_equal(built) for built in build(cases, folder, True, False))
 
 
-ROUNDED = tuple(name for name, pair in PAIRS.items() if pair.update in INTEGER_UPDATES)
+ROUNDED = [form for form in FUSED if PAIRS[operator_of(form).name].update in INTEGER_UPDATES]
 """Those that round to whole numbers, which hides the last bit of a sum; their sums are those of gradients above."""
 
 
@@ -164,7 +165,7 @@ def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
     cases = all_cases(op)
     fuses = [bool(re.search("TT_FMA|tt_fma_", _source(case, True, fuse=True))) for case in cases]
     if not any(fuses):  # nothing fused is nothing else than what the tests above have run
-        assert not any(OPS[op].macs(case.node()) for case in cases), "multiply-accumulates that are not fused"
+        assert not any(operator_of(op).macs(case.node()) for case in cases), "multiply-accumulates that are not fused"
         return
     built = list(zip(build(cases[:CASES], tmp_path, True, True, FUSED), fuses, strict=False))
     assert all(_equal(one) for one, fused in built if not fused)
@@ -191,7 +192,7 @@ def _modules(package: str, name: str) -> list[ModuleType]:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-@pytest.mark.parametrize("op", [op for op in ALONE if OPS[op].exact is not None])
+@pytest.mark.parametrize("op", [op for op in ALONE if operator_of(op).exact is not None])
 def test_a_sum_in_another_order_is_noticed(op: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every operator whose exact reference adds up."""
     added, cases = list[int](), all_cases(op)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from testing.ops.case import Case, make, normal
-from testing.ops.cases import cases_of
+from testing.ops.cases import cases_of, forms_where
 from testing.ops.random_linear import RANDOM_PRODUCTS, random_products
 from testing.ops.random_structure import RANDOM, random_cases
 from tests.e2e.marks import needs_qemu
@@ -20,8 +20,8 @@ from tests.lower.on_board import on_board
 from tests.lower.vector_tables import vectors_from_tables
 from tinytrain_compile.lower.kernels import KERNELS, SIZE, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
-from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.fused_update import PAIRS
 
 PLANTED = (
@@ -50,11 +50,13 @@ def _on_vectors() -> list[str]:
     """Operators whose kernels use vectors. Those that are written into one kernel with an update, or with each other,
     have tests of their own (test_fused_updates.py, test_float_rows.py)."""
     context = KernelContext(InstructionSet(float_vectors=True))
-    alone = [op for op in OPS if op in KERNELS and op not in PAIRS and op != "Stream"]
+    alone = forms_where(lambda op: op.name in KERNELS and op.name not in PAIRS and op.name != "Stream")
     nodes = [case.node() for op in alone for case in _cases(op)[:1] + _cases(op)[-1:]]
     floats = [node for node in nodes if any(value.dtype == "float32" for value in node.inputs)]
     return list(
-        dict.fromkeys(node.op for node in floats if VECTORS.search(lower_node(node, "k", context, True).source))
+        dict.fromkeys(
+            shown_name(node) for node in floats if VECTORS.search(lower_node(node, "k", context, True).source)
+        )
     )
 
 

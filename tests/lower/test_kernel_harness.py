@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.ops.cases import cases_of
+from testing.ops.cases import cases_of, operator_of
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
 from tinytrain_compile.ir import Node
 from tinytrain_compile.lower.kernels import KERNELS, KernelContext
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
 from tinytrain_compile.lower.kernels.int8 import conv as int8_conv
-from tinytrain_compile.lower.kernels.int8 import momentum as int8_momentum
 from tinytrain_compile.lower.kernels.int8 import operands as int8_operands
-from tinytrain_compile.lower.kernels.int8 import update_fine as int8_update_fine
+from tinytrain_compile.lower.kernels.int8 import steps as int8_steps
+from tinytrain_compile.lower.kernels.int8 import update as int8_update
 from tinytrain_compile.lower.kernels.int8.conv import mask_operand
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import OPS
@@ -44,8 +44,9 @@ def _without_zero_point(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def rule(node: Node, context: KernelContext) -> KernelSpec:
         return kernel(replace(node, attrs=replace(node.attrs, x_zero=0)), context)  # type: ignore[call-arg]
 
-    kernel = KERNELS[op]
-    monkeypatch.setitem(KERNELS, op, rule)
+    name = operator_of(op).name
+    kernel = KERNELS[name]
+    monkeypatch.setitem(KERNELS, name, rule)
 
 
 def _mask_ignored(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,15 +65,12 @@ def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_conv, "FRACTION_BITS", 7)
-
-
-def _fine_unrounded(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_update_fine, "FRACTION_BITS", 7)
+    for module in (int8_steps, int8_update):
+        monkeypatch.setattr(module, "FRACTION_BITS", 7)
 
 
 def _same_noise_everywhere(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_momentum, "flat_index", lambda _shape, index: index[0] * 0)
+    monkeypatch.setattr(int8_update, "flat_index", lambda _shape, index: index[0] * 0)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +82,7 @@ def _same_noise_everywhere(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("QConvGradInput", _mask_ignored),
         ("QConv", _bias_left_out),
         ("QConvUpdate", _unrounded),
-        ("QConvUpdateFine", _fine_unrounded),
+        ("QConvUpdateFine", _unrounded),
         ("QConvMomentum", _same_noise_everywhere),
         ("QConvMomentumFine", _same_noise_everywhere),
     ],

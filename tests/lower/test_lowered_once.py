@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from testing.ops.cases import cases_of
+from testing.ops.cases import cases_of, forms_where
 from tinytrain_compile.ir.kernels import Kernel, KernelCache
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower import LowerOptions, lower, lower_nodes
 from tinytrain_compile.lower.kernels import KERNELS, SIZE, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node
-from tinytrain_compile.ops import OPS
 
-COMPUTED = sorted(name for name, op in OPS.items() if not (op.view or op.page))
+COMPUTED = forms_where(lambda op: not (op.view or op.page))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.tir_walk import ByNode
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
-from tinytrain_compile.ops.int8.update import ExponentAttrs
+from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs
 

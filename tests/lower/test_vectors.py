@@ -46,7 +46,7 @@ def _on_vectors(op: str, count: int) -> list[str]:
 
 
 def test_every_kernel_on_vectors_has_random_cases() -> None:
-    assert set(VECTOR_KERNELS) == set(VECTORS)
+    assert set(VECTOR_KERNELS) == {vector_cases(form, 1)[0].op for form in VECTORS}
 
 
 @pytest.mark.parametrize("op", sorted(VECTORS))

@@ -16,21 +16,20 @@ from tinytrain_compile.ir import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import infer, op_def, run_node
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv import (
-    QConvAttrs,
-    QConvGradInputAttrs,
-    QConvUpdateAttrs,
-)
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
+from tinytrain_compile.ops.int8.exponents import first_exponent, needed_exponent, probe_exponent, update_exponent
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs, QRescaleAttrs, QuantAttrs
-from tinytrain_compile.ops.int8.steps import FINE_BITS, ROW_BITS, moved_weight, rounded_rows, row_moves, step_size
-from tinytrain_compile.ops.int8.update import (
-    first_exponent,
-    needed_exponent,
-    probe_exponent,
+from tinytrain_compile.ops.int8.steps import (
+    FINE_BITS,
+    ROW_BITS,
+    moved_weight,
+    rounded_rows,
+    row_moves,
     split_rate,
-    update_exponent,
+    step_size,
 )
+from tinytrain_compile.ops.int8.update import QSumAttrs, QUpdateAttrs
 
 EDGES = (0, 1, -1, 2, -2, 3, -3, 127, -128, 2**30, -(2**30), 2**30 + 1, fx.INT32_MAX, fx.INT32_MAX - 1, fx.INT32_MIN)
 MULTIPLIERS = (0, 1, 2**30, 2**30 + 1, 0x5A82799A, fx.INT32_MAX)
@@ -286,13 +285,13 @@ def test_sums_that_could_overflow_are_refused() -> None:
         infer("QConvGradInput", (scalar, p, p, v(1, 1, 1, wide), c, e, v(wide, 1, 1, 1)), grad)
     pixels = (v(1, 300, 220, 1), v(1, 300, 220, 1))
     with pytest.raises(ValueError, match="int32 sums can reach"):
-        infer("QConvSum", (v(1, 1, 1, 1, dtype="int32"), *pixels), QConvUpdateAttrs(plain, 0))
+        infer("QSum", (v(1, 1, 1, 1, dtype="int32"), *pixels), QSumAttrs("product", conv=plain))
     with pytest.raises(ValueError, match="int32 sums can reach"):
-        infer("QConvUpdate", (v(1, 1, 1, 1), *pixels, c, e, p, p, scalar, scalar), QConvUpdateAttrs(plain, 0))
+        infer("QUpdate", (v(1, 1, 1, 1), *pixels, c, e, p, p, scalar, scalar), QUpdateAttrs("product", conv=plain))
     with pytest.raises(ValueError, match="int32 sums can reach"):
         infer("QRescale", (v(1, 3000, 3000, 1),), QRescaleAttrs((1, 2), 0, 0, (1 << 30, 0)))
     with pytest.raises(ValueError, match="int32 sums can reach"):
-        infer("QBiasSum", (c, v(1, 5000, 5000, 1)), op_def("QBiasSum").attrs())
+        infer("QSum", (c, v(1, 5000, 5000, 1)), QSumAttrs("errors"))
 
 
 def test_a_quantised_convolution_is_close_to_the_real_one() -> None:

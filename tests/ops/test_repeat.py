@@ -7,13 +7,13 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from testing.ops.cases import GENERATORS, Case, cases_of, make
+from testing.ops.cases import GENERATORS, Case, cases_of, make, operator_of
 from tinytrain_compile.ir import Value
-from tinytrain_compile.ops import OPS, NonDifferentiable, run_node
+from tinytrain_compile.ops import NonDifferentiable, run_node
 from tinytrain_compile.training.samples import SamplesMixError, repeated
 
 COUNTS = (2, 3, 4)
-FORWARD = sorted(op for op in GENERATORS if not isinstance(OPS[op].gradient, NonDifferentiable))
+FORWARD = sorted(op for op in GENERATORS if not isinstance(operator_of(op).gradient, NonDifferentiable))
 BY_COUNT = {"RandomDropout"}
 """What makes each sample's numbers from its place in training: put in when the samples are known."""
 LOSSES = {"MeanSquaredError", "NegativeLogLikelihood", "SigmoidCrossEntropy"}

@@ -10,7 +10,7 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.int8.update import QWeightApplyAttrs
+from tinytrain_compile.ops.int8.update import QUpdateAttrs
 from tinytrain_compile.reference.trainer import Trainer
 
 SAMPLES = 16
@@ -105,7 +105,7 @@ def one_step(start: int, fraction: int, count: int = 100_000) -> np.ndarray:
     gradient = np.full(w.shape, fraction, np.int64)
     noise, rows = np.asarray(12345, np.int32), []
     for _ in range(count // w.size):
-        rows.append(OPS["QWeightApply"].reference((w, gradient, *scale, noise, np.int32(0)), QWeightApplyAttrs())[0])
+        rows.append(OPS["QUpdate"].reference((w, gradient, *scale, noise, np.int32(0)), QUpdateAttrs("sum"))[0])
         noise = OPS["NoiseTick"].reference((noise,), None)[0]  # type: ignore[arg-type]
     return np.concatenate(rows).ravel()
 

@@ -13,7 +13,7 @@ from tests.frontend.qdq import Maker
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.base import OPS
+from tinytrain_compile.ops.base import OPS, shown_name
 from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -180,5 +180,5 @@ ERROR_OPS = tuple(name for name, definition in OPS.items() if definition.error i
 
 
 def nodes_of(train: TrainGraph, *ops: str) -> list[Node]:
-    """Nodes of these ops, in order."""
-    return [node for node in train.graph.nodes if node.op in ops]
+    """Nodes of these ops, or forms of ops, in order."""
+    return [node for node in train.graph.nodes if shown_name(node) in ops]

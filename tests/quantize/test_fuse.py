@@ -15,6 +15,7 @@ from tests.quantize import nets
 from tinytrain_compile.ir import check_graph
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops import infer
+from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.quantize.fuse import fuse_biases
@@ -50,7 +51,7 @@ def test_all_linear_layers_of_an_encoder() -> None:
 
 def test_linear_layers_are_integers() -> None:
     train = nets.int8_train(encoder(), head="int8")
-    found = Counter(node.op for node in train.graph.nodes)
+    found = Counter(shown_name(node) for node in train.graph.nodes)
     assert (found["QConv"], found["QConvUpdate"], found["QBiasUpdate"]) == (7, 7, 7)
     assert not found["Gemm"]
     stored = {v.name: v.dtype for v in train.graph.state}

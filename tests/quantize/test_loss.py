@@ -21,7 +21,7 @@ from tinytrain_compile.lower.kernels import InstructionSet, KernelContext
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START, split_factor
 from tinytrain_compile.ops.int8 import loss as int8_loss
-from tinytrain_compile.ops.int8.update import first_exponent
+from tinytrain_compile.ops.int8.exponents import first_exponent
 from tinytrain_compile.report.rows.formats import float_nodes
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import find_tools

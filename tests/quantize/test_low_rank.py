@@ -22,8 +22,9 @@ from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
+from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.int8.subspace import QModeAttrs
+from tinytrain_compile.ops.int8.update import QSumAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.reference.trainer import Trainer, run_reference
@@ -99,7 +100,7 @@ def test_gradients_are_those_of_the_published_method(model: Model, how: Any, ins
     exact, low = (int8_graph(way, model=model, batch=4) for way in (None, how))
     whole, trainer, own = Trainer(exact), Trainer(low), dict[str, Iteration]()
     sums = {node.origin: node for node in nets.nodes_of(low, "QConvSum", "QRoundedSum")}
-    assert {origin for origin, node in sums.items() if node.op == "QRoundedSum"} == inside
+    assert {origin for origin, node in sums.items() if shown_name(node) == "QRoundedSum"} == inside
     for step in range(3):
         x = random_samples(exact, 3, 0).x[step : step + 1]
         y = np.asarray([[step]], np.int32)
@@ -108,12 +109,12 @@ def test_gradients_are_those_of_the_published_method(model: Model, how: Any, ins
         for wanted in nets.nodes_of(exact, "QConvSum"):
             node, (a, error) = sums[wanted.origin], (true[operand(wanted, name).name] for name in ("x", "g"))
             found = values[result(node, "sum").name] - before[operand(node, "sum").name].astype(np.float64)
-            assert isinstance(wanted.attrs, QConvUpdateAttrs)
+            assert isinstance(wanted.attrs, QSumAttrs)
             a = a.astype(np.float64) - wanted.attrs.x_zero
             modes = (a.shape[1], a.shape[3]) if "Gemm" in wanted.origin else a.shape
             copy = own.setdefault(node.origin, Iteration(first(trainer, low, node.origin))).seen(a.reshape(modes))
             of_copy = (copy.reshape(a.shape), error.astype(np.float64), *geometry(node.origin))
-            if node.op == "QRoundedSum":
+            if shown_name(node) == "QRoundedSum":
                 size = correlation(np.abs(of_copy[0]), np.abs(of_copy[1]), *of_copy[2:])
                 assert (np.abs(found - correlation(*of_copy)) <= 0.5 + 1e-5 * size).all(), node.origin
                 assert np.abs(found).max() > 100, "so that half a unit says something"

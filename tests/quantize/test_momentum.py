@@ -12,8 +12,9 @@ from tests.quantize.gradients import per_channel, real_inputs, scales_of
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.int8 import momentum as int8_momentum
-from tinytrain_compile.ops.int8.update import ExponentAttrs, split_rate
+from tinytrain_compile.ops.int8 import update as int8_update
+from tinytrain_compile.ops.int8.exponents import ExponentAttrs
+from tinytrain_compile.ops.int8.steps import new_exponent, split_rate
 from tinytrain_compile.quantize import WeightStore
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.rows.formats import quant_tensors
@@ -30,7 +31,7 @@ def run(op: str, *operands: Any, attrs: Any = None) -> tuple[np.ndarray, ...]:
 def follow(sums: list[int], samples: list[int], p: int = 0, shift: int = 0) -> tuple[list[float], list[np.ndarray]]:
     """(mean total, velocities as real numbers) after every step, with the same sum in COUNT weights."""
     velocity, peak = np.zeros((1, 1, 1, COUNT), np.int8), np.asarray(0, np.int32)
-    exponent = int8_momentum.new_exponent()
+    exponent = new_exponent()
     noise, totals, kept = np.asarray(12345, np.int32), [], []
     for total, n in zip(sums, samples, strict=True):
         count = np.float32(n)
@@ -111,12 +112,12 @@ def test_velocity_rounded_to_one_side_is_noticed(value: int, monkeypatch: pytest
 
 
 def test_a_velocity_read_with_the_new_exponent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = int8_momentum.moved_velocity
+    real = int8_update.moved_velocity
 
     def wrong(velocity: Any, gradient: Any, rate: Any, state: Any, unit: Any, random: Any) -> Any:
         return real(velocity, gradient, rate, np.asarray([state[0], 0, state[0]]), unit, random)
 
-    monkeypatch.setattr(int8_momentum, "moved_velocity", wrong)
+    monkeypatch.setattr(int8_update, "moved_velocity", wrong)
     with pytest.raises(AssertionError):
         check_velocity()
 
@@ -159,8 +160,8 @@ def test_weights_go_where_float_momentum_takes_them(batch: int) -> None:
 
 
 def test_missing_momentum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = int8_momentum.moved_velocity
-    monkeypatch.setattr(int8_momentum, "moved_velocity", lambda v, *rest: real(np.zeros_like(v), *rest))
+    real = int8_update.moved_velocity
+    monkeypatch.setattr(int8_update, "moved_velocity", lambda v, *rest: real(np.zeros_like(v), *rest))
     with pytest.raises(AssertionError):
         check_displacements(1)
 

@@ -42,7 +42,7 @@ LIMITS: dict[str, tuple[onnx.ModelProto, onnx.ModelProto, str]] = {
 def test_the_first_shape_whose_sums_could_overflow_is_an_error(op: str) -> None:
     fits, over, layer = LIMITS[op]
     train = nets.int8_train(fits, head="int8", loss="mse")
-    bounds = [OPS[node.op].accumulator(node.inputs, node.attrs) for node in train.graph.nodes if node.op == op]
+    bounds = [OPS[node.op].accumulator(node.inputs, node.attrs) for node in nets.nodes_of(train, op)]
     assert 2**31 - 255 * 128 <= max(bounds) < 2**31
     with pytest.raises(CompileError) as caught:
         nets.int8_train(over, head="int8", loss="mse")

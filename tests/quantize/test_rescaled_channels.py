@@ -17,8 +17,8 @@ from tests.quantize.gradients import real_inputs
 from tinytrain_compile.data.samples import random_samples, stored_input
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.int8.rescale import RESCALES, ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.base import OPS, alias_of
+from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescales
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.quantize import (
     QuantOptions,
@@ -119,7 +119,7 @@ def test_weights_grow_past_their_first_scale(store: WeightStore, batch: int, opt
 
 
 def rescale_nodes(train: TrainGraph) -> list[Node]:
-    return nets.nodes_of(train, *RESCALES)
+    return [node for node in train.graph.nodes if rescales(node)]
 
 
 def forced(train: TrainGraph, state: State) -> State:
@@ -137,7 +137,7 @@ def forced(train: TrainGraph, state: State) -> State:
 
 def exponent_of(train: TrainGraph, weight: str) -> str:
     """The exponent of the error that a weight is updated with: the operand behind the rate."""
-    (update,) = (n for n in train.graph.nodes if n.inputs[0].name == weight and n.op.startswith(("QConv", "QWeight")))
+    (update,) = (n for n in train.graph.nodes if n.op == "QUpdate" and n.inputs[0].name == weight)
     assert train.rate is not None
     return update.inputs[[v.name for v in update.inputs].index(train.rate.name) + 1].name
 
@@ -147,7 +147,7 @@ def owner(train: TrainGraph, name: str) -> str:
     made = {out.name: (node, i) for node in train.graph.nodes for i, out in enumerate(node.outputs)}
     while name in made:
         node, index = made[name]
-        name = node.inputs[dict(OPS[node.op].alias)[index]].name
+        name = node.inputs[dict(alias_of(node))[index]].name
     return name
 
 
@@ -207,7 +207,7 @@ OPERANDS = ("weight", "forward shift", "error shift", "update shift", "bias", "u
 
 @pytest.mark.parametrize("forgotten", range(len(OPERANDS)), ids=OPERANDS.__getitem__)
 def test_a_forgotten_part_of_a_rescale_is_noticed(forgotten: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = OPS["ChannelRescaleBiasFine"]
+    real = OPS["ChannelRescale"]
 
     def faulty(arrays: tuple[np.ndarray, ...], attrs: Any) -> tuple[np.ndarray, ...]:
         return tuple(arrays[i] if i == forgotten else a for i, a in enumerate(real.reference(arrays, attrs)))
@@ -225,7 +225,7 @@ def rescaled(
     arrays = [np.asarray([w], np.int8), *(np.asarray([s], np.int8) for s in shifts[:3])]
     arrays += [np.asarray([bias], np.int32), np.asarray(shifts[3:], np.int8)]
     arrays += [] if fraction is None else [np.asarray([fraction], np.int8)]
-    return [a.ravel().tolist() for a in OPS[rescale_op(attrs)].reference(tuple(arrays), attrs)]
+    return [a.ravel().tolist() for a in OPS["ChannelRescale"].reference(tuple(arrays), attrs)]
 
 
 def test_halves_are_rounded_away_from_zero() -> None:

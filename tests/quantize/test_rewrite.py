@@ -17,8 +17,10 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.base import shown_name
+from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.error import error_operands
+from tinytrain_compile.ops.int8.update import QUpdateAttrs
 from tinytrain_compile.quantize.prepare import real_range
 from tinytrain_compile.report.rows.formats import float_nodes, float_regions, quant_tensors
 
@@ -37,7 +39,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def ops_of(train: TrainGraph) -> Counter[str]:
-    return Counter(node.op for node in train.graph.nodes)
+    return Counter(shown_name(node) for node in train.graph.nodes)
 
 
 def float_regions_of(train: TrainGraph) -> Counter[str]:
@@ -75,7 +77,7 @@ def test_accumulation_is_in_integers() -> None:
     assert (found["QConvSum"], found["QBiasSum"], found["QWeightApply"], found["QBiasApply"]) == (5, 5, 5, 5)
     assert (found["Clear"], found["Accumulate"], found["QConvUpdate"], found["QBiasUpdate"]) == (10, 0, 0, 0)
     train = nets.int8_train(nets.cnn(), head="int8", batch=4)
-    late = {node.op for node in train.graph.nodes if node.phase == "apply"}
+    late = {shown_name(node) for node in train.graph.nodes if node.phase == "apply"}
     assert late == {"QWeightApply", "QBiasApply", "Clear", "ExponentUpdate", "NoiseTick"}
 
 
@@ -235,7 +237,7 @@ def test_fused_clamps_bound_the_integers() -> None:
     assert isinstance(second.attrs, QConvAttrs)
     assert (second.attrs.x_zero, second.attrs.y_zero) == (-128, 3)
     updates = [node.attrs for node in nets.nodes_of(train, "QConvUpdate")]
-    assert sorted(a.x_zero for a in updates if isinstance(a, QConvUpdateAttrs)) == [-128, -20, 0]
+    assert sorted(a.x_zero for a in updates if isinstance(a, QUpdateAttrs)) == [-128, -20, 0]
 
 
 def test_parameters_are_the_models_integers() -> None:

@@ -14,8 +14,9 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.int8 import update_fine as int8_update_fine
-from tinytrain_compile.ops.int8.update import QWeightApplyAttrs, update_exponent
+from tinytrain_compile.ops.int8 import update as int8_update
+from tinytrain_compile.ops.int8.exponents import update_exponent
+from tinytrain_compile.ops.int8.update import QUpdateAttrs
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.names import trained as trained_by
 from tinytrain_compile.plan import PlanOptions, plan_memory
@@ -37,7 +38,7 @@ def fine_steps(start: int, step: int, count: int, unit: int = 256) -> tuple[int,
     state = np.full((1, 1, 1, 1), start, np.int8), np.zeros((1, 1, 1, 1), np.int8)
     gradient = np.full((1, 1, 1, 1), step, np.int32)
     for _ in range(count):
-        state = OPS["QWeightApplyFine"].reference((state[0], gradient, *scale, state[1]), QWeightApplyAttrs())
+        state = OPS["QUpdate"].reference((state[0], gradient, *scale, state[1]), QUpdateAttrs("sum", fine=True))
     return int(state[0].item()), int(state[1].item())
 
 
@@ -73,21 +74,21 @@ def test_fine_weights_saturate_and_come_back() -> None:
 
 
 def test_a_lost_fraction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = int8_update_fine.moved_fine
-    monkeypatch.setattr(int8_update_fine, "moved_fine", lambda w, f, *rest: real(w, np.zeros_like(f), *rest))
+    real = int8_update.moved_fine
+    monkeypatch.setattr(int8_update, "moved_fine", lambda w, f, *rest: real(w, np.zeros_like(f), *rest))
     with pytest.raises(AssertionError):
         check_fine_steps()
 
 
 def test_a_weight_that_is_not_rounded_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """(v >> 8, v & 255) instead of the rounded weight."""
-    real = int8_update_fine.moved_fine
+    real = int8_update.moved_fine
 
     def floored(*arguments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         w, fraction = real(*arguments)  # type: ignore[arg-type]
         return np.where(fraction < 0, w - 1, w).astype(np.int8), fraction
 
-    monkeypatch.setattr(int8_update_fine, "moved_fine", floored)
+    monkeypatch.setattr(int8_update, "moved_fine", floored)
     with pytest.raises(AssertionError):
         check_fine_steps()
 

@@ -14,8 +14,8 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
 from tinytrain_compile.ops.int8 import targets as int8_targets
+from tinytrain_compile.ops.int8.exponents import first_exponent
 from tinytrain_compile.ops.int8.targets import TargetErrorAttrs, TargetLossAttrs
-from tinytrain_compile.ops.int8.update import first_exponent
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.rows.formats import float_nodes, float_regions
 

@@ -29,11 +29,12 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8 import conv as int8_conv
 from tinytrain_compile.ops.int8 import error as int8_error
 from tinytrain_compile.ops.int8 import steps as int8_steps
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.update import split_rate, update_exponent
+from tinytrain_compile.ops.int8.exponents import update_exponent
+from tinytrain_compile.ops.int8.steps import split_rate
+from tinytrain_compile.ops.int8.update import weight_gradient
 from tinytrain_compile.reference.trainer import Trainer
 
 # ---- 1: rounding of the stored weight -------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def test_weight_gradient_is_of_centred_inputs() -> None:
     g = np.asarray([[[[3], [-4]], [[5], [6]]]], np.int8)
     for stored, expected in ((-128, 0), (-127, 10), (127, 2550)):
         x = np.full((1, 2, 2, 1), stored, np.int8)
-        assert int8_conv.weight_gradient(x, g, -128, ConvAttrs((1, 1))).item() == expected
+        assert weight_gradient(x, g, -128, ConvAttrs((1, 1))).item() == expected
 
 
 # ---- 4: masks -------------------------------------------------------------------------------------------------------
@@ -289,9 +290,9 @@ def test_noise_of_half_a_range_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_missing_zero_point_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = OPS["QConvSum"]
+    rule = OPS["QSum"]
     wrong = replace(rule, reference=lambda a, attrs: rule.reference(a, replace(attrs, x_zero=0)))
-    monkeypatch.setitem(OPS, "QConvSum", wrong)
+    monkeypatch.setitem(OPS, "QSum", wrong)
     with pytest.raises(AssertionError):
         check_gradients(nets.cnn())
 

@@ -11,8 +11,8 @@ from tests.quantize import nets
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
 from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
+from tinytrain_compile.ops.int8.exponents import first_exponent
 from tinytrain_compile.ops.int8.loss import QLossErrorAttrs
-from tinytrain_compile.ops.int8.update import first_exponent
 from tinytrain_compile.report.trained import LOSS_NAMES
 
 WEIGHTS: tuple[list[float] | None, ...] = (None, [1.0, 0.25, 3.0], [2e-6, 0.0, 5e-6])

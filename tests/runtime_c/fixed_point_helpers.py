@@ -12,12 +12,16 @@ import numpy as np
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8 import loss as int8_loss
-from tinytrain_compile.ops.int8.momentum import moved_velocity
+from tinytrain_compile.ops.int8.exponents import first_exponent, probe_exponent, update_exponent
 from tinytrain_compile.ops.int8.pointwise import ErrorUnitAttrs, QuantAttrs, exponent_factor, round_even
-from tinytrain_compile.ops.int8.rounded import rounded
-from tinytrain_compile.ops.int8.steps import moved_weight
-from tinytrain_compile.ops.int8.update import first_exponent, multiply_rate, probe_exponent, split_rate, update_exponent
-from tinytrain_compile.ops.int8.update_fine import moved_fine
+from tinytrain_compile.ops.int8.steps import (
+    moved_fine,
+    moved_velocity,
+    moved_weight,
+    multiply_rate,
+    rounded_gradient,
+    split_rate,
+)
 
 Words = np.ndarray
 Rng = np.random.Generator
@@ -283,7 +287,7 @@ HELPERS = (
         (FLOAT,),
         lambda x: (round_even(np.clip(np.nan_to_num(real(x), nan=-1024.0), -1024, 1024).astype(np.float32)),),
     ),
-    Helper("rounded", "y0 = tt_rounded(tt_from_bits((uint32_t)a0));", (FLOAT,), lambda x: (rounded(real(x)),)),
+    Helper("rounded", "y0 = tt_rounded(tt_from_bits((uint32_t)a0));", (FLOAT,), lambda x: (rounded_gradient(real(x)),)),
     Helper(
         "quantise",
         f"y0 = tt_quantise(tt_from_bits((uint32_t)a0), {INVERSE_SCALE!r}f, a1, a2, a3);",

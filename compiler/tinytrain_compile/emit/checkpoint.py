@@ -12,7 +12,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import operands
 
 HEAD_BYTES, CRC_BYTES = 16, 4
 """Of a checkpoint, before and behind the state: format, model hash, size; CRC-32."""
@@ -88,7 +88,8 @@ def _told(node: Node) -> dict[str, str]:
     owned = op_def(node.op).owned
     if owned is None:
         return {}
-    return {operand(node, name).name: kind for name, kind in owned.holds.items() if kind not in ("PARAMETER", "SUM")}
+    states = {name: kind for name, kind in owned.holds.items() if kind not in ("PARAMETER", "SUM")}
+    return {value.name: states[name] for name, value in operands(node).items() if name in states}
 
 
 def _holds(kind: str, data: Array) -> bool:

@@ -11,7 +11,7 @@ from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.emit.tables import C_TYPES, float_text
 from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, StateSlot, TrainGraph
 from tinytrain_compile.ir.types import Value
-from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
 
 _IMAGE_RANK = 4

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.slices import StepPart, StepPieces
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
-from tinytrain_compile.ops.base import alias_of, op_def
+from tinytrain_compile.ops.base import alias_of, op_def, shown_name
 from tinytrain_compile.ops.int8.error import ErrorOperands
 from tinytrain_compile.ops.names import operand, position
 from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of, pieces_of
@@ -160,7 +160,7 @@ class Sequencer:
     def _section(self, name: str, nodes: Sequence[Node], piece: int = 0) -> Section:
         lines: list[str] = []
         for node in nodes:
-            lines.append(f"/* {comment_text(node.origin or node.name)}: {node.op} */")
+            lines.append(f"/* {comment_text(node.origin or node.name)}: {shown_name(node)} */")
             lines += [f"/* {said} */" for said in self._views_of(node)]
             guard = self.guards.get(node.name)
             lines += self._waits(node) if guard else []  # other calls read what comes as well, and all steps make them

@@ -23,7 +23,7 @@ from tinytrain_compile.lower.printing.float_pairs import PairPrinter
 from tinytrain_compile.lower.printing.float_vectors import FloatVectorPrinter
 from tinytrain_compile.lower.printing.int_vectors import IntVectorPrinter
 from tinytrain_compile.lower.printing.printer import Printer
-from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import alias_of, form_doc, shown_name
 
 
 @cache
@@ -92,9 +92,10 @@ def describe(node: Node, names: Sequence[str]) -> str:
     def operand(value: Value, name: str) -> str:
         return f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}"
 
-    count, definition = len(node.inputs), op_def(node.op)
+    count = len(node.inputs)
     ins = ", ".join(operand(value, name) for value, name in zip(node.inputs, names, strict=False))
     written = [operand(value, name) for value, name in zip(node.outputs, names[count:], strict=True)]
-    for out, overwritten in definition.alias:
+    for out, overwritten in alias_of(node):
         written[out] = f"{names[overwritten]} in place"
-    return f"/* {node.op}: {ins} -> {', '.join(written)}. {definition.doc} */\n"
+    name, doc = shown_name(node), form_doc(node.op, node.attrs)
+    return f"/* {name}: {ins} -> {', '.join(written)}. {doc} */\n"

@@ -24,7 +24,7 @@ from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.lower.turns import cut_open
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.base import alias_of
+from tinytrain_compile.ops.base import alias_of, shown_name
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def same_operands(node: Node) -> tuple[int, ...]:
 
 
 def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
-    words = re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", node.op).lower()
+    words = re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", shown_name(node)).lower()
     dims = "x".join(str(d) for d in node.outputs[0].shape if d > 1) or "1"
     name, count = f"{prefix}_{words}_{dims}{ending}", 1
     while name in taken:

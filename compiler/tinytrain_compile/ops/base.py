@@ -151,8 +151,11 @@ class OpDef:
 
     inputs, outputs: names of operands and results, in order; everything else asks for them by name (names.py). A name
         that ends in "?" may be missing, one that ends in "*" stands for one or more. A result that is named
-        like an operand overwrites it (`alias`). Kernels call their C parameters by these names where they can.
-    present: which of the "?" operands there are, by the attributes; None: as many as there are operands.
+        like an operand overwrites it (`alias_of`). Kernels call their C parameters by these names where they can.
+    present: which of the "?" operands there are, by the attributes; None: as many as there are operands. A result
+        that ends in "?" is there if the operand is that it overwrites.
+    shown: attributes -> (name, doc) of this form of the operator, for generated code, reports and names of nodes;
+        None: `name` and `doc`. What decides anything asks for attributes, never for these.
     infer: input values and attributes -> output types; raises ValueError on a shape that makes no sense.
     reference: numpy arrays -> numpy arrays; the definition of truth. Works in float32 and in float64 (gradient checks):
         it must compute in the dtype of its float inputs. A "bits" value is a packed uint8 array (bitorder little).
@@ -207,10 +210,18 @@ class OpDef:
     traits: frozenset[Trait] = frozenset()
     overwrites: Callable[[Node], tuple[tuple[int, int], ...]] = _nothing
     owned: Owned | None = None
+    shown: Callable[[Any], tuple[str, str]] | None = None
 
     @cached_property
-    def alias(self) -> tuple[tuple[int, int], ...]:
-        """(output index, input index) pairs that MUST share an address, of every node of this op (see `alias_of`)."""
+    def overwritten(self) -> frozenset[str]:
+        """Names of operands that results overwrite, where they are there."""
+        return frozenset(name.rstrip("?*") for name in self.outputs) & {name.rstrip("?*") for name in self.inputs}
+
+    @cached_property
+    def alias(self) -> tuple[tuple[int, int], ...] | None:
+        """(output index, input index) pairs that MUST share an address; None if that depends on the attributes."""
+        if not self.overwritten <= {*self.inputs} & {*self.outputs}:
+            return None
         return tuple((i, self.inputs.index(name)) for i, name in enumerate(self.outputs) if name in self.inputs)
 
     @cached_property
@@ -227,7 +238,7 @@ def register(definition: OpDef) -> OpDef:
     if definition.name in OPS:
         raise ValueError(f"op {definition.name} is registered twice")
     _check_names(definition)
-    check_owned(definition.name, {*definition.outputs} & {*definition.inputs}, definition.error, definition.owned)
+    check_owned(definition.name, definition.overwritten, definition.error, definition.owned)
     OPS[definition.name] = definition
     return definition
 
@@ -235,13 +246,15 @@ def register(definition: OpDef) -> OpDef:
 def _check_names(definition: OpDef) -> None:
     """ValueError unless names are unique identifiers, and those that pairs are made of stand where they always are."""
     stems = [name.rstrip("?*") for name in definition.inputs]
-    for names in (stems, [name.rstrip("*") for name in definition.outputs]):
+    for names in (stems, [name.rstrip("?*") for name in definition.outputs]):
         if not names or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
             raise ValueError(f"op {definition.name}: names {names}")
     fixed = next((i for i, name in enumerate(definition.inputs) if name[-1] in "?*"), len(stems))
-    asked = [*definition.reuses, *(name for name in definition.outputs if name in stems)]
+    asked = [*definition.reuses, *(name for name in definition.outputs if name in stems and name in definition.inputs)]
     if definition.error is not None:
         asked += [definition.error.peak, definition.error.exponent, *definition.error.read]
+    if missing := [name for name in definition.outputs if name[-1] == "?" and name not in definition.inputs]:
+        raise ValueError(f"op {definition.name}: results {missing} overwrite no operand that may be missing")
     if missing := [name for name in asked if name not in stems[:fixed]]:
         raise ValueError(f"op {definition.name}: {missing} are not among the operands that it always has, {stems}")
 
@@ -282,7 +295,7 @@ def row_form(node: Node) -> RowForm | None:
     """How a node is computed a few rows of a map at a time; None if it is not: only of one image, by our own kernel."""
     shape, definition = node.outputs[0].shape, op_def(node.op)
     is_map = len(shape) == 4 and shape[0] == 1
-    if node.external is not None or not (is_map or any(out == 0 for out, _ in definition.alias)):
+    if node.external is not None or not (is_map or any(out == 0 for out, _ in alias_of(node))):
         return None
     return _by_rule(definition.rows, node)
 
@@ -295,7 +308,32 @@ def overlaps_of(node: Node) -> tuple[Overlap, ...]:
 def alias_of(node: Node) -> tuple[tuple[int, int], ...]:
     """(output index, input index) pairs that MUST share an address: the node overwrites that input."""
     definition = op_def(node.op)
+    if definition.alias is None:
+        return _pairs(input_names(node.op, node.attrs, len(node.inputs)), output_names(node))
     return (*definition.alias, *definition.overwrites(node))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _pairs(operands: tuple[str, ...], results: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """(output index, input index) of results that are named like operands."""
+    return tuple((i, operands.index(name)) for i, name in enumerate(results) if name in operands)
+
+
+def form_name(op: str, attrs: Attrs) -> str:
+    """Return the name that generated code, reports and names of nodes show for an operator with these attributes."""
+    form = OPS[op].shown
+    return op if form is None else form(attrs)[0]
+
+
+def form_doc(op: str, attrs: Attrs) -> str:
+    """Return what generated code says that an operator with these attributes does."""
+    definition = OPS[op]
+    return definition.doc if definition.shown is None else definition.shown(attrs)[1]
+
+
+def shown_name(node: Node) -> str:
+    """Return the name of a node's operator that generated code and reports show."""
+    return form_name(node.op, node.attrs)
 
 
 def inplace_of(node: Node) -> tuple[tuple[int, int], ...]:
@@ -315,6 +353,13 @@ def input_names(op: str, attrs: Attrs, count: int) -> tuple[str, ...]:
     return names
 
 
+def operand_names(op: str, attrs: Attrs) -> tuple[str, ...]:
+    """Return the names of an op's operands, in order, of an op whose attributes tell which of them there are."""
+    definition = OPS[op]
+    assert definition.present is not None or "?" not in "".join(definition.inputs), f"{op}: operands are told by number"
+    return _names(definition.inputs, 0, definition.present and tuple(definition.present(attrs)))
+
+
 @lru_cache(maxsize=REMEMBERED)
 def _names(declared: tuple[str, ...], count: int, present: tuple[str, ...] | None) -> tuple[str, ...]:
     """Names of operands as declared; where some may be missing, of those that are `present`, or of the first."""
@@ -326,12 +371,16 @@ def _names(declared: tuple[str, ...], count: int, present: tuple[str, ...] | Non
     return tuple(name.removesuffix("?") for name in declared if name[-1] != "?" or name[:-1] in given)
 
 
-def output_names(op: str, count: int) -> tuple[str, ...]:
-    """Names of an op's `count` results, in order; ValueError where it has another number.
+def output_names(node: Node) -> tuple[str, ...]:
+    """Names of a node's results, in order; ValueError where its op has another number of them.
 
-    A last one that ends in "*" stands for one or more: "y*" for y0, y1, ...
+    A last one that ends in "*" stands for one or more: "y*" for y0, y1, ... One that ends in "?" is there if the
+    operand is that it overwrites.
     """
-    names = OPS[op].outputs
+    op, count, names = node.op, len(node.outputs), OPS[node.op].outputs
+    if any(name.endswith("?") for name in names):
+        there = input_names(op, node.attrs, len(node.inputs))
+        names = tuple(name.removesuffix("?") for name in names if name[-1] != "?" or name[:-1] in there)
     if names[-1].endswith("*"):
         stem = names[-1][:-1]
         names = (*names[:-1], *(f"{stem}{i}" for i in range(max(1, count - len(names) + 1))))
@@ -356,7 +405,7 @@ def infer(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType,
     types = definition.infer(inputs, attrs)
     bound = definition.accumulator(inputs, attrs)
     if bound > INT32_MAX:
-        raise SumOverflowError(f"{op}: its int32 sums can reach {bound}")
+        raise SumOverflowError(f"{form_name(op, attrs)}: its int32 sums can reach {bound}")
     return types
 
 

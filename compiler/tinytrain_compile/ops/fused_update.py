@@ -12,8 +12,18 @@ from typing import TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import clip, conv, linear, subspace, update
-from tinytrain_compile.ops.base import OPS, NonDifferentiable, OpDef, ReferenceRule, register
-from tinytrain_compile.ops.int8 import rounded
+from tinytrain_compile.ops.base import (
+    OPS,
+    NonDifferentiable,
+    OpDef,
+    ReferenceRule,
+    form_doc,
+    form_name,
+    operand_names,
+    register,
+)
+from tinytrain_compile.ops.int8.update import Q_SUM, Q_UPDATE, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.owned import Owned
 
 T = TypeVar("T")
 
@@ -26,8 +36,13 @@ UPDATES = (update.ACCUMULATE, *(op for op in OPS.values() if op.owned is not Non
 LOW_RANK_UPDATES = tuple(op for op in UPDATES if update.FORMULAS[op.name].low_rank)
 """What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
 
-INTEGER_UPDATES = (rounded.Q_ROUNDED_SUM, rounded.Q_ROUNDED_UPDATE, rounded.Q_ROUNDED_UPDATE_FINE)
+INTEGER_UPDATES = (Q_SUM, Q_UPDATE)
 """What takes it, from a low-rank activation, to int8 weights."""
+_OF_FLOATS: dict[str, tuple[Attrs, ...]] = {
+    Q_SUM.name: (QSumAttrs("float"),),
+    Q_UPDATE.name: (QUpdateAttrs("float"), QUpdateAttrs("float", fine=True)),
+}
+"""Forms of integer updates whose gradient is float32: fused ones have the operands of these."""
 
 ROWS = ("rows",)
 KEPT_SUMS = 40
@@ -56,7 +71,10 @@ class Pair:
     @property
     def name(self) -> str:
         """Of the fused operator."""
-        return self.gradient.name + ("Squared" if self.squares else "") + self.update.name
+        return self._name_of(self.update.name)
+
+    def _name_of(self, update: str) -> str:
+        return self.gradient.name + ("Squared" if self.squares else "") + update
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -64,9 +82,27 @@ class Pair:
         return ROWS if self.squares else ()
 
     @property
+    def update_inputs(self) -> tuple[str, ...]:
+        """Names of the update's operands, as far as they may be there; the gradient is always."""
+        forms, names = _OF_FLOATS.get(self.update.name), self.update.inputs
+        if forms is None:
+            return names
+        there = {name for form in forms for name in operand_names(self.update.name, form)}
+        always = {"g", *(operand_names(self.update.name, forms[0]) if len(forms) == 1 else ())}
+        found = [name for name in names if name.removesuffix("?") in there]
+        return tuple(name.removesuffix("?") if name.removesuffix("?") in always else name for name in found)
+
+    @property
     def place(self) -> int:
         """Where the update takes its gradient."""
-        return self.update.inputs.index("g")
+        return self.update_inputs.index("g")
+
+    def shown(self, attrs: FusedUpdateAttrs) -> tuple[str, str]:
+        """Return (name, doc) that generated code shows for these attributes."""
+        name, doc = form_name(self.update.name, attrs.update), form_doc(self.update.name, attrs.update)
+        squares = ", its squares are added to rows" if self.squares else ""
+        stem = doc.rstrip(".").partition("; operands")[0]
+        return self._name_of(name), f"{stem}; g is not stored{squares}. {self.gradient.doc}"
 
     def cut(self, operands: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
         """Operands of the update in front of its gradient, those of the gradient, those of the update behind it."""
@@ -134,13 +170,16 @@ def _fuse(pair: Pair) -> None:
     first, last = pair.gradient, pair.update
     plain = first.reference, last.reference
     exact = first.exact or first.reference, last.exact or last.reference
-    present = last.present
-    squares = ", its squares are added to rows" if pair.squares else ""
+    present, inputs = last.present, pair.update_inputs
+    fixed = tuple(name for name in last.outputs if name[-1] != "?")
+    outputs = (*fixed, *(name for name in last.outputs if name in inputs and name not in fixed))
+    held = {name.removesuffix("?") for name in (*outputs, *pair.rows)}
+    owned = last.owned and last.owned.with_sums(pair.rows)
     PAIRS[pair.name] = pair
     register(
         OpDef(
             pair.name,
-            f"{last.doc.rstrip('.').partition('; operands')[0]}; g is not stored{squares}. {first.doc}",
+            pair.shown(FusedUpdateAttrs())[1] if last.shown is None else last.doc,
             lambda inputs, attrs: _infer(pair, inputs, attrs),
             lambda arrays, attrs: _run(pair, plain, arrays, attrs),
             NonDifferentiable("updates are not part of the differentiated function"),
@@ -148,10 +187,11 @@ def _fuse(pair: Pair) -> None:
             scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(pair, node),
             macs=lambda node: first.macs(taken_apart(node)[0]),
             exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
-            inputs=(*last.inputs[: pair.place], *first.inputs, *pair.rows, *last.inputs[pair.place + 1 :]),
-            outputs=(*last.outputs, *pair.rows),
-            owned=last.owned and last.owned.with_sums(pair.rows),
+            inputs=(*inputs[: pair.place], *first.inputs, *pair.rows, *inputs[pair.place + 1 :]),
+            outputs=(*outputs, *pair.rows),
+            owned=owned and Owned({name: kind for name, kind in owned.holds.items() if name in held}, owned.int8),
             present=None if present is None else lambda attrs: present(attrs.update),
+            shown=None if last.shown is None else pair.shown,
         )
     )
 

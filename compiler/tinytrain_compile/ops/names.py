@@ -44,7 +44,7 @@ def operands(node: Node) -> Named[Value]:
 
 def names_of(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of a node's operands and of its results, in order."""
-    return input_names(node.op, node.attrs, len(node.inputs)), output_names(node.op, len(node.outputs))
+    return input_names(node.op, node.attrs, len(node.inputs)), output_names(node)
 
 
 def operand(node: Node, name: str) -> Value:
@@ -54,7 +54,7 @@ def operand(node: Node, name: str) -> Value:
 
 def result(node: Node, name: str) -> Value:
     """A node's result; KeyError if it has none of this name."""
-    return Named(node.op, output_names(node.op, len(node.outputs)), node.outputs)[name]
+    return Named(node.op, output_names(node), node.outputs)[name]
 
 
 def position(node: Node, name: str) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.types import NO_ATTRS, Node, Value
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.conv import ConvAttrs
-from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
+from tinytrain_compile.ops.int8.update import QSumAttrs
 from tinytrain_compile.ops.shape import ExpandAttrs
 from tinytrain_compile.quantize.forms import Act, Err
 from tinytrain_compile.quantize.forward import IntegerLayer
@@ -55,9 +55,9 @@ Uses = tuple[WeightGradient, ...] | tuple[BiasGradient, ...]
 def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: WeightGradient | BiasGradient) -> Value:
     """What one use adds to the gradient of a parameter, as an int32 tensor of its own."""
     if isinstance(use, BiasGradient):
-        return rewriter.emit("QBiasGradient", (use.error.value,), NO_ATTRS, node)[0]
+        return rewriter.emit("QSum", (use.error.value,), QSumAttrs("errors", running=False), node)[0]
     if isinstance(use, FloatGradient):
-        return rewriter.emit("QRoundGradient", (use.value,), NO_ATTRS, node)[0]
+        return rewriter.emit("QSum", (use.value,), QSumAttrs("float", running=False), node)[0]
     zero = rewriter.table("zero", np.zeros((1,) * len(parameter.shape), np.int32))
     (empty,) = rewriter.emit("Expand", (zero,), ExpandAttrs(parameter.shape), node)
     return added_gradient(rewriter, node, use, empty)
@@ -66,8 +66,8 @@ def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: Weigh
 def added_gradient(rewriter: Rewriter, node: Node, use: WeightGradient | BiasGradient, total: Value) -> Value:
     """A running sum with what one use adds to it."""
     if isinstance(use, FloatGradient):
-        return rewriter.emit("QRoundedSum", (total, use.value), NO_ATTRS, node)[0]
+        return rewriter.emit("QSum", (total, use.value), QSumAttrs("float"), node)[0]
     if isinstance(use, ProductGradient):
-        attrs = QConvUpdateAttrs(use.conv, use.x.quant.zero)
-        return rewriter.emit("QConvSum", (total, use.x.value, use.error.value), attrs, node)[0]
-    return rewriter.emit("QBiasSum", (total, use.error.value), NO_ATTRS, node)[0]
+        attrs = QSumAttrs("product", conv=use.conv, x_zero=use.x.quant.zero)
+        return rewriter.emit("QSum", (total, use.x.value, use.error.value), attrs, node)[0]
+    return rewriter.emit("QSum", (total, use.error.value), QSumAttrs("errors"), node)[0]

@@ -13,14 +13,15 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Node, Phase, Value
 from tinytrain_compile.ops.base import Split, op_def
 from tinytrain_compile.ops.int8.pointwise import QuantAttrs
-from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs, rescale_op
+from tinytrain_compile.ops.int8.rescale import RESCALE, ChannelRescaleAttrs
+from tinytrain_compile.ops.names import operands
 from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
 
 LAYERS = ("Conv", "Gemm")
 CUTS = ("Reshape", "Slice", "Concat")
 """How channels of an error are cut out and joined: other data movement would take them out of their order."""
-READERS = ("QConvGradInput", "QBiasGradient", "QModeProduct")
+READERS = ("QConvGradInput", "QModeProduct")
 """What may read an error in a unit that changes, beside integer steps and sums: a layer's own backward nodes, also on
 the way into the subspaces of a low-rank copy, where it counts in steps of the error."""
 IN_STEPS = QuantAttrs(1.0, 0)
@@ -86,7 +87,7 @@ def emit_rescale(
         inputs.append(rewriter.table("channels", np.asarray(tables.channels, np.int32)))
     attrs = ChannelRescaleAttrs(tables.bias is not None, fraction is not None, tables.channels is not None)
     name = f"{weight.name}.rescale"
-    after = rewriter.builder.emit_all(rescale_op(attrs), inputs, attrs, name, weight.origin, phase)
+    after = rewriter.builder.emit_all(RESCALE.name, inputs, attrs, name, weight.origin, phase)
     shifts = [tables.forward, tables.error, tables.weight, *([tables.bias] if tables.bias is not None else [])]
     rewriter.state += shifts
     rewriter.updates = [(value, new) for value, new in rewriter.updates if value not in owned]
@@ -104,6 +105,6 @@ def _check_readers(rewriter: Rewriter, shift: Value) -> None:
 
 
 def _takes_gradients(node: Node) -> bool:
-    """Whether it steps a parameter, or adds to a sum, by an int8 error `g`."""
-    definition = op_def(node.op)
-    return definition.owned is not None and definition.owned.int8 == "integer" and "g" in definition.inputs
+    """Tell whether a node steps a parameter, or makes a sum, by an int8 error `g`."""
+    owned = op_def(node.op).owned
+    return owned is not None and owned.int8 == "integer" and "g" in operands(node)

@@ -8,7 +8,7 @@ from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import infer, op_def, steps_floats
-from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.linear import PARTS
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.quantize.backward import Backward

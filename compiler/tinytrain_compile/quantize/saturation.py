@@ -9,7 +9,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import Saturations
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.ops.int8.rescale import RESCALES, rescaled_tables
+from tinytrain_compile.ops.int8.rescale import rescaled_tables, rescales
 from tinytrain_compile.ops.names import trained
 
 LIMIT = 127
@@ -28,7 +28,7 @@ def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturati
 
 def _rescaled(train: TrainGraph, state: Mapping[str, Array]) -> int | None:
     """Channels whose forward shift differs from the first one; None without any layer that can rescale."""
-    tables = [rescaled_tables(node)[0].name for node in train.graph.nodes if node.op in RESCALES]
+    tables = [rescaled_tables(node)[0].name for node in train.graph.nodes if rescales(node)]
     return sum(int(np.count_nonzero(train.graph.constants[t] != state[t])) for t in tables) if tables else None
 
 

@@ -14,10 +14,10 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, Phase, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.base import SumOverflowError, op_def
+from tinytrain_compile.ops.base import SumOverflowError, form_name, op_def
 from tinytrain_compile.ops.channels import TakeAttrs
+from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.pointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
-from tinytrain_compile.ops.int8.update import ExponentAttrs
 from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables, narrowed
 
 
@@ -49,7 +49,7 @@ class Rewriter:
     ) -> tuple[Value, ...]:
         """Append a node named after the float node that it replaces."""
         try:
-            return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{op}", like.origin, phase)
+            return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{form_name(op, attrs)}", like.origin, phase)
         except SumOverflowError as problem:
             what = f"{like.origin or like.name} is too large for int8 training ({problem})"
             raise CompileError("E0101", "--quant int8", what, "use a smaller input, or --quant fp32") from problem

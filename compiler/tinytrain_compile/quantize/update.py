@@ -13,10 +13,9 @@ from tinytrain_compile.ir.choice import whole_name
 from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
 from tinytrain_compile.ops.base import op_def, steps_floats
-from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs, QWeightApplyAttrs
-from tinytrain_compile.ops.int8.momentum import new_exponent
-from tinytrain_compile.ops.int8.shared_parameter import GradientAddAttrs
-from tinytrain_compile.ops.int8.update import ExponentAttrs
+from tinytrain_compile.ops.int8.exponents import ExponentAttrs
+from tinytrain_compile.ops.int8.steps import new_exponent
+from tinytrain_compile.ops.int8.update import GradientAddAttrs, QBiasUpdateAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.quantize.backward import Backward
@@ -159,15 +158,15 @@ class Updates:
             return
         scale = self._scale(node, uses, gradient.error.exponent)
         if isinstance(gradient, FloatGradient):
-            self._move(node, "QRoundedUpdate", (parameter, gradient.value, *scale), QWeightApplyAttrs())
+            self._move(node, (parameter, gradient.value, *scale), QUpdateAttrs("float"))
             return
         if not isinstance(gradient, ProductGradient):
-            inputs = (parameter, gradient.error.value, *scale)
-            self._own(parameter, self._r.emit("QBiasUpdate", inputs, NO_ATTRS, node, self._phase)[0])
+            self._move_bias(node, (parameter, gradient.error.value, *scale), QBiasUpdateAttrs())
             return
-        attrs = QConvUpdateAttrs(gradient.conv, gradient.x.quant.zero)
+        moves, squares = self.momentum is not None, self._clipping.clips
+        attrs = QUpdateAttrs("product", False, moves, squares, gradient.conv, gradient.x.quant.zero)
         inputs = (parameter, gradient.x.value, gradient.error.value, *self._clipped(node, scale))
-        rows = self._move(node, "QConvUpdate" if self.momentum is None else "QConvMomentum", inputs, attrs)
+        rows = self._move(node, inputs, attrs)
         if rows is not None:
             self._squared[operand(node, "g").name] = rows, scale
 
@@ -230,42 +229,37 @@ class Updates:
         if len(uses) == 1:
             sums[0] = total
         if isinstance(uses[0], BiasGradient):
-            self._apply_bias(node, parameter, total, scale)
+            self._move_bias(node, (parameter, total, *scale), QBiasUpdateAttrs(summed=True))
         else:
-            self._move(node, "QWeightApply", (parameter, total, *scale), QWeightApplyAttrs())
+            self._move(node, (parameter, total, *scale), QUpdateAttrs("sum"))
 
-    def _apply_bias(self, node: Node, parameter: Value, summed: Value, scale: tuple[Value, ...]) -> None:
-        inputs = (parameter, summed, *scale)
-        self._own(parameter, self._r.emit("QBiasApply", inputs, NO_ATTRS, node, self._phase)[0])
+    def _move_bias(self, node: Node, inputs: tuple[Value, ...], attrs: QBiasUpdateAttrs) -> None:
+        self._own(inputs[0], self._r.emit("QBiasUpdate", inputs, attrs, node, self._phase)[0])
 
-    def _move(
-        self, node: Node, op: str, inputs: tuple[Value, ...], attrs: QConvUpdateAttrs | QWeightApplyAttrs
-    ) -> Value | None:
-        """The step of a weight, in the form that its store needs; the squares of its gradient, if that adds them up."""
+    def _move(self, node: Node, inputs: tuple[Value, ...], attrs: QUpdateAttrs) -> Value | None:
+        """Emit the step of a weight as its store needs it; return the squares of its gradient, if that adds them up."""
         parameter, owned = inputs[0], [inputs[0]]
         exponents: dict[str, Value] = {}
-        if op == "QConvMomentum":
+        if attrs.momentum:
             velocity, peak, exponent = self._velocity(node, parameter)
             inputs = (*inputs, velocity, peak, exponent, self._noise, self._next_salt(parameter))
             owned += [velocity, peak]
             exponents[peak.name] = exponent
-        squares = self._clipping.clips and op != "QWeightApply"
-        last: tuple[Value, ...] = (self._clipping.empty_rows(node, parameter),) if squares else ()
-        end = "Squared" if squares else ""
+        rows = (self._clipping.empty_rows(node, parameter),) if attrs.squares else ()
         if parameter in self._fine():
+            attrs = replace(attrs, fine=True)
             owned.append(self._zeros(parameter, self._r.builder.unique(f"{parameter.name}.fraction")))
             self._fractions[parameter.name] = owned[-1]
-            results = self._r.emit(f"{op}Fine{end}", (*inputs, owned[-1], *last), attrs, node, self._phase)
+            inputs = (*inputs, owned[-1])
         else:
-            noise = () if op == "QConvMomentum" else (self._noise,)
-            salt = self._next_salt(parameter)
-            results = self._r.emit(f"{op}{end}", (*inputs, *noise, salt, *last), attrs, node, self._phase)
+            inputs = (*inputs, *(() if attrs.momentum else (self._noise,)), self._next_salt(parameter))
+        results = self._r.emit("QUpdate", (*inputs, *rows), attrs, node, self._phase)
         for value, after in zip(owned, results, strict=False):
             if value.name in exponents:
                 self._velocities.append((exponents[value.name], value, after))
             else:
                 self._own(value, after)
-        return results[-1] if squares else None
+        return results[-1] if attrs.squares else None
 
     def _weights(self) -> Sequence[Value]:
         """The trained int8 weights; known once the forward pass is rewritten, and so before every update."""

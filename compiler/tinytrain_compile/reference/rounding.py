@@ -119,7 +119,7 @@ class _Update:
 
     def spread(self, others: list[tuple[Array, ...]]) -> dict[str, Array]:
         """Per state, how far it may lie from what this run made of it, where gradients lie anywhere in their range."""
-        kept = {source for _, source in op_def(self.node.op).alias}
+        kept = {source for _, source in alias_of(self.node)}
         moved = list(self.arrays)
         widths = {
             k: ROOM * float(np.max(_farthest(array, [other[k] for other in others]), initial=0.0))

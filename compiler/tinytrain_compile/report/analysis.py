@@ -11,7 +11,7 @@ from tinytrain_compile.ir.buffers import Buffer, load_of
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.base import alias_of
+from tinytrain_compile.ops.base import alias_of, shown_name
 from tinytrain_compile.ops.names import trained
 
 Role = Literal["forward", "backward", "update", "recompute"]
@@ -112,7 +112,7 @@ class Analysis:
             return "no step"
         node = self.plan.order[step]
         of = f" of {node.origin}" if node.origin and node.origin not in node.name else ""
-        return f"{node.name} ({node.op}{of})"
+        return f"{node.name} ({shown_name(node)}{of})"
 
     def _live(self, step: int) -> list[Holding]:
         return [h for h in self.holdings if h.buffer.first_step <= step <= h.buffer.last_step]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinytrain_compile.ir.stages import FurtherMemory
 from tinytrain_compile.ir.summary import FileAgreement, Summary
+from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
@@ -95,7 +96,14 @@ def plan_json(summary: Summary) -> dict[str, Any]:
         "placement_proven": plan.placement_proven,
         "peak_step": plan.peak_step,
         "order": [
-            {"name": node.name, "op": node.op, "origin": node.origin, "phase": node.phase, "role": role, "macs": macs}
+            {
+                "name": node.name,
+                "op": shown_name(node),
+                "origin": node.origin,
+                "phase": node.phase,
+                "role": role,
+                "macs": macs,
+            }
             for node, role, macs in zip(plan.order, analysis.roles, analysis.macs, strict=True)
         ],
         "buffers": [

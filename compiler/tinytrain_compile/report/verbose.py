@@ -8,6 +8,7 @@ from dataclasses import asdict
 from rich.cells import cell_len
 
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.choice import reason_lines
 from tinytrain_compile.report.layout import WIDTH, grouped, pad, plural, printable, shorten, wrapped
@@ -47,7 +48,8 @@ def step_lines(summary: Summary, width: int = WIDTH) -> list[str]:
             freed.setdefault(buffer.last_step, []).append(buffer.name)
     rows: list[tuple[str, ...]] = [("step", "node", "op", "phase", "live")]
     for step, node in enumerate(summary.plan.order):
-        rows.append((str(step), printable(node.name), node.op, analysis.roles[step], grouped(analysis.load[step])))
+        name, op, load = printable(node.name), shown_name(node), grouped(analysis.load[step])
+        rows.append((str(step), name, op, analysis.roles[step], load))
     wide = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     wide[1] = min(wide[1], max(width - sum(wide) + wide[1] - len(GAP) * (len(wide) - 1), LEAST_NAME))
     lines = [_line(rows[0], wide)]

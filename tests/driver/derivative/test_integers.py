@@ -17,7 +17,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ir.types import Array, Attrs
 from tinytrain_compile.ops.base import OPS
-from tinytrain_compile.ops.int8 import conv, error, loss, momentum, steps, update, update_fine
+from tinytrain_compile.ops.int8 import conv, error, loss, steps, update
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 
@@ -82,13 +82,13 @@ FAULTS: dict[str, tuple[tuple[Any, ...], str, Change, dict[str, Any]]] = {
     "sign of an error": ((conv,), "finish_error", lambda old: lambda v, *a: old(-v, *a), {}),
     "mask lost": ((error,), "masked", lambda _: lambda v, *_a: v, {}),
     "error of the next channel": (
-        (conv, update_fine, momentum),
+        (update,),
         "weight_gradient",
         lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
         {},
     ),
     "error of the next channel, chosen by the device": (
-        (conv, update_fine, momentum),
+        (update,),
         "weight_gradient",
         lambda old: lambda x, g, *a: old(x, np.roll(g, 1, -1), *a),
         {"update": str(CHOSEN)},
@@ -96,13 +96,13 @@ FAULTS: dict[str, tuple[tuple[Any, ...], str, Change, dict[str, Any]]] = {
     "bias sums doubled": ((update,), "channel_sums", lambda old: lambda g: 2 * old(g), {}),
     "error of the loss doubled": ((loss,), "finish_error", lambda old: lambda v, *a: old(2 * v, *a), {"head": "int8"}),
     "most rows stay": (
-        (steps, update_fine),
+        (steps, update),
         "moves_of",
         lambda old: lambda g, step: np.where(np.indices(g.shape)[0] % 4 == 3, old(g, step), 0),
         {},
     ),
     "no momentum": (
-        (momentum,),
+        (update,),
         "moved_velocity",
         lambda old: lambda v, *a: old(np.zeros_like(v), *a),
         {"optimizer": "momentum"},

@@ -21,7 +21,7 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
-from tinytrain_compile.ops.int8.update import error_ops
+from tinytrain_compile.ops.int8.exponents import error_ops
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import (
     Lock,

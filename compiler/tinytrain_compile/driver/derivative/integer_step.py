@@ -21,7 +21,7 @@ from tinytrain_compile.ir.records import in_calls
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
-from tinytrain_compile.ops.int8.update import error_exponents
+from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.training import TrainingOptions
@@ -343,7 +343,7 @@ class IntegerStep:
     def _velocities(self) -> Iterator[Mapping[str, Value]]:
         """Operands of the nodes with a velocity in integers."""
         for node in self._moving:
-            if node.op.startswith(("QMomentum", "QConvMomentum")):
+            if "velocity" in operands(node):
                 yield operands(node)
 
     def _exponents_of_velocities(self, found: Pass) -> dict[str, Array]:

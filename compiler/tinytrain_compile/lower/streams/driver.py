@@ -17,7 +17,7 @@ from tinytrain_compile.lower.streams.functions import (
     lower_rows,
     lower_sum,
 )
-from tinytrain_compile.ops.base import alias_of, op_def, row_form
+from tinytrain_compile.ops.base import alias_of, op_def, row_form, shown_name
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.row_form import RowForm, row_pitch
@@ -112,7 +112,7 @@ def _inner(
 def _comment(attrs: StreamAttrs) -> str:
     rings = {ring.name: ring.rows for ring in attrs.rings}
     parts = [
-        f"{node.op} {'x'.join(map(str, node.outputs[0].shape[1:]))}"
+        f"{shown_name(node)} {'x'.join(map(str, node.outputs[0].shape[1:]))}"
         + (f" ({rings[node.outputs[0].name]} rows of it)" if node.outputs[0].name in rings else "")
         for node in attrs.nodes
     ]

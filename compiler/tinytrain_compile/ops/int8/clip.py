@@ -15,20 +15,13 @@ from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.clip import CLIPPING, SquareTotalAttrs
-from tinytrain_compile.ops.int8.conv import Q_CONV_UPDATE, QConvUpdateAttrs, weight_gradient
-from tinytrain_compile.ops.int8.momentum import Q_CONV_MOMENTUM, Q_CONV_MOMENTUM_FINE
+from tinytrain_compile.ops.int8.steps import split_rate
 from tinytrain_compile.ops.int8.targets import wide_float
-from tinytrain_compile.ops.int8.update import split_rate
-from tinytrain_compile.ops.int8.update_fine import Q_CONV_UPDATE_FINE
-from tinytrain_compile.ops.names import named
 from tinytrain_compile.ops.owned import Owned
 
 WORDS = 2
 _LEAST_SHIFT, _MOST_SHIFT = -180, 60
 """With these, and 63 bits, the result is a normal float32 far from both ends."""
-_UPDATES = (Q_CONV_UPDATE, Q_CONV_UPDATE_FINE, Q_CONV_MOMENTUM, Q_CONV_MOMENTUM_FINE)
-SQUARED = tuple(f"{update.name}Squared" for update in _UPDATES)
-"""Updates that add up squares as well."""
 
 
 def square_limit(row: int) -> int:
@@ -144,41 +137,3 @@ register(
         inputs=("rate", "factor"),
     )
 )
-
-
-# ---- weights: an update, and `rows` behind its operands and results -------------------------------------------------
-
-
-def _squared(name: str, plain: OpDef) -> None:
-
-    def infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-        *own, rows = inputs
-        _expect(name, (rows,), ((own[0].shape[0], WORDS), "int32"))
-        return (*plain.infer((*own,), attrs), rows.type)
-
-    def reference(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
-        o = named(name, arrays, attrs)
-        *own, rows = arrays
-        gradient = fx.saturate(weight_gradient(o["x"], o["g"], attrs.x_zero, attrs.conv))
-        return (*plain.reference((*own,), attrs), words_of(sums_of(rows) + row_sums(gradient)))
-
-    register(
-        OpDef(
-            name,
-            f"{plain.name} that adds the squares of the gradient to `rows`, the last operand.",
-            infer,
-            reference,
-            CLIPPING,
-            QConvUpdateAttrs,
-            scratch=plain.scratch,
-            accumulator=plain.accumulator,
-            macs=plain.macs,
-            inputs=(*plain.inputs, "rows"),
-            outputs=(*plain.outputs, "rows"),
-            owned=plain.owned and plain.owned.with_sums(("rows",)),
-        )
-    )
-
-
-for _name, _update in zip(SQUARED, _UPDATES, strict=True):
-    _squared(_name, _update)

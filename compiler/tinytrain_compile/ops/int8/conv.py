@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register
+from tinytrain_compile.ops.base import OpDef, Overlap, op_def, register
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
@@ -29,22 +28,16 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
     is_dense,
     is_depthwise,
-    is_one_sample,
     is_product,
-    is_rank_one,
     stored_dtypes,
-    weight_tiles,
 )
-from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
-from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows, row_sum_attrs, rows_of_sum
-from tinytrain_compile.ops.int8.steps import ROW_BITS, rounded_rows, row_moves, updated_weight
-from tinytrain_compile.ops.int8.tiles import packed_tiles
+from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
 from tinytrain_compile.ops.names import named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
-from tinytrain_compile.ops.owned import ErrorState, Owned
+from tinytrain_compile.ops.owned import ErrorState
 
-BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 TILE_WIDTH = 2
 """Output pixels whose receptive fields an integer k x k kernel gathers at a time: its register tile's height."""
 _WEIGHT, _CENTRED, _ERROR = 128, 255, 128
@@ -81,23 +74,6 @@ class QConvGradInputAttrs(Attrs):
     mask: MaskAttrs = NO_CLAMP
 
 
-@dataclass(frozen=True)
-class QConvUpdateAttrs(Attrs):
-    """conv: geometry of the (sliced) weight gradient; x_zero: zero point of x; limit: largest weight magnitude."""
-
-    conv: ConvAttrs
-    x_zero: int
-    limit: int = 127
-
-
-@dataclass(frozen=True)
-class QWeightApplyAttrs(Attrs):
-    """limit: largest weight magnitude. by_rows: the sum lies by rows of taps: what belongs to the first one, first."""
-
-    limit: int = 127
-    by_rows: bool = False
-
-
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
     """The accumulator of a convolution of centred integers, exactly (float64 holds every sum below 2**53)."""
     plain = replace(conv, bias=False)
@@ -122,16 +98,6 @@ def _grad_bound(inputs: tuple[Value, ...], attrs: QConvGradInputAttrs) -> int:
 
 def _products(image: Value, conv: ConvAttrs) -> int:
     return conv.kernel[0] * conv.kernel[1] * (image.shape[3] // conv.groups)
-
-
-def _weight_bound(inputs: tuple[Value, ...], _attrs: QConvUpdateAttrs) -> int:
-    _, _, g, *_ = inputs  # of every op that makes a weight's gradient
-    return _CENTRED * _ERROR * math.prod(g.shape[:3])
-
-
-def channel_sum_bound(g: Value) -> int:
-    """Largest magnitude of the sum of an error over all but its channels."""
-    return _ERROR * math.prod(g.shape[:-1])
 
 
 # ---- QConv: (x, w, [w_rest], bias, multiplier, shift) -> y ---------------------------------------------------------
@@ -273,113 +239,5 @@ register(
         present=_grad_present,
         error=ErrorState(("p_in",)),
         rows=error_rows,
-    )
-)
-
-
-# ---- weights: QConvUpdate (w, x, g, multiplier, shift, rate, p, noise, salt) -> w'; QConvSum (sum, x, g) -> sum' ---
-
-
-def weight_gradient(x: Array, g: Array, x_zero: int, conv: ConvAttrs) -> Any:
-    """Exact int64 sums of g (x - zero)."""
-    arrays = (x.astype(np.float64) - x_zero, g.astype(np.float64))
-    return op_def("ConvGradWeight").reference(arrays, conv)[0].astype(np.int64)
-
-
-def apply_attrs(node: Node) -> Attrs:
-    """Of what applies the sum over rows of an update of a weight."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvUpdateAttrs)
-    return QWeightApplyAttrs(attrs.limit, by_rows=attrs.conv.kernel[0] > 1)
-
-
-def as_weight(total: Array, by_rows: bool) -> Array:
-    """A weight's gradient as the weight lies. by_rows: see QWeightApplyAttrs."""
-    if not by_rows:
-        return total
-    outputs, rows, *rest = total.shape
-    return total.reshape(rows, outputs, *rest).swapaxes(0, 1)
-
-
-def _update_scratch(node: Node) -> int:
-    (*image, inputs), outputs = operand(node, "x").shape, operand(node, "g").shape[3]
-    tiles = weight_tiles(node)
-    if tiles is not None:
-        return tiles.scratch_bytes
-    if not is_product(geometry(node)):
-        return 0
-    return 2 * inputs if is_rank_one(node) else packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
-
-
-def _update_macs(node: Node) -> int:
-    return node.outputs[0].elements * math.prod(operand(node, "g").shape[:3])
-
-
-def _update_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    expect_dtypes("QConvUpdate", inputs, ("int8",) * 3 + ("int32", "int8") + ("int32",) * 4)
-    w, x, g, *_ = inputs
-    (kind,) = op_def("ConvGradWeight").infer(_as_float((x, g)), attrs.conv)
-    if kind.shape != w.shape:
-        raise ValueError(f"QConvUpdate: weight {w.shape}, gradient {kind.shape}")
-    return (w.type,)
-
-
-def _update(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
-    w, x, g, *scale, noise, salt = arrays
-    if is_one_sample(x.shape, attrs.conv):
-        moves = row_moves(x, g, attrs.x_zero, tuple(scale), ROW_BITS)
-        return (rounded_rows(w, moves, noise, salt, attrs.limit),)
-    gradient = weight_gradient(x, g, attrs.x_zero, attrs.conv)
-    return (updated_weight(w, fx.saturate(gradient), tuple(scale), noise, salt, attrs.limit),)
-
-
-Q_CONV_UPDATE = register(
-    OpDef(
-        "QConvUpdate",
-        "Weight gradient and update in one: int32 sums of g (x - zero), then w -= step with stochastic rounding.",
-        _update_infer,
-        _update,
-        BACKWARD,
-        QConvUpdateAttrs,
-        scratch=_update_scratch,
-        accumulator=_weight_bound,
-        macs=_update_macs,
-        rows=rows_of_sum("x", "g", add="QConvSum", apply="QWeightApply", attrs=apply_attrs),
-        inputs=("w", "x", "g", "multiplier", "shift", "rate", "p", "noise", "salt"),
-        outputs=("w",),
-        owned=Owned({"w": "PARAMETER"}, "integer"),
-    )
-)
-
-
-def _sum_infer(inputs: tuple[Value, ...], attrs: QConvUpdateAttrs) -> tuple[TensorType, ...]:
-    expect_dtypes("QConvSum", inputs, ("int32", "int8", "int8"))
-    total, x, g = inputs
-    (kind,) = op_def("ConvGradWeight").infer(_as_float((x, g)), attrs.conv)
-    if kind.shape != total.shape:
-        raise ValueError(f"QConvSum: sum {total.shape}, gradient {kind.shape}")
-    return (total.type,)
-
-
-def _sum(arrays: tuple[Array, ...], attrs: QConvUpdateAttrs) -> tuple[Array, ...]:
-    total, x, g = arrays
-    return (fx.saturate(total + weight_gradient(x, g, attrs.x_zero, attrs.conv)).astype(np.int32),)
-
-
-register(
-    OpDef(
-        "QConvSum",
-        "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation), saturating.",
-        _sum_infer,
-        _sum,
-        BACKWARD,
-        QConvUpdateAttrs,
-        scratch=_update_scratch,
-        accumulator=_weight_bound,
-        macs=_update_macs,
-        rows=rows_of_sum("x", "g", add="QConvSum", apply="QSumAdd", attrs=row_sum_attrs),
-        inputs=("sum", "x", "g"),
-        outputs=("sum",),
-        owned=Owned({"sum": "SUM"}, "integer"),
     )
 )

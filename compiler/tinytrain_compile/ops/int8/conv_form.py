@@ -224,10 +224,6 @@ def backward_dense(node: Node, by_rows: bool = False) -> DenseTiles | None:
     return dense_tiles(result(node, "error").shape, kernel, (1, 1), patch.channels, phases, budget)
 
 
-RANK_ONE = ("QConvUpdate", "QConvUpdateFine", "QConvUpdateSquared", "QConvUpdateFineSquared")
-"""Updates that have a kernel of their own for one pixel."""
-
-
 def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:
     """Whether the gradient of a weight is one product, of an error and an input. shape: of inputs, channels last."""
     return is_product(conv) and math.prod(shape[:3]) == 1
@@ -235,7 +231,7 @@ def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:
 
 def is_rank_one(node: Node) -> bool:
     """Whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
-    return node.op in RANK_ONE and is_one_sample(operand(node, "x").shape, geometry(node))
+    return getattr(node.attrs, "by_steps_of_rows", False) and is_one_sample(operand(node, "x").shape, geometry(node))
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:

@@ -14,8 +14,10 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.base import NonDifferentiable, op_def
 from tinytrain_compile.ops.names import named, operands
+
+BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.int8.conv import BACKWARD
-from tinytrain_compile.ops.int8.error import error_infer, finish_error
+from tinytrain_compile.ops.int8.error import BACKWARD, error_infer, finish_error
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.owned import ErrorState
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, op_def, register
-from tinytrain_compile.ops.int8.conv import BACKWARD
-from tinytrain_compile.ops.int8.update_fine import expect_fraction
-from tinytrain_compile.ops.names import named, operand, operands
+from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.int8.error import BACKWARD
+from tinytrain_compile.ops.int8.update import expect_fraction
+from tinytrain_compile.ops.names import named, operands
 from tinytrain_compile.ops.owned import Kind, Owned
 
 STEP_FALL = 2
@@ -37,12 +37,12 @@ class ChannelRescaleAttrs(Attrs):
 
 
 def rescaled_tables(node: Node) -> tuple[Value, ...]:
-    """The shift tables that a ChannelRescale changes, that of the forward pass first."""
+    """Return the shift tables that a ChannelRescale changes, that of the forward pass first."""
     return operands(node).several("forward", "error", "shift", "bias_shift?")
 
 
 def _infer(inputs: tuple[Value, ...], attrs: ChannelRescaleAttrs) -> tuple[TensorType, ...]:
-    o = named(rescale_op(attrs), inputs, attrs)
+    o = named("ChannelRescale", inputs, attrs)
     rows, per_channel = o["w"].shape[:1], o["forward"].shape
     if not attrs.sliced and rows != per_channel:
         raise ValueError(f"ChannelRescale: weight {o['w'].shape}, {per_channel} channels")
@@ -60,9 +60,9 @@ def _infer(inputs: tuple[Value, ...], attrs: ChannelRescaleAttrs) -> tuple[Tenso
 
 
 def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[Array, ...]:
-    """Row by row, as tt_rescale_channel does."""
+    """Rescale row by row, as tt_rescale_channel does."""
     results = tuple(array.copy() for array in arrays)
-    o = named(rescale_op(attrs), results, attrs)
+    o = named("ChannelRescale", results, attrs)
     for row, w in enumerate(o["w"]):
         c = int(o["channels"][row]) if attrs.sliced else row
         falling = [(o["shift"], row)] + ([(o["bias_shift"], c)] if attrs.bias else [])
@@ -86,47 +86,54 @@ def _reference(arrays: tuple[Array, ...], attrs: ChannelRescaleAttrs) -> tuple[A
     return tuple(array for name, array in o.items() if name != "channels")
 
 
-def rescale_op(attrs: ChannelRescaleAttrs) -> str:
-    """The op's name: operands that are overwritten belong to the op, so each form has its own."""
-    return "ChannelRescale" + ("Bias" if attrs.bias else "") + ("Fine" if attrs.fine else "")
+def _operands(attrs: ChannelRescaleAttrs) -> tuple[str, ...]:
+    """Return which of the operands there are that may be missing.
 
-
-def _operand_names(attrs: ChannelRescaleAttrs) -> tuple[str, ...]:
-    """w; shifts of the forward pass, of the error and of the weight's update constant; what an op's form adds.
-
-    channels, behind these: output channel of every row of w, where w holds only some.
+    channels: the output channel of every row of w, where w holds only some.
     """
     bias = ("bias", "bias_shift") if attrs.bias else ()
-    return ("w", "forward", "error", "shift", *bias, *(("fraction",) if attrs.fine else ()))
+    return (*bias, *(("fraction",) if attrs.fine else ()), *(("channels",) if attrs.sliced else ()))
 
 
-_FORMS = [ChannelRescaleAttrs(bias, fine) for bias in (False, True) for fine in (False, True)]
-_HOLDS: dict[str, Kind] = {"w": "PARAMETER", "bias": "PARAMETER", "fraction": "ANY"}
-"""Of what is no table of shifts."""
-RESCALES = tuple(map(rescale_op, _FORMS))
-"""All forms of the op."""
-
-for _attrs in _FORMS:
-    _names = ["w", "forward shift", "error shift", "update shift"]
-    _names += ["bias", "its update shift"] * _attrs.bias + ["fraction"] * _attrs.fine
-    register(
-        OpDef(
-            rescale_op(_attrs),
-            "Doubles the unit of every channel with a weight at its limit: halves weights"
-            f"{' and bias' if _attrs.bias else ''}, moves shifts; operands ({', '.join(_names)}, [channels]).",
-            _infer,
-            _reference,
-            BACKWARD,
-            ChannelRescaleAttrs,
-            inputs=(*_operand_names(_attrs), "channels?"),
-            outputs=_operand_names(_attrs),
-            owned=Owned({name: _HOLDS.get(name, "SHIFTS") for name in _operand_names(_attrs)}, "integer"),
-            present=lambda attrs: ("channels",) if attrs.sliced else (),
-        )
+def _shown(attrs: ChannelRescaleAttrs) -> tuple[str, str]:
+    """Return (name, doc) of a form."""
+    names = ["w", "forward shift", "error shift", "update shift"]
+    names += ["bias", "its update shift"] * attrs.bias + ["fraction"] * attrs.fine
+    halved = f"weights{' and bias' if attrs.bias else ''}"
+    return (
+        "ChannelRescale" + "Bias" * attrs.bias + "Fine" * attrs.fine,
+        f"Doubles the unit of every channel with a weight at its limit: halves {halved}, moves shifts; operands "
+        f"({', '.join(names)}, [channels]).",
     )
 
 
+_HOLDS: dict[str, Kind] = {"w": "PARAMETER", "bias": "PARAMETER", "fraction": "ANY"}
+"""Of what is no table of shifts."""
+_OVERWRITTEN = ("w", "forward", "error", "shift", "bias?", "bias_shift?", "fraction?")
+"""w; shifts of the forward pass, of the error and of the weight's update constant; what a form adds."""
+RESCALE = register(
+    OpDef(
+        "ChannelRescale",
+        "Doubles the unit of every channel with a weight at its limit: halves weights and bias, moves shifts.",
+        _infer,
+        _reference,
+        BACKWARD,
+        ChannelRescaleAttrs,
+        inputs=(*_OVERWRITTEN, "channels?"),
+        outputs=_OVERWRITTEN,
+        owned=Owned({name: _HOLDS.get(name, "SHIFTS") for name in (n.rstrip("?") for n in _OVERWRITTEN)}, "integer"),
+        present=_operands,
+        shown=_shown,
+    )
+)
+
+
+def rescales(node: Node) -> bool:
+    """Tell whether a node gives channels another scale."""
+    return node.op == RESCALE.name
+
+
 def fractions(nodes: Iterable[Node]) -> tuple[Value, ...]:
-    """The fractions of trained int8 weights."""
-    fine = [node for node in nodes if "fraction" in op_def(node.op).outputs and node.op not in RESCALES]
-    return tuple(operand(node, "fraction") for node in fine)
+    """Return the fractions of trained int8 weights."""
+    found = [operands(node).get("fraction") for node in nodes if not rescales(node)]
+    return tuple(value for value in found if value is not None)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
-from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
-from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ir.types import Attrs, Node, Value
+from tinytrain_compile.ops.base import form_name, op_def, operand_names
 from tinytrain_compile.ops.conv import TILE_WIDTH, forward_patch, gathers
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
@@ -36,11 +37,11 @@ _ON = 8
 _WIDE, _SUM = 2, 4
 
 
-@dataclass(frozen=True)
-class RowSumAttrs(Attrs):
-    """Of a sum over the rows of one sample. by_rows: it lies by rows of taps: what belongs to the first one, first."""
+class Half(NamedTuple):
+    """One of the two operators that an update over rows is made of."""
 
-    by_rows: bool = False
+    op: str
+    attrs: Attrs
 
 
 def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
@@ -116,52 +117,40 @@ def _dense_error_rows(node: Node, maps: tuple[int, ...]) -> RowForm | None:
     return RowForm(maps, along.window, 1, -along.ends[0], kept, kept + rows, True, along.holes, along.phases)
 
 
-def rows_of_sum(
-    *names: str, add: str, apply: str, attrs: Callable[[Node], Attrs] = lambda _node: NO_ATTRS
-) -> Callable[[Node], RowForm | None]:
-    """The rule of an update that sums over rows of the maps with these names, by the operators `add` and `apply`.
+def rows_of_sum(node: Node, names: tuple[str, ...], add: Half, apply: Half) -> RowForm | None:
+    """Return how an update sums over rows of the maps with these names: `add` adds a row of each, `apply` uses the sum.
 
-    attrs: those of `apply`; `add` has those of the update. A weight's gradient is summed for each row of taps alone:
-    of the last map's row and that row of the first which lies under the taps. What adds to a running sum of samples
-    (its operand `sum`) adds the sum over rows at once, since the running one may saturate.
+    A weight's gradient is summed for each row of taps alone: of the last map's row and that row of the first which lies
+    under the taps. What adds to a running sum of samples (its operand `sum`) adds the sum over rows at once, since the
+    running one may saturate. None: the maps are not of one image, dilations leave rows out, or the update moves by
+    steps of rows, whose definition is not that of a sum.
     """
-
-    def rule(node: Node) -> RowForm | None:
-        own, conv = operands(node), getattr(node.attrs, "conv", None)
-        maps = own.several(*names)
-        if any(len(value.shape) != 4 or value.shape[0] != 1 for value in maps):
+    own, conv = operands(node), getattr(node.attrs, "conv", None)
+    maps = own.several(*names)
+    if any(len(value.shape) != 4 or value.shape[0] != 1 for value in maps) or is_rank_one(node):
+        return None
+    parameter, added = node.inputs[0], add.attrs
+    reach, step, pad, shape = 1, 1, 0, parameter.shape
+    if conv is not None:
+        if conv.dilations[0] != 1:
             return None
-        if is_rank_one(node):
-            return None  # its definition is another one than that of a sum
-        parameter, added = node.inputs[0], node.attrs
-        reach, step, pad, shape = 1, 1, 0, parameter.shape
-        if conv is not None:
-            if conv.dilations[0] != 1:
-                return None
-            (reach, across), (step, _), (pad, left, _, right) = conv.kernel, conv.strides, conv.pads
-            added = replace(added, conv=replace(conv, kernel=(1, across), pads=(0, left, 0, right)))  # type: ignore[type-var, call-arg]
-            shape = (shape[0], 1, *shape[2:])
-        total = Value(f"{node.name}.sum", parameter.shape, "int32")
-        rows = {name: replace(own[name], shape=(1, 1, *own[name].shape[2:])) for name in names}
+        (reach, across), (step, _), (pad, left, _, right) = conv.kernel, conv.strides, conv.pads
+        added = replace(added, conv=replace(conv, kernel=(1, across), pads=(0, left, 0, right)))  # type: ignore[call-arg]
+        shape = (shape[0], 1, *shape[2:])
+    total = Value(f"{node.name}.sum", parameter.shape, "int32")
+    rows = {name: replace(own[name], shape=(1, 1, *own[name].shape[2:])) for name in names}
 
-        def half(op: str, known: dict[str, Value], attrs: Attrs, outputs: tuple[Value, ...]) -> Node:
-            given = tuple(known[name] for name in op_def(op).inputs)
-            return Node(f"{node.name}.{op}", op, given, outputs, attrs, node.origin)
+    def half(op: str, attrs: Attrs, known: dict[str, Value], outputs: tuple[Value, ...]) -> Node:
+        given = tuple(known[name] for name in operand_names(op, attrs))
+        return Node(f"{node.name}.{form_name(op, attrs)}", op, given, outputs, attrs, node.origin)
 
-        one = replace(total, shape=shape)
-        first = half(add, {**own, **rows, "sum": one}, added, (replace(one, name=f"{one.name}.next"),))
-        parts = RowSum(total, first, half(apply, {"sum": total, **own, "rows": total}, attrs(node), node.outputs))
-        kept = _aligned(total.size_bytes)
-        scratch = kept + _aligned(op_def(add).scratch(first))
-        places = tuple(position(node, name) for name in names)
-        return RowForm(places, reach, step, pad, kept, scratch, reach > 1 or step > 1, sum=parts)
-
-    return rule
-
-
-def row_sum_attrs(node: Node) -> Attrs:
-    """Of what adds the sum over rows of a gradient to the running one."""
-    return RowSumAttrs(by_rows=node.op == "QConvSum" and geometry(node).kernel[0] > 1)
+    one = replace(total, shape=shape)
+    first = half(add.op, added, {**own, **rows, "sum": one}, (replace(one, name=f"{one.name}.next"),))
+    parts = RowSum(total, first, half(apply.op, apply.attrs, {"sum": total, **own, "rows": total}, node.outputs))
+    kept = _aligned(total.size_bytes)
+    scratch = kept + _aligned(op_def(add.op).scratch(first))
+    places = tuple(position(node, name) for name in names)
+    return RowForm(places, reach, step, pad, kept, scratch, reach > 1 or step > 1, sum=parts)
 
 
 def _mask(node: Node) -> tuple[str, ...]:

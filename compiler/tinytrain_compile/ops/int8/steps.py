@@ -1,4 +1,13 @@
-"""How far integer weights move in one step: by any gradient, and by the gradient of a dense layer's one sample."""
+"""The arithmetic of integer updates in numpy: what a gradient is, its momentum, and how far a weight moves in a step.
+
+Two stores of a weight: an int8 that noise rounds, or an int8 and a fraction of 8 bits (--weight-store q8.8): v / 256
+units with v = 256 w + fraction, so that w is v rounded to the nearest unit (half up), and kernels read w as ever.
+
+Velocities are int8, with one exponent per tensor that follows their peak: v = momentum v + G / N, with G the integer
+gradient sum of N samples. The step is taken with the whole sum, and what is kept of v is rounded stochastically. A
+velocity q of channel o stands for q 2**(e - h), in units of G 2**p, where h = shift[o] >> 1: so q 2**e is the gradient
+of the real parameter to a factor of 2, and one exponent suits all channels.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +17,44 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.exact import F32
 
 ROW_BITS, FINE_BITS, ROW_LIMIT = 9, 25, 32767
 """Bits of fraction of a row's step, in 1/256 of a weight for every unit of an input: it has 16 bits where noise rounds
 weights, 32 where they have fractions; the largest magnitude in 16 bits."""
+VELOCITY_START = -6
+"""Exponent of a velocity before anything is known: it holds gradients below 2, and tells how large others are."""
+UNKNOWN = -1
+"""In place of a velocity's quiet count: its exponent is not known yet."""
 
 
 def step_size(multiplier: Array, shift: Array, rate: Array, p: Array, fraction_bits: int) -> tuple[Any, Any]:
-    """Per-channel (multiplier, exponent) for fx.scaled: channel constant times rate times 2**p, with fraction bits."""
+    """Return what fx.scaled takes of every channel: its constant times rate times 2**p, with so many fraction bits."""
     exponent = shift.astype(np.int64) + int(rate[1]) + int(p[0]) + fraction_bits - 31
     return fx.high_multiply(multiplier, int(rate[0])), exponent
 
 
 def updated_weight(w: Array, gradient: Any, scale: tuple[Array, ...], noise: Array, salt: Array, limit: int) -> Array:
-    """int8 weights after one step with stochastic rounding; `scale` = (multiplier, shift, rate, p), see step_size."""
+    """Return int8 weights after a step that noise rounds; `scale` = (multiplier, shift, rate, p), see step_size."""
     random = fx.noise_bytes(noise, salt, w.size).reshape(w.shape)
     return moved_weight(w, gradient, weight_steps(w, scale), random, limit)
 
 
 def weight_steps(w: Array, scale: tuple[Array, ...]) -> tuple[Any, Any]:
-    """step_size of every channel, in 1/256 of a weight, in a shape that goes with the weight's."""
+    """Return step_size of every channel, in 1/256 of a weight, in a shape that goes with the weight's."""
     multiplier, exponent = step_size(*scale, fraction_bits=8)
     per_channel = (-1,) + (1,) * (w.ndim - 1)
     return multiplier.reshape(per_channel), exponent.reshape(per_channel)
 
 
 def moved_weight(w: Array, gradient: Any, step: tuple[Any, Any], random: Any, limit: Any) -> Array:
-    """int8 weights less gradient times step (in 1/256 of a weight), rounded by a random byte (tt_moved_weight)."""
+    """Return int8 weights less gradient times step (in 1/256 of one), rounded by a random byte (tt_moved_weight)."""
     noisy = (w.astype(np.int64) << 8) - moves_of(gradient, step) + random
     return np.clip(noisy >> 8, -limit, limit).astype(np.int8)
 
 
 def moves_of(gradient: Any, step: tuple[Any, Any]) -> Any:
-    """Gradient times step, in 1/256 of a weight."""
+    """Return gradient times step, in 1/256 of a weight, at most 65,536 weights: no int8 goes further."""
     return np.clip(fx.scaled(gradient, *step), -(1 << 24), 1 << 24)
 
 
@@ -48,7 +62,7 @@ def moves_of(gradient: Any, step: tuple[Any, Any]) -> Any:
 
 
 def row_moves(x: Array, g: Array, x_zero: int, scale: tuple[Array, ...], bits: int) -> Any:
-    """Moves of all weights (outputs, 1, 1, inputs), in 1/256 of a weight: a row's step times the inputs.
+    """Return the moves of all weights (outputs, 1, 1, inputs), in 1/256 of a weight: a row's step times the inputs.
 
     bits: ROW_BITS or FINE_BITS. A step beyond its limit moves as any gradient does: nothing is held back.
     """
@@ -61,6 +75,80 @@ def row_moves(x: Array, g: Array, x_zero: int, scale: tuple[Array, ...], bits: i
 
 
 def rounded_rows(w: Array, moves: Any, noise: Array, salt: Array, limit: int) -> Array:
-    """int8 weights less their moves, with stochastic rounding; a word of noise serves four weights of a row."""
+    """Return int8 weights less their moves, with stochastic rounding; a word of noise serves four weights of a row."""
     random = fx.noise_of_rows(noise, salt, w.shape[0], w.shape[-1]).reshape(w.shape)
     return np.clip((w.astype(np.int64) * 256 - moves + random) >> 8, -limit, limit).astype(np.int8)
+
+
+# ---- weights with 8 fraction bits ----------------------------------------------------------------------------------
+
+
+def moved_fine(w: Array, fraction: Array, gradient: Any, step: tuple[Any, Any], limit: Any) -> tuple[Array, Array]:
+    """Return (weights, fractions) less gradient times step (in 1/256 of a weight), within +-limit (tt_moved_fine)."""
+    return less_moves(w, fraction, moves_of(gradient, step), limit)
+
+
+def less_moves(w: Array, fraction: Array, moves: Any, limit: Any) -> tuple[Array, Array]:
+    """Return (weights, fractions) less moves in 1/256 of a weight, within +-limit."""
+    bound = np.asarray(limit, np.int64) * 256
+    v = np.clip(w.astype(np.int64) * 256 + fraction - moves, -bound, bound)
+    rounded = (v + 128) >> 8
+    return rounded.astype(np.int8), (v - rounded * 256).astype(np.int8)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def channel_sums(g: Array) -> Array:
+    """Return the int32 sums of an error over everything but channels (the last axis)."""
+    return g.astype(np.int64).sum(axis=tuple(range(g.ndim - 1))).astype(np.int32)
+
+
+def rounded_gradient(g: Array) -> Array:
+    """Return float32 to the nearest int32, ties to even, saturating; 0 for what is no number (tt_rounded)."""
+    x, limit = g.astype(F32), F32(2.0**31)  # beyond every int32
+    near = np.where(np.abs(x) < limit, np.rint(x), F32(0)).astype(np.int32)
+    return np.where(x >= limit, np.int32(fx.INT32_MAX), np.where(x <= -limit, np.int32(fx.INT32_MIN), near))
+
+
+def new_exponent() -> Array:
+    """Return a velocity's exponent state: {exponent to store with, quiet updates, exponent that it is stored with}."""
+    return np.asarray([VELOCITY_START, UNKNOWN, VELOCITY_START], np.int32)
+
+
+def moved_velocity(
+    velocity: Array, gradient: Any, rate: Array, state: Array, unit: Any, random: Any
+) -> tuple[Array, Array, Array]:
+    """Return (total, velocity, magnitudes for the peak) of int64 arrays (tt_momentum).
+
+    rate: (.., .., momentum N as multiplier and shift, 1 / N likewise); state: (exponent to store with, quiet, exponent
+    that velocity is stored with); unit: of the gradient, p + h.
+    """
+    kept = fx.scaled(velocity, int(rate[2]), int(rate[3]) - 31 + int(state[2]) - unit)
+    total = fx.saturate(np.asarray(gradient, np.int64) + kept)
+    fine = fx.scaled(total, int(rate[4]), int(rate[5]) - 31 + unit - int(state[0]) + 8)
+    fine = np.clip(fine, -(1 << 30), 1 << 30)
+    magnitudes = np.maximum((np.abs(fine) + 255) >> 8, total != 0)
+    return total, np.clip((fine + random) >> 8, -127, 127).astype(np.int8), magnitudes
+
+
+# ---- rates ----------------------------------------------------------------------------------------------------------
+
+
+def split_rate(rate: np.float32, samples: int = 1) -> Array:
+    """Return a rate over `samples` as (multiplier, shift), rounded down; (0, 0) unless positive, finite, normal."""
+    if not (np.isfinite(rate) and rate >= np.float32(2.0**-126)):
+        return np.zeros(2, np.int32)
+    multiplier, shift = fx.split_factor(float(rate))
+    spare = (samples - 1).bit_length()
+    quotient = (multiplier << spare) // samples
+    if quotient >= 1 << 31:
+        quotient, spare = (multiplier << (spare - 1)) // samples, spare - 1
+    return np.asarray((quotient, shift - spare), np.int32)
+
+
+def multiply_rate(rate: Array, samples: int) -> Array:
+    """Return a split rate times `samples`, rounded down."""
+    product, shift = int(rate[0]) * samples, int(rate[1])
+    spare = max(product.bit_length() - 31, 0)
+    return np.asarray((product >> spare, shift + spare), np.int32)

@@ -1,315 +1,556 @@
-"""Integer updates of what is not a convolution weight: biases, sums, exponents, noise."""
+"""Integer updates: the step of a weight or a bias, sums of gradients, momentum, and what layers share.
+
+QUpdate, the step of an int8 weight, is one operator: its attributes tell what the gradient is made of, how the weight
+is stored, whether it has momentum, and whether the squares of the gradient are added up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.int8.conv import (
-    BACKWARD,
-    QWeightApplyAttrs,
-    as_weight,
-    channel_sum_bound,
+from tinytrain_compile.ops.base import OpDef, op_def, register
+from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.clip import WORDS, row_sums, sums_of, words_of
+from tinytrain_compile.ops.int8.conv_form import geometry, is_one_sample, is_product, is_rank_one, weight_tiles
+from tinytrain_compile.ops.int8.error import BACKWARD, expect_dtypes
+from tinytrain_compile.ops.int8.rows import Half, rows_of_sum
+from tinytrain_compile.ops.int8.steps import (
+    FINE_BITS,
+    ROW_BITS,
+    channel_sums,
+    less_moves,
+    moved_fine,
+    moved_velocity,
+    rounded_gradient,
+    rounded_rows,
+    row_moves,
+    step_size,
+    updated_weight,
+    weight_steps,
 )
-from tinytrain_compile.ops.int8.error import error_operands, expect_dtypes
-from tinytrain_compile.ops.int8.rows import RowSumAttrs, row_sum_attrs, rows_of_sum
-from tinytrain_compile.ops.int8.steps import step_size, updated_weight
+from tinytrain_compile.ops.int8.tiles import packed_tiles
+from tinytrain_compile.ops.names import Named, named, operand
 from tinytrain_compile.ops.owned import Owned
+from tinytrain_compile.ops.row_form import RowForm
+
+SCALE = ("multiplier", "shift", "rate", "p")
+"""Operands that scale a gradient, see step_size."""
+_TYPES = dict.fromkeys(("w", "x", "g", "shift", "velocity", "fraction"), "int8")
+"""Element types of operands; all others are int32."""
+_CENTRED, _ERROR = 255, 128
+"""Largest magnitudes of activations less their zero point, and of errors."""
+
+Gradient = Literal["product", "float", "sum"]
+"""What the gradient of a weight is made of. product: int32 sums of g (x - x_zero), which are never stored; float: a
+float32 g of a low-rank copy, which counts in steps of the activation times units of the error, as sums do; sum: a
+stored sum."""
 
 
 @dataclass(frozen=True)
-class ExponentAttrs(Attrs):
-    """float_peak: the peak is the bit pattern of a float32 magnitude, not a count of units of 2**exponent."""
+class QUpdateAttrs(Attrs):
+    """Which step of an int8 weight a node is.
 
-    float_peak: bool = False
+    fine: the weight has 8 fraction bits; else noise rounds it. momentum: a velocity enters, and is updated.
+    squares: the squares of the gradient are added to `rows`. limit: largest weight magnitude.
+    conv, x_zero: geometry of the (sliced) gradient and zero point of x, of a product. by_rows: a sum lies by rows of
+    taps: what belongs to the first one, first.
+    """
+
+    gradient: Gradient
+    fine: bool = False
+    momentum: bool = False
+    squares: bool = False
+    conv: ConvAttrs | None = None
+    x_zero: int = 0
+    by_rows: bool = False
+    limit: int = 127
+
+    @property
+    def by_steps_of_rows(self) -> bool:
+        """Whether a dense layer moves by a step for every output times the inputs, if there is one sample."""
+        return self.gradient == "product" and not self.momentum
 
 
-def _expect_sums(op: str, channels: Value, g: Value) -> None:
-    """The sums of g over its pixels are one per channel."""
+@dataclass(frozen=True)
+class QSumAttrs(Attrs):
+    """Which sum of gradients a node makes.
+
+    of: product and float as in QUpdateAttrs; errors: sums of g over pixels, of a bias; rows: what was summed over the
+    rows of one sample. running: it is added to the sum of the samples before, saturating. by_rows, conv, x_zero: as in
+    QUpdateAttrs.
+    """
+
+    of: Literal["product", "float", "errors", "rows"]
+    running: bool = True
+    conv: ConvAttrs | None = None
+    x_zero: int = 0
+    by_rows: bool = False
+
+
+@dataclass(frozen=True)
+class QBiasUpdateAttrs(Attrs):
+    """summed: of a stored sum, not of an error g."""
+
+    summed: bool = False
+
+
+@dataclass(frozen=True)
+class GradientAddAttrs(Attrs):
+    """lift: fraction bits of the result, by which its exponent is lower; lifted: those of the first operand."""
+
+    lift: int = 0
+    lifted: int = 0
+
+
+# ---- gradients of weights -------------------------------------------------------------------------------------------
+
+
+def weight_gradient(x: Array, g: Array, x_zero: int, conv: ConvAttrs) -> Any:
+    """Return the exact int64 sums of g (x - x_zero)."""
+    arrays = (x.astype(np.float64) - x_zero, g.astype(np.float64))  # float64 holds every sum below 2**53
+    return op_def("ConvGradWeight").reference(arrays, conv)[0].astype(np.int64)
+
+
+def as_weight(total: Array, by_rows: bool) -> Array:
+    """Return a weight's gradient as the weight lies. by_rows: see QUpdateAttrs."""
+    if not by_rows:
+        return total
+    outputs, rows, *rest = total.shape
+    return total.reshape(rows, outputs, *rest).swapaxes(0, 1)
+
+
+def _expect_product(op: str, weight: Value, x: Value, g: Value, conv: ConvAttrs | None) -> None:
+    """Raise ValueError unless x and g are int8 maps whose weight gradient has this shape."""
+    expect_dtypes(op, (x, g), ("int8", "int8"))
+    (kind,) = op_def("ConvGradWeight").infer(tuple(replace(v, dtype="float32") for v in (x, g)), conv)
+    if kind.shape != weight.shape:
+        raise ValueError(f"{op}: weight {weight.shape}, gradient {kind.shape}")
+
+
+def _expect_channels(op: str, channels: Value, g: Value) -> None:
+    """Raise ValueError unless the sums of g over its pixels are one per channel."""
     if channels.shape != g.shape[-1:]:
         raise ValueError(f"{op}: {channels.shape} is not one per channel of {g.shape}")
 
 
-def channel_sums(g: Array) -> Array:
-    """int32 sums of an error over everything but channels (the last axis)."""
-    return g.astype(np.int64).sum(axis=tuple(range(g.ndim - 1))).astype(np.int32)
+def _expect_like(op: str, weight: Value, other: Value, dtype: str) -> None:
+    if (other.shape, other.dtype) != (weight.shape, dtype):
+        raise ValueError(f"{op}: {dtype} of weight {weight.shape} is {other.shape} {other.dtype}")
 
 
-def _sum_bound(inputs: tuple[Value, ...], _attrs: Attrs) -> int:
-    _, g, *_ = inputs
-    return channel_sum_bound(g)
+def expect_fraction(op: str, w: Value, fraction: Value) -> None:
+    """Raise ValueError unless a fraction, or a velocity, is an int8 tensor like its weight."""
+    _expect_like(op, w, fraction, "int8")
 
 
-def _bias_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    expect_dtypes("QBiasUpdate", inputs, ("int32", "int8", "int32", "int8", "int32", "int32"))
-    bias, g, *_ = inputs
-    _expect_sums("QBiasUpdate", bias, g)
-    return (bias.type,)
+def _product_scratch(node: Node) -> int:
+    if getattr(node.attrs, "conv", None) is None:
+        return 0
+    (*image, inputs), outputs = operand(node, "x").shape, operand(node, "g").shape[3]
+    tiles = weight_tiles(node)
+    if tiles is not None:
+        return tiles.scratch_bytes
+    if not is_product(geometry(node)):
+        return 0
+    return 2 * inputs if is_rank_one(node) else packed_tiles(outputs, inputs, math.prod(image)).scratch_bytes
 
 
-def _moved_bias(bias: Array, sums: Array, scale: tuple[Array, ...]) -> Array:
+def _product_macs(node: Node) -> int:
+    if getattr(node.attrs, "conv", None) is None:
+        return 0
+    return node.outputs[0].elements * math.prod(operand(node, "g").shape[:3])
+
+
+def _sum_bound(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> int:
+    """Return the largest magnitude of the sums that an operator makes of int8 errors g, times int8 inputs if any."""
+    o = named(op, inputs, attrs)
+    g = o.get("g")
+    if g is None or g.dtype != "int8":
+        return 0
+    return (_CENTRED if "x" in o else 1) * _ERROR * math.prod(g.shape[:-1])
+
+
+# ---- QUpdate --------------------------------------------------------------------------------------------------------
+
+
+def _update_operands(attrs: QUpdateAttrs) -> tuple[str, ...]:
+    made_of = {"product": ("x", "g"), "float": ("g",), "sum": ("sum",)}[attrs.gradient]
+    state = ("velocity", "peak", "exponent") if attrs.momentum else ()
+    noise = ("noise", "salt") if attrs.momentum or not attrs.fine else ()  # which rounds velocities too
+    store = ("fraction",) if attrs.fine else ("salt_of_w",) if attrs.momentum else ()
+    return (*made_of, *state, *noise, *store, *(("rows",) if attrs.squares else ()))
+
+
+def _update_infer(inputs: tuple[Value, ...], attrs: QUpdateAttrs) -> tuple[TensorType, ...]:
+    o = named("QUpdate", inputs, attrs)
+    w, expected = o["w"], _TYPES | ({"g": "float32"} if attrs.gradient == "float" else {})
+    expect_dtypes("QUpdate", inputs, tuple(expected.get(name, "int32") for name in o))
+    if attrs.gradient == "product":
+        _expect_product("QUpdate", w, o["x"], o["g"], attrs.conv)
+    same = [name for name in ("sum", "velocity", "fraction") if name in o] + ["g"] * (attrs.gradient == "float")
+    if wrong := [f"{name} {o[name].shape}" for name in same if o[name].shape != w.shape]:
+        raise ValueError(f"QUpdate: weight {w.shape}, {', '.join(wrong)}")
+    if attrs.momentum:
+        _expect_velocity("QUpdate", o, w)
+    if attrs.squares and o["rows"].shape != (w.shape[0], WORDS):
+        raise ValueError(f"QUpdate: squares {o['rows'].shape} of weight {w.shape}")
+    return tuple(v.type for v in o.several("w", "velocity?", "peak?", "fraction?", "rows?"))
+
+
+def _gradient_of(o: Named[Array], attrs: QUpdateAttrs) -> Any:
+    """Return the gradient of a weight, as whole numbers in int32."""
+    if attrs.gradient == "product":
+        assert attrs.conv is not None
+        return fx.saturate(weight_gradient(o["x"], o["g"], attrs.x_zero, attrs.conv))
+    return as_weight(o["sum"], attrs.by_rows) if attrs.gradient == "sum" else rounded_gradient(o["g"])
+
+
+def _update(arrays: tuple[Array, ...], attrs: QUpdateAttrs) -> tuple[Array, ...]:
+    o = named("QUpdate", arrays, attrs)
+    w, scale, velocity = o["w"], o.several(*SCALE), tuple[Array, ...]()
+    squares = (words_of(sums_of(o["rows"]) + row_sums(_gradient_of(o, attrs))),) if attrs.squares else ()
+    if attrs.by_steps_of_rows and attrs.conv is not None and is_one_sample(o["x"].shape, attrs.conv):
+        moves = row_moves(o["x"], o["g"], attrs.x_zero, scale, FINE_BITS if attrs.fine else ROW_BITS)
+        if attrs.fine:
+            return (*less_moves(w, o["fraction"], moves, attrs.limit), *squares)
+        return (rounded_rows(w, moves, o["noise"], o["salt"], attrs.limit), *squares)
+    gradient = _gradient_of(o, attrs)
+    if attrs.momentum:
+        state, noise = o.several("shift", "rate", "p", "exponent"), (o["noise"], o["salt"])
+        gradient, *velocity = _momentum(gradient, o["velocity"], o["peak"], state, noise)
+    if attrs.fine:
+        w, fraction = moved_fine(w, o["fraction"], gradient, weight_steps(w, scale), attrs.limit)
+        return (w, *velocity, fraction, *squares)
+    salt = o["salt_of_w" if attrs.momentum else "salt"]
+    return (updated_weight(w, gradient, scale, o["noise"], salt, attrs.limit), *velocity, *squares)
+
+
+def _update_rows(node: Node) -> RowForm | None:
+    attrs = node.attrs
+    assert isinstance(attrs, QUpdateAttrs)
+    if attrs.gradient != "product" or attrs.momentum or attrs.squares or attrs.conv is None:
+        return None
+    add = QSumAttrs("product", conv=attrs.conv, x_zero=attrs.x_zero)
+    apply = replace(attrs, gradient="sum", conv=None, x_zero=0, by_rows=attrs.conv.kernel[0] > 1)
+    return rows_of_sum(node, ("x", "g"), Half("QSum", add), Half("QUpdate", apply))
+
+
+_PLAIN = {
+    "product": (
+        "QConvUpdate",
+        "Weight gradient and update in one: int32 sums of g (x - zero), then w -= step with stochastic rounding.",
+    ),
+    "float": (
+        "QRoundedUpdate",
+        "w -= step times a float32 gradient, rounded to int32, with noise; operands (w, g, multiplier, shift, rate, p, "
+        "noise, salt).",
+    ),
+    "sum": (
+        "QWeightApply",
+        "w -= step times the accumulated gradient, with noise; (w, sum, multiplier, shift, rate, p, noise, salt).",
+    ),
+}
+"""Name and doc of the forms with noise, without momentum and squares."""
+
+
+def _update_shown(attrs: QUpdateAttrs) -> tuple[str, str]:
+    """Return (name, doc) of a form, which adds a word and a sentence to a plainer one."""
+    if attrs.squares:
+        name, _ = _update_shown(replace(attrs, squares=False))
+        return f"{name}Squared", f"{name} that adds the squares of the gradient to `rows`, the last operand."
+    words = {"salt": "salt of the velocity", "salt_of_w": "salt of w"} if attrs.momentum else {}
+    there = ("w", *SCALE, *_update_operands(attrs))
+    names = [name for name in (declared.removesuffix("?") for declared in _UPDATE_INPUTS) if name in there]
+    listed = ", ".join(words.get(name, name) for name in names)
+    if attrs.momentum:
+        plain, _ = _update_shown(replace(attrs, momentum=False))
+        return plain.replace("Update", "Momentum"), f"{plain} with momentum; operands ({listed})."
+    name, doc = _PLAIN[attrs.gradient]
+    if attrs.fine:
+        return f"{name}Fine", f"{name} of a weight with 8 fraction bits; operands ({listed})."
+    return name, doc
+
+
+_OF_PRODUCT, _STATE = ("x?", "g?", "sum?"), ("velocity?", "peak?", "exponent?")
+_UPDATE_INPUTS = ("w", *_OF_PRODUCT, *SCALE, *_STATE, "noise?", "salt?", "salt_of_w?", "fraction?", "rows?")
+Q_UPDATE = register(
+    OpDef(
+        "QUpdate",
+        "The step of an int8 weight, w -= step times gradient: of a product, of a float32 gradient or of a stored sum; "
+        "rounded by noise or with 8 fraction bits; with or without momentum, and sums of the gradient's squares.",
+        _update_infer,
+        _update,
+        BACKWARD,
+        QUpdateAttrs,
+        scratch=_product_scratch,
+        accumulator=lambda inputs, attrs: _sum_bound("QUpdate", inputs, attrs),
+        macs=_product_macs,
+        rows=_update_rows,
+        inputs=_UPDATE_INPUTS,
+        outputs=("w", "velocity?", "peak?", "fraction?", "rows?"),
+        owned=Owned(
+            {"w": "PARAMETER", "velocity": "SYMMETRIC", "peak": "SUM", "fraction": "ANY", "rows": "SUM"}, "integer"
+        ),
+        present=_update_operands,
+        shown=_update_shown,
+    )
+)
+
+
+# ---- QBiasUpdate ----------------------------------------------------------------------------------------------------
+
+
+def _bias_infer(inputs: tuple[Value, ...], attrs: QBiasUpdateAttrs) -> tuple[TensorType, ...]:
+    o = named("QBiasUpdate", inputs, attrs)
+    of = "int32" if attrs.summed else "int8"
+    expect_dtypes("QBiasUpdate", inputs, ("int32", of, "int32", "int8", "int32", "int32"))
+    if not attrs.summed:
+        _expect_channels("QBiasUpdate", o["bias"], o["g"])
+    return (o["bias"].type,)
+
+
+def _bias_update(arrays: tuple[Array, ...], attrs: QBiasUpdateAttrs) -> tuple[Array, ...]:
+    bias, gradient, *scale = arrays
     multiplier, exponent = step_size(*scale, fraction_bits=0)
-    return fx.saturate(bias.astype(np.int64) - fx.scaled(sums, multiplier, exponent)).astype(np.int32)
+    sums = gradient if attrs.summed else channel_sums(gradient)
+    return (fx.saturate(bias.astype(np.int64) - fx.scaled(sums, multiplier, exponent)).astype(np.int32),)
 
 
-def _bias_update(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    bias, g, *scale = arrays
-    return (_moved_bias(bias, channel_sums(g), tuple(scale)),)
+def _bias_rows(node: Node) -> RowForm | None:
+    if node.attrs == QBiasUpdateAttrs(summed=True):
+        return None
+    return rows_of_sum(node, ("g",), Half("QSum", QSumAttrs("errors")), Half("QBiasUpdate", QBiasUpdateAttrs(True)))
 
 
-def _bias_sum(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    total, g = arrays
-    return (fx.saturate(total.astype(np.int64) + channel_sums(g)).astype(np.int32),)
-
-
-def _bias_apply(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    bias, sums, *scale = arrays
-    return (_moved_bias(bias, sums, tuple(scale)),)
-
-
+_BIAS_SHOWN = {
+    False: (
+        "QBiasUpdate",
+        "Bias gradient and update in one: b -= step times the sum of g; operands (b, g, multiplier, shift, rate, p).",
+    ),
+    True: ("QBiasApply", "b -= step times the accumulated sum; operands (b, sum, multiplier, shift, rate, p)."),
+}
 register(
     OpDef(
         "QBiasUpdate",
-        "Bias gradient and update in one: b -= step times the sum of g; operands (b, g, multiplier, shift, rate, p).",
+        "The step of an int32 bias, b -= step times gradient: the sum of g over pixels, or a stored sum.",
         _bias_infer,
         _bias_update,
         BACKWARD,
-        accumulator=_sum_bound,
-        rows=rows_of_sum("g", add="QBiasSum", apply="QBiasApply"),
-        inputs=("bias", "g", "multiplier", "shift", "rate", "p"),
+        QBiasUpdateAttrs,
+        accumulator=lambda inputs, attrs: _sum_bound("QBiasUpdate", inputs, attrs),
+        rows=_bias_rows,
+        inputs=("bias", "g?", "sum?", *SCALE),
         outputs=("bias",),
         owned=Owned({"bias": "PARAMETER"}, "integer"),
+        present=lambda attrs: ("sum",) if attrs.summed else ("g",),
+        shown=lambda attrs: _BIAS_SHOWN[attrs.summed],
     )
 )
 
 
-def _bias_sum_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    expect_dtypes("QBiasSum", inputs, ("int32", "int8"))
-    total, g = inputs
-    _expect_sums("QBiasSum", total, g)
+# ---- QSum -----------------------------------------------------------------------------------------------------------
+
+
+def _sum_infer(inputs: tuple[Value, ...], attrs: QSumAttrs) -> tuple[TensorType, ...]:
+    o = named("QSum", inputs, attrs)
+    if not attrs.running:
+        (g,) = inputs
+        expect_dtypes("QSum", inputs, ("int8" if attrs.of == "errors" else "float32",))
+        return (TensorType(g.shape[-1:] if attrs.of == "errors" else g.shape, "int32"),)
+    total = o["sum"]
+    if attrs.of == "product":
+        _expect_product("QSum", total, o["x"], o["g"], attrs.conv)
+    elif attrs.of == "errors":
+        expect_dtypes("QSum", (o["g"],), ("int8",))
+        _expect_channels("QSum", total, o["g"])
+    else:
+        _expect_like("QSum", total, *o.several("g?", "rows?"), "float32" if attrs.of == "float" else "int32")
+    expect_dtypes("QSum", (total,), ("int32",))
     return (total.type,)
 
 
-register(
-    OpDef(
+def _sum(arrays: tuple[Array, ...], attrs: QSumAttrs) -> tuple[Array, ...]:
+    o = named("QSum", arrays, attrs)
+    if attrs.of == "product":
+        assert attrs.conv is not None
+        more = weight_gradient(o["x"], o["g"], attrs.x_zero, attrs.conv)
+    elif attrs.of == "rows":
+        more = as_weight(o["rows"], attrs.by_rows)
+    else:
+        more = channel_sums(o["g"]) if attrs.of == "errors" else rounded_gradient(o["g"])
+    return (fx.saturate(o["sum"].astype(np.int64) + more).astype(np.int32) if attrs.running else more,)
+
+
+def _sum_rows(node: Node) -> RowForm | None:
+    attrs = node.attrs
+    assert isinstance(attrs, QSumAttrs)
+    if attrs.of not in ("product", "errors") or not attrs.running:
+        return None
+    maps = ("x", "g") if attrs.of == "product" else ("g",)
+    apply = QSumAttrs("rows", by_rows=attrs.conv is not None and attrs.conv.kernel[0] > 1)
+    return rows_of_sum(node, maps, Half("QSum", attrs), Half("QSum", apply))
+
+
+_SUM_SHOWN = {
+    ("product", True): (
+        "QConvSum",
+        "Adds a weight gradient, int32 sums of g (x - zero), to the running sum (exact accumulation), saturating.",
+    ),
+    ("errors", True): (
         "QBiasSum",
         "Adds the sums of g over all pixels to the running sum, saturating; operands (sum, g).",
-        _bias_sum_infer,
-        _bias_sum,
+    ),
+    ("errors", False): ("QBiasGradient", "int32 sums of an error over all pixels."),
+    ("float", True): (
+        "QRoundedSum",
+        "Adds a float32 gradient of an int8 weight, rounded to int32, to the running sum, saturating; operands (sum, "
+        "g).",
+    ),
+    ("float", False): ("QRoundGradient", "A float32 gradient of an int8 weight, rounded to int32."),
+    ("rows", True): (
+        "QSumAdd",
+        "Adds what was summed over the rows of one sample to the running sum, saturating; operands (sum, rows).",
+    ),
+}
+_MADE_OF = {"product": ("x", "g"), "errors": ("g",), "float": ("g",), "rows": ("rows",)}
+Q_SUM = register(
+    OpDef(
+        "QSum",
+        "The gradient of an integer parameter as int32, or added to the running sum of several samples.",
+        _sum_infer,
+        _sum,
         BACKWARD,
-        accumulator=_sum_bound,
-        rows=rows_of_sum("g", add="QBiasSum", apply="QSumAdd", attrs=row_sum_attrs),
-        inputs=("sum", "g"),
+        QSumAttrs,
+        scratch=_product_scratch,
+        accumulator=lambda inputs, attrs: _sum_bound("QSum", inputs, attrs),
+        macs=_product_macs,
+        rows=_sum_rows,
+        inputs=("sum?", "x?", "g?", "rows?"),
         outputs=("sum",),
         owned=Owned({"sum": "SUM"}, "integer"),
+        present=lambda attrs: (*(("sum",) if attrs.running else ()), *_MADE_OF[attrs.of]),
+        shown=lambda attrs: _SUM_SHOWN[attrs.of, attrs.running],
     )
 )
 
 
-def _sum_add_infer(inputs: tuple[Value, ...], _attrs: RowSumAttrs) -> tuple[TensorType, ...]:
-    expect_dtypes("QSumAdd", inputs, ("int32", "int32"))
-    running, rows = inputs
-    if running.shape != rows.shape:
-        raise ValueError(f"QSumAdd: running sum {running.shape}, sum over rows {rows.shape}")
-    return (running.type,)
+# ---- QMomentum ------------------------------------------------------------------------------------------------------
 
 
-def _sum_add(arrays: tuple[Array, ...], attrs: RowSumAttrs) -> tuple[Array, ...]:
-    running, rows = arrays
-    return (fx.saturate(running.astype(np.int64) + as_weight(rows, attrs.by_rows)).astype(np.int32),)
+def _momentum(
+    gradient: Array, velocity: Array, peak: Array, scale: tuple[Array, ...], noise: tuple[Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Return (total, velocity, peak); scale = (shift, rate, p, exponent)."""
+    shift, rate, p, exponent = scale
+    unit = int(p[0]) + (shift.astype(np.int64) >> 1).reshape(-1, *(1,) * (velocity.ndim - 1))
+    random = fx.noise_bytes(*noise, velocity.size).reshape(velocity.shape)
+    total, after, magnitudes = moved_velocity(velocity, gradient, rate, exponent, unit, random)
+    return total, after, fx.error_peak(magnitudes, peak)
+
+
+def _expect_velocity(op: str, o: Named[Value], parameter: Value) -> None:
+    expect_fraction(op, parameter, o["velocity"])
+    peak, exponent, rate = state = o.several("peak", "exponent", "rate")
+    if (peak.shape, exponent.shape, rate.shape) != ((), (3,), (6,)):
+        raise ValueError(f"{op}: peak {peak.shape}, exponent {exponent.shape}, rate {rate.shape}")
+    expect_dtypes(op, state, ("int32",) * 3)
+
+
+def _momentum_infer(inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    o = named("QMomentum", inputs, attrs)
+    total, shift = o["sum"], o["shift"]
+    _expect_velocity("QMomentum", o, total)
+    if shift.shape != total.shape[:1] or any(v.dtype != "int32" for v in (total, *o.several("p", "noise", "salt"))):
+        raise ValueError(f"QMomentum: shift {shift.shape} of sums {total.shape}")
+    return (total.type, o["velocity"].type, o["peak"].type)
+
+
+def _momentum_of_sums(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
+    summed, velocity, peak, *scale, noise, salt = arrays
+    total, after, gathered = _momentum(summed, velocity, peak, tuple(scale), (noise, salt))
+    return total.astype(np.int32), after, gathered
 
 
 register(
     OpDef(
-        "QSumAdd",
-        "Adds what was summed over the rows of one sample to the running sum, saturating; operands (sum, rows).",
-        _sum_add_infer,
-        _sum_add,
+        "QMomentum",
+        "sum += momentum times velocity, which becomes the sum over N, rounded stochastically; operands (sum, "
+        "velocity, peak, shift, rate, p, exponent, noise, salt).",
+        _momentum_infer,
+        _momentum_of_sums,
         BACKWARD,
-        RowSumAttrs,
-        inputs=("sum", "rows"),
-        outputs=("sum",),
-        owned=Owned({"sum": "SUM"}, "integer"),
+        inputs=("sum", "velocity", "peak", "shift", "rate", "p", "exponent", "noise", "salt"),
+        outputs=("sum", "velocity", "peak"),
+        owned=Owned({"sum": "SUM", "velocity": "SYMMETRIC", "peak": "SUM"}, "integer"),
     )
 )
 
 
-def _bias_apply_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    expect_dtypes("QBiasApply", inputs, ("int32", "int32", "int32", "int8", "int32", "int32"))
+# ---- parameters that several layers share ---------------------------------------------------------------------------
+
+
+def _shared_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QSharedBias", inputs, ("int32", "int32", "int8"))
     bias, *_ = inputs
+    if len({value.shape for value in inputs}) != 1 or len(bias.shape) != 1:
+        raise ValueError(f"QSharedBias: shapes {[value.shape for value in inputs]}")
     return (bias.type,)
 
 
 register(
     OpDef(
-        "QBiasApply",
-        "b -= step times the accumulated sum; operands (b, sum, multiplier, shift, rate, p).",
-        _bias_apply_infer,
-        _bias_apply,
+        "QSharedBias",
+        "A bias in the unit of one of the layers that share it; operands (b, multiplier, shift), one per channel.",
+        _shared_infer,
+        lambda arrays, _attrs: (fx.requantise(*arrays).astype(np.int32),),
         BACKWARD,
-        inputs=("bias", "sum", "multiplier", "shift", "rate", "p"),
-        outputs=("bias",),
-        owned=Owned({"bias": "PARAMETER"}, "integer"),
+        inputs=("bias", "multiplier", "shift"),
+        outputs=("unit_bias",),
     )
 )
 
 
-def _apply_infer(inputs: tuple[Value, ...], _attrs: QWeightApplyAttrs) -> tuple[TensorType, ...]:
-    expect_dtypes("QWeightApply", inputs, ("int8", "int32", "int32", "int8") + ("int32",) * 4)
-    w, total, *_ = inputs
-    if w.shape != total.shape:
-        raise ValueError(f"QWeightApply: weight {w.shape}, sum {total.shape}")
-    return (w.type,)
+def _add_infer(inputs: tuple[Value, ...], attrs: GradientAddAttrs) -> tuple[TensorType, ...]:
+    expect_dtypes("QGradientAdd", inputs, ("int32",) * 4 + ("int32", "int8") * 2)
+    a, b, p_a, p_b, *factors = inputs
+    if a.shape != b.shape or not a.shape or any(value.shape != a.shape[:1] for value in factors):
+        raise ValueError(f"QGradientAdd: shapes {[value.shape for value in inputs]}")
+    if len(p_a.shape) != 1 or len(p_b.shape) != 1 or not 0 <= attrs.lifted <= attrs.lift <= 16:
+        raise ValueError(f"QGradientAdd: exponents {p_a.shape} and {p_b.shape}, {attrs}")
+    return (a.type, TensorType((1,), "int32"))
 
 
-def _apply(arrays: tuple[Array, ...], attrs: QWeightApplyAttrs) -> tuple[Array, ...]:
-    w, total, *scale, noise, salt = arrays
-    return (updated_weight(w, as_weight(total, attrs.by_rows), tuple(scale), noise, salt, attrs.limit),)
+def _added(arrays: tuple[Array, ...], attrs: GradientAddAttrs) -> tuple[Array, ...]:
+    a, b, p_a, p_b, multiplier_a, shift_a, multiplier_b, shift_b = arrays
+    exponent = max(int(p_a[0]) + attrs.lifted, int(p_b[0])) - attrs.lift
+    first = _term(a, multiplier_a, shift_a, int(p_a[0]) - exponent)
+    second = _term(b, multiplier_b, shift_b, int(p_b[0]) - exponent)
+    return fx.saturate(first + second).astype(np.int32), np.asarray([exponent], np.int32)
 
 
-Q_WEIGHT_APPLY = register(
-    OpDef(
-        "QWeightApply",
-        "w -= step times the accumulated gradient, with noise; (w, sum, multiplier, shift, rate, p, noise, salt).",
-        _apply_infer,
-        _apply,
-        BACKWARD,
-        QWeightApplyAttrs,
-        inputs=("w", "sum", "multiplier", "shift", "rate", "p", "noise", "salt"),
-        outputs=("w",),
-        owned=Owned({"w": "PARAMETER"}, "integer"),
-    )
-)
-
-
-def update_exponent(state: Array, peak: Array, float_peak: bool) -> Array:
-    """Exponent state after a peak: up at once; down by one after QUIET_APPLIES small ones; 0 changes nothing.
-
-    A third element, of a velocity, becomes the exponent before; then a quiet count of -1 lets the exponent become what
-    the peak asks for, also downwards, until a peak above 1 has told it for certain.
-    """
-    if state.size == 3 and state[1] < 0 and int(peak) != 0:
-        limit = fx.EXPONENT_LIMIT
-        found = min(max(needed_exponent(int(peak), int(state[0]), False), -limit), limit)
-        return np.asarray([found, 0 if int(peak) > 1 else -1, state[0]], np.int32)
-    if state.size == 3:
-        return np.asarray([*update_exponent(state[:2], peak, float_peak), state[0]], np.int32)
-    exponent, quiet = int(state[0]), int(state[1])
-    if int(peak) == 0:
-        return state
-    spare = needed_exponent(int(peak), exponent, float_peak) - exponent
-    if spare >= 0:
-        exponent, quiet = exponent + spare, 0
-    elif quiet + 1 == fx.QUIET_APPLIES:
-        exponent, quiet = exponent - 1, 0
-    else:
-        quiet += 1
-    limit = fx.EXPONENT_LIMIT
-    return np.asarray([min(max(exponent, -limit), limit), quiet], np.int32)
-
-
-def needed_exponent(peak: int, exponent: int, float_peak: bool) -> int:
-    """Smallest exponent with which the peak would stay within ERROR_TARGET."""
-    if not float_peak:
-        return exponent + fx.needed_bits(peak)
-    # magnitude = (1 + m / 2**23) 2**e <= 63 2**p  <=>  p >= e - 5, or e - 4 where 1.m exceeds 63 / 32
-    biased, mantissa = peak >> 23, peak & 0x7FFFFF
-    return biased - 127 - 5 + int(mantissa > 0x7C0000)
-
-
-def _same_type(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    (state,) = inputs
-    return (state.type,)
-
-
-def _settled(arrays: tuple[Array, ...], attrs: ExponentAttrs) -> tuple[Array, ...]:
-    state, peak = arrays
-    return update_exponent(state, peak, attrs.float_peak), np.zeros((), np.int32)
-
-
-def _next_noise(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    (state,) = arrays
-    return (np.asarray((int(state) * 1664525 + 1013904223) & 0xFFFFFFFF, np.uint32).view(np.int32),)
-
-
-def _tick_infer(inputs: tuple[Value, ...], _attrs: ExponentAttrs) -> tuple[TensorType, ...]:
-    expect_dtypes("ExponentUpdate", inputs, ("int32", "int32"))
-    state, peak = inputs
-    return (state.type, peak.type)
+def _term(sums: Array, multiplier: Array, shift: Array, up: int) -> Any:
+    per_channel = (-1,) + (1,) * (sums.ndim - 1)
+    exponent = shift.astype(np.int64) - 31 + up
+    return fx.scaled(sums, multiplier.reshape(per_channel), exponent.reshape(per_channel))
 
 
 register(
     OpDef(
-        "ExponentUpdate",
-        "Delayed exponent of an error or a velocity: follows the peak of what was gathered, then clears it; operands "
-        "(state, peak).",
-        _tick_infer,
-        _settled,
+        "QGradientAdd",
+        "The sum of two gradients of one parameter, each times a factor per channel, at the larger of their exponents "
+        "less the lift; operands (a, b, p_a, p_b, multiplier of a, shift of a, multiplier of b, shift of b).",
+        _add_infer,
+        _added,
         BACKWARD,
-        ExponentAttrs,
-        inputs=("state", "peak"),
-        outputs=("state", "peak"),
-        owned=Owned({"state": "EXPONENT", "peak": "SUM"}, "integer"),
+        GradientAddAttrs,
+        inputs=("a", "b", "p_a", "p_b", "multiplier_a", "shift_a", "multiplier_b", "shift_b"),
+        outputs=("total", "exponent"),
+        reuses=("a", "b"),
     )
 )
-register(
-    OpDef(
-        "NoiseTick",
-        "Next state of the rounding noise: one step of x = 1664525 x + 1013904223 mod 2**32.",
-        _same_type,
-        _next_noise,
-        BACKWARD,
-        inputs=("state",),
-        outputs=("state",),
-        owned=Owned({"state": "ANY"}, "integer"),
-    )
-)
-
-
-def error_exponents(nodes: Iterable[Node]) -> list[str]:
-    """Names of the states that hold the exponents of errors; velocities have exponents of their own."""
-    return list(error_ops(nodes))
-
-
-def error_ops(nodes: Iterable[Node]) -> dict[str, str]:
-    """Which op makes each error, by the name of its exponent."""
-    found = ((node.op, error_operands(node)) for node in nodes)
-    return {error.exponent.name: op for op, error in found if error is not None}
-
-
-def probe_exponent(read: list[int], above: int) -> int:
-    """An exponent with which the op cannot overflow: that of the largest error read, plus the node's constant."""
-    limit = fx.EXPONENT_LIMIT
-    return min(max(max(read, default=fx.EXPONENT_START) + above, -limit), limit)
-
-
-def first_exponent(exponent: int, peak: int, float_peak: bool) -> int:
-    """The exponent that a peak asks for, found with `exponent`; the start value if nothing was seen."""
-    if peak == 0:
-        return fx.EXPONENT_START
-    limit = fx.EXPONENT_LIMIT
-    return min(max(needed_exponent(peak, exponent, float_peak), -limit), limit)
-
-
-def split_rate(rate: np.float32, samples: int = 1) -> Array:
-    """A learning rate over `samples` as (multiplier, shift), rounded down; (0, 0) unless positive, finite, normal."""
-    if not (np.isfinite(rate) and rate >= np.float32(2.0**-126)):
-        return np.zeros(2, np.int32)
-    multiplier, shift = fx.split_factor(float(rate))
-    spare = (samples - 1).bit_length()
-    quotient = (multiplier << spare) // samples
-    if quotient >= 1 << 31:
-        quotient, spare = (multiplier << (spare - 1)) // samples, spare - 1
-    return np.asarray((quotient, shift - spare), np.int32)
-
-
-def multiply_rate(rate: Array, samples: int) -> Array:
-    """A split rate times `samples`, rounded down."""
-    product, shift = int(rate[0]) * samples, int(rate[1])
-    spare = max(product.bit_length() - 31, 0)
-    return np.asarray((product >> spare, shift + spare), np.int32)

@@ -18,6 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
 from tinytrain_compile.report.choice import cost_pieces, gain_pieces, reason_text, rule_texts, tried_pieces
 from tinytrain_compile.report.flash_and_ram import code_bytes, code_pieces, const_bytes, ram_pieces
@@ -280,6 +281,7 @@ def page_template(name: str) -> jinja2.Template:
         size=bytes_text,
         macs=macs_text,
         name=name_of,
+        op=shown_name,
         layer=layer_text,
         about=about_text,
         short=name_of,

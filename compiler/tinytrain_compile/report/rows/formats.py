@@ -11,8 +11,8 @@ from tinytrain_compile.ir.types import Node, Quant, Value
 from tinytrain_compile.ops.base import alias_of, op_def
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.loss import LOSSES
-from tinytrain_compile.ops.int8.rescale import RESCALES, fractions, rescaled_tables
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.int8.rescale import fractions, rescaled_tables, rescales
+from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.report.layout import bytes_text, macs_text, plural, printable
 
 BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
@@ -131,9 +131,9 @@ def _told(train: TrainGraph) -> dict[str, str]:
     for node in train.graph.nodes:
         if node.op == "ExponentUpdate":
             found[operand(node, "state").name] = "exponent"
-        if "velocity" in op_def(node.op).inputs:
+        if "velocity" in operands(node):
             found[operand(node, "velocity").name] = "velocity"
-        if node.op in RESCALES:
+        if rescales(node):
             found.update({table.name: "shift" for table in rescaled_tables(node)})
     return found | {value.name: "fraction" for value in fractions(train.graph.nodes)}
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tinytrain_compile.ir.summary import CycleModel, Summary
-from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import op_def, shown_name
 from tinytrain_compile.report.layout import KEY_WIDTH, WIDTH, grouped, plural, shorten, wrapped
 
 SHOWN = 6
@@ -39,7 +39,7 @@ def kernel_work(summary: Summary) -> list[KernelWork]:
         spent = counts.step.get(kernel, 0) + (counts.apply or {}).get(kernel, 0)
         macs = sum(op_def(node.op).macs(node) for node in nodes)
         names = tuple(node.name for node in nodes)
-        rows.append(KernelWork(kernel, nodes[0].op, names, macs, spent, counts.code_bytes.get(kernel, 0)))
+        rows.append(KernelWork(kernel, shown_name(nodes[0]), names, macs, spent, counts.code_bytes.get(kernel, 0)))
     return sorted(rows, key=lambda work: (-work.instructions, work.name))
 
 

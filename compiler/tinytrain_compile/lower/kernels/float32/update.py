@@ -186,7 +186,7 @@ def _sums(spec: KernelSpec) -> te.Tensor:
 
 def _like(update: Node, name: str, sums: te.Tensor) -> te.Tensor:
     """Return an operand of the update: one that it overwrites by the gradient's indices, any other as a vector."""
-    shape = [int(extent) for extent in sums.shape] if name in op_def(update.op).outputs else None
+    shape = [int(extent) for extent in sums.shape] if name in op_def(update.op).overwritten else None
     return tensor(update, name, shape or (operand(update, name).elements,))
 
 

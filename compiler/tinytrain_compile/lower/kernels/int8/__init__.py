@@ -5,17 +5,13 @@ from tinytrain_compile.lower.kernels.int8 import (
     clip,
     conv,
     loss,
-    momentum,
     pointwise,
     pool,
     rescale,
-    rounded,
     rows,
-    shared_parameter,
     subspace,
     targets,
     update,
-    update_fine,
 )
 from tinytrain_compile.lower.kernels.int8.helium import conv as helium_conv
 from tinytrain_compile.lower.kernels.int8.helium import pointwise as helium_pointwise
@@ -29,15 +25,11 @@ __all__ = [
     "helium_pointwise",
     "helium_pool",
     "loss",
-    "momentum",
     "pointwise",
     "pool",
     "rescale",
-    "rounded",
     "rows",
-    "shared_parameter",
     "subspace",
     "targets",
     "update",
-    "update_fine",
 ]

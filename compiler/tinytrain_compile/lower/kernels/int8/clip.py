@@ -7,7 +7,6 @@ from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import (
-    Finish,
     KernelSpec,
     address,
     call_int,
@@ -28,19 +27,6 @@ from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.clip import SquareTotalAttrs
 from tinytrain_compile.ops.int8.clip import WORDS, square_limit
 from tinytrain_compile.ops.names import operand
-
-
-def with_squares(node: Node, finish: Finish) -> tuple[Finish, list[te.Tensor]]:
-    """What ends the sums of a weight gradient, and its operand `rows`, if there is one: it adds up squares first."""
-    rows = tensors(node, "rows?")
-    if not rows:
-        return finish, rows
-    limit = square_limit(channel_rows(operand(node, "w"))[1])
-
-    def end(acc: Expr, *index: Expr) -> Expr:
-        return finish(call_int("tt_squared", address(rows[0], index[0], 0), acc, i32(limit)), *index)
-
-    return end, rows
 
 
 @kernel("QRowSquares")

@@ -14,7 +14,6 @@ from tinytrain_compile.lower.kernels.base import (
     KernelSpec,
     Load,
     MapShape,
-    call_int,
     guarded,
     i32,
     kernel,
@@ -27,15 +26,7 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
-from tinytrain_compile.lower.kernels.int8.clip import with_squares
-from tinytrain_compile.lower.kernels.int8.dense_forward import dense_forward
-from tinytrain_compile.lower.kernels.int8.dense_gradient import (
-    gradient_rows,
-    keeps_tables,
-    row_gradient,
-    weight_gradient,
-)
-from tinytrain_compile.lower.kernels.int8.dense_update import dense_update
+from tinytrain_compile.lower.kernels.int8.dense import dense_forward, gradient_rows, row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.direct_rows import direct_maps
 from tinytrain_compile.lower.kernels.int8.dsp.lines import line_conv
@@ -43,9 +34,8 @@ from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, pack
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
 from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
-from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
-from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     error_patch,
     error_product,
@@ -59,13 +49,6 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_shape
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.reach import Patch
-
-Stages = Sequence[te.Tensor]
-FRACTION_BITS = 8
-"""Of a weight, while an update is rounded."""
-SCALE = ("multiplier", "shift", "rate", "p")
-"""Operands that scale a gradient, see `step`."""
-
 
 # ---- forward --------------------------------------------------------------------------------------------------------
 
@@ -257,85 +240,3 @@ def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transpo
         return PackedOperand(lambda j, a: rows[j, a], pitch=out_c)
     matrix = weights[0] = tensor(node, "w", (out_c, in_c))
     return PackedOperand(lambda j, a: matrix[a, j], pitch=in_c, columns=True)
-
-
-# ---- weights --------------------------------------------------------------------------------------------------------
-
-
-def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int) -> tuple[Expr, Expr]:
-    """(multiplier, exponent) that scale a channel's gradient; operands (multiplier, shift, rate, p)."""
-    multiplier, shift, rate, p = operands
-    exponent = shift[channel].astype("int32") + rate[1] + p[0] + i32(fraction_bits - 31)
-    return call_int("tt_high_multiply", multiplier[channel], rate[0]), exponent
-
-
-def kept_steps(
-    scale: Sequence[te.Tensor], kept: Callable[[Expr], Expr] = lambda exponent: exponent
-) -> tuple[Callable[[Expr], tuple[Expr, Expr]], list[te.Tensor]]:
-    """(channel -> (its multiplier, its exponent as it is kept), the stages that hold them in registers)."""
-    shape = scale[0].shape
-    size = te.compute(shape, lambda o: step(scale, o, FRACTION_BITS)[0], "size")
-    exponent = te.compute(shape, lambda o: kept(step(scale, o, FRACTION_BITS)[1]), "exponent")
-    return lambda o: (size[o], exponent[o]), [size, exponent]
-
-
-def moved_weight(
-    w: Expr,
-    gradient: Expr,
-    scale: tuple[Expr, Expr],
-    noise: te.Tensor,
-    salt: te.Tensor | None,
-    index: Expr,
-    limit: int,
-    spare: int = 0,
-    move: str = "tt_quick_move",
-) -> Expr:
-    """An int8 weight after its step; index: of the weight in its tensor; spare: free bits above the gradient's.
-
-    noise: its state, or without a salt the seed of both.
-    """
-    random = call_int("tt_noise", noise[0], i32(0) if salt is None else salt[0], index)
-    return call_int(move, i32(w), gradient, *scale, random, i32(limit), i32(spare), dtype="int8")
-
-
-@kernel("QConvUpdate", "QConvUpdateSquared")
-def qconv_update(node: Node, context: KernelContext) -> KernelSpec:
-    """The weight gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvUpdateAttrs)
-    if (rank_one := dense_update(node)) is not None:
-        return rank_one
-    w, scale, (noise, salt) = tensor(node, "w"), tensors(node, *SCALE), tensors(node, "noise", "salt")
-    shape = operand(node, "w").shape
-    _, kernel_h, kernel_w, channels = shape
-
-    spare = 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
-    if keeps_tables(node, context):
-        seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
-        kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
-        stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
-    else:
-        kept, stages, random, move = None, [], (noise, salt), "tt_quick_move"
-
-    def finish(acc: Expr, o: Expr, r: Expr, s: Expr, i: Expr) -> Expr:
-        index = ((o * kernel_h + r) * kernel_w + s) * channels + i
-        size = kept(o) if kept else step(scale, o, FRACTION_BITS)
-        return moved_weight(w[o, r, s, i], acc, size, *random, index, attrs.limit, spare, move)
-
-    end, rows = with_squares(node, finish)
-    x, g, out, schedule = weight_gradient(node, attrs, shape, end, context, stages)
-    return KernelSpec([w, x, g, *scale, noise, salt, *rows], [out, *(None for _ in rows)], schedule)
-
-
-@kernel("QConvSum")
-def qconv_sum(node: Node, context: KernelContext) -> KernelSpec:
-    """The weight gradient, added to its running sum."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvUpdateAttrs)
-    summed = tensor(node, "sum")
-
-    def finish(acc: Expr, *index: Expr) -> Expr:
-        return call_int("tt_add", summed[index], acc)
-
-    x, g, out, schedule = weight_gradient(node, attrs, operand(node, "sum").shape, finish, context)
-    return KernelSpec([summed, x, g], [out], schedule)

@@ -22,7 +22,7 @@ from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs
 from tinytrain_compile.ops.names import operand, operands, result
 
 
-@kernel("ChannelRescale", "ChannelRescaleBias", "ChannelRescaleFine", "ChannelRescaleBiasFine")
+@kernel("ChannelRescale")
 def channel_rescale(node: Node, _context: KernelContext) -> KernelSpec:
     """One channel at a time; operands that are not there are null."""
     attrs = node.attrs

@@ -13,7 +13,7 @@ from tinytrain_compile.lower.kernels.base import KernelSpec, kernel_spec, map_sh
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.rows import RowTaps
 from tinytrain_compile.lower.kernels.int8.conv import any_windows, dense_kernel, forward_weight, transposed_weight
-from tinytrain_compile.lower.kernels.int8.dense_gradient import row_gradient
+from tinytrain_compile.lower.kernels.int8.dense import row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.direct_rows import direct_rows
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product

@@ -1,17 +1,20 @@
-"""Integer updates of what is not a convolution weight: biases, sums, exponents, noise."""
+"""Kernels of integer updates: the step of a weight or a bias, sums of gradients, momentum, exponents and noise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.types import Attrs, Node, Value
 from tinytrain_compile.lower.intrinsics.columns import sum_columns
 from tinytrain_compile.lower.kernels.base import (
+    Finish,
     KernelSpec,
+    Load,
     Schedule,
     address,
     call_int,
@@ -19,6 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     flat_tensor,
     i32,
     kernel,
+    placeholder,
     plain,
     reduce_axes,
     tensor,
@@ -26,19 +30,222 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.conv import FRACTION_BITS, SCALE, moved_weight, step
+from tinytrain_compile.lower.kernels.float32.update import UPDATES, Results, as_it_is
+from tinytrain_compile.lower.kernels.int8.dense import dense_update, keeps_tables, weight_gradient
+from tinytrain_compile.lower.kernels.int8.steps import (
+    FRACTION_BITS,
+    flat_index,
+    kept_steps,
+    moved_fine,
+    moved_weight,
+    step,
+    with_momentum,
+    with_squares,
+)
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.int8.conv import QWeightApplyAttrs
-from tinytrain_compile.ops.int8.rows import RowSumAttrs
-from tinytrain_compile.ops.int8.update import ExponentAttrs
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.exponents import ExponentAttrs
+from tinytrain_compile.ops.int8.update import SCALE, GradientAddAttrs, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.names import Named, operand, operands, result
 
 CHANNEL_TILE = 4
-"""Channels of an error that are summed together."""
+"""Channels of an error that are summed together: one call of tt_sum_columns."""
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+@kernel("QUpdate")
+def update(node: Node, context: KernelContext) -> KernelSpec:
+    """The step of a weight, by what its gradient is made of."""
+    attrs = node.attrs
+    assert isinstance(attrs, QUpdateAttrs)
+    if attrs.gradient == "product":
+        return _of_product(node, attrs, context)
+    return _of_sum(node, attrs) if attrs.gradient == "sum" else _of_stored_floats(node)
+
+
+def _of_product(node: Node, attrs: QUpdateAttrs, context: KernelContext) -> KernelSpec:
+    """The gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
+    if (rank_one := dense_update(node)) is not None:
+        return rank_one
+    shape, named = operand(node, "w").shape, {"velocity": "v"} | ({} if attrs.momentum else {"fraction": "f"})
+    given = {
+        name: placeholder(value, named.get(name, name))
+        for name, value in operands(node).items()
+        if name not in ("x", "g", "rows")
+    }
+    if attrs.momentum or attrs.fine:
+        stages, finish = [], _stepped(given, attrs, shape)
+    else:
+        finish, stages = _rounded_by_noise(node, attrs, given, context)
+    end, rows = with_squares(node, finish)
+    x, g, out, schedule = weight_gradient(node, attrs, shape, end, context, stages)
+    given |= {"x": x, "g": g} | dict(zip(("rows",), rows, strict=False))
+    _, *written = node.outputs
+    return KernelSpec([given[name] for name in operands(node)], [out, *(None for _ in written)], schedule)
+
+
+def _stepped(given: dict[str, te.Tensor], attrs: QUpdateAttrs, shape: tuple[int, ...]) -> Finish:
+    """What ends the sums of a weight with momentum or fractions."""
+    scale = [given[name] for name in SCALE]
+
+    def finish(acc: Expr, *index: Expr) -> Expr:
+        w, place = given["w"][index], flat_index(shape, index)
+        if attrs.momentum:
+            acc = with_momentum(acc, address(given["velocity"], *index), given, index[0], place)
+        size = step(scale, index[0], FRACTION_BITS)
+        if attrs.fine:
+            return moved_fine(w, address(given["fraction"], *index), acc, size, attrs.limit)
+        return moved_weight(w, acc, size, given["noise"], given["salt_of_w"], place, attrs.limit)
+
+    return finish
+
+
+def _rounded_by_noise(
+    node: Node, attrs: QUpdateAttrs, given: dict[str, te.Tensor], context: KernelContext
+) -> tuple[Finish, list[te.Tensor]]:
+    """(what ends the sums of a weight that noise rounds, the stages of what belongs to a channel)."""
+    scale, noise, salt = [given[name] for name in SCALE], given["noise"], given["salt"]
+    shape, spare = operand(node, "w").shape, 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
+    kept, stages, random, move = None, list[te.Tensor](), (noise, salt), "tt_quick_move"
+    if keeps_tables(node, context):
+        seed = te.compute((1,), lambda _i: call_int("tt_noise_seed", noise[0], salt[0]), "seed")
+        kept, stages = kept_steps(scale, lambda e: call_int("tt_step_down", e, i32(spare)))
+        stages, random, move = [*stages, seed], (seed, None), "tt_kept_move"
+
+    def finish(acc: Expr, *index: Expr) -> Expr:
+        size = kept(index[0]) if kept else step(scale, index[0], FRACTION_BITS)
+        return moved_weight(given["w"][index], acc, size, *random, flat_index(shape, index), attrs.limit, spare, move)
+
+    return finish, stages
+
+
+def _of_sum(node: Node, attrs: QUpdateAttrs) -> KernelSpec:
+    """The step of a running sum of weight gradients."""
+    shape = channel_rows(operand(node, "w"))
+    w, (summed, gradient) = tensor(node, "w", shape), _as_weight(node, "sum", operand(node, "w"), attrs.by_rows)
+    scale = tensors(node, *SCALE)
+    if attrs.fine:
+        fraction = placeholder(operand(node, "fraction"), "f", shape)
+
+        def fine(o: Expr, i: Expr) -> Expr:
+            size = step(scale, o, FRACTION_BITS)
+            return moved_fine(w[o, i], address(fraction, o, i), gradient(o, i), size, attrs.limit)
+
+        return KernelSpec([w, summed, *scale, fraction], [te.compute(shape, fine, "out"), None], plain)
+    noise, salt = tensors(node, "noise", "salt")
+
+    def element(o: Expr, i: Expr) -> Expr:
+        size, index = step(scale, o, FRACTION_BITS), o * shape[1] + i
+        return moved_weight(w[o, i], gradient(o, i), size, noise, salt, index, attrs.limit)
+
+    return KernelSpec([w, summed, *scale, noise, salt], [te.compute(shape, element, "out")], plain)
+
+
+def _as_weight(node: Node, name: str, weight: Value, by_rows: bool) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
+    """(the sum of a weight's gradients, its element by output channel and place after that)."""
+    (outputs, rows, *_), (_, row) = weight.shape, channel_rows(weight)
+    if not by_rows:
+        summed = tensor(node, name, (outputs, row))
+        return summed, lambda o, i: summed[o, i]
+    run = row // rows
+    turned = tensor(node, name, (rows, outputs, run))
+    return turned, lambda o, i: turned[tirx.indexdiv(i, run), o, tirx.indexmod(i, run)]
+
+
+# ---- float32 gradients ----------------------------------------------------------------------------------------------
+
+
+def _rounded(g: Expr) -> Expr:
+    return call_int("tt_rounded", g)
+
+
+def _summed(_op: str, _attrs: Attrs, inputs: Named[te.Tensor], g: Load, _end: Finish) -> Results:
+    """The running sum plus the gradient."""
+    running = inputs["sum"]
+    return [te.compute(running.shape, lambda *i: call_int("tt_add", running[i], _rounded(g(*i))), "out")]
+
+
+def _channel(inputs: Named[te.Tensor], index: tuple[Expr, ...]) -> Expr:
+    """The output channel of a weight; its first index may count rows of several for each channel."""
+    rows, channels = int(inputs["w"].shape[0]), int(inputs["multiplier"].shape[0])
+    return index[0] if rows == channels else tirx.indexdiv(index[0], rows // channels)
+
+
+def _updated(_op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, _end: Finish) -> Results:
+    """The step of a weight, with noise or with fractions, which the helper writes."""
+    w, scale = inputs["w"], [inputs[name] for name in SCALE]
+
+    def weight(*i: Expr) -> Expr:
+        size, gradient = step(scale, _channel(inputs, i), FRACTION_BITS), _rounded(g(*i))
+        if attrs.fine:
+            return moved_fine(w[i], address(inputs["fraction"], *i), gradient, size, attrs.limit)
+        place = flat_index([int(extent) for extent in w.shape], i)
+        return moved_weight(w[i], gradient, size, inputs["noise"], inputs["salt"], place, attrs.limit)
+
+    return [te.compute(w.shape, weight, "out"), *([None] if attrs.fine else [])]
+
+
+UPDATES.update(QSum=_summed, QUpdate=_updated)
+
+
+def _of_stored_floats(node: Node) -> KernelSpec:
+    """All of an update or a sum by a float32 gradient that is stored, row by row of an output channel."""
+    rows, whole = channel_rows(node.outputs[0]), {"g", *op_def(node.op).overwritten}
+
+    def given(name: str) -> te.Tensor:
+        return tensor(node, name, rows) if name in whole else flat_tensor(node, name)
+
+    inputs = Named(node.op, [*operands(node)], [given(name) for name in operands(node)])
+    g = inputs["g"]
+    results = UPDATES[node.op](node.op, node.attrs, inputs, lambda *i: g[i], as_it_is)
+    return KernelSpec([*inputs.values()], results, plain)
+
+
+# ---- sums of gradients ----------------------------------------------------------------------------------------------
+
+
+@kernel("QSum")
+def gradient_sum(node: Node, context: KernelContext) -> KernelSpec:
+    """The gradient as int32, or added to the running sum."""
+    attrs = node.attrs
+    assert isinstance(attrs, QSumAttrs)
+    if attrs.of == "product":
+        running = tensor(node, "sum")
+
+        def finish(acc: Expr, *index: Expr) -> Expr:
+            return call_int("tt_add", running[index], acc)
+
+        x, g, out, schedule = weight_gradient(node, attrs, operand(node, "sum").shape, finish, context)
+        return KernelSpec([running, x, g], [out], schedule)
+    if attrs.of == "errors":
+        summed, g = tensors(node, "sum?"), _pixels(node)
+        out, schedule = error_sums(g, lambda acc, c: call_int("tt_add", summed[0][c], acc) if summed else acc)
+        return KernelSpec([*summed, g], [out], schedule)
+    if attrs.of == "rows":
+        return _sum_of_rows(node, attrs)
+    if attrs.running:
+        return _of_stored_floats(node)
+    g = flat_tensor(node, "g")
+    return KernelSpec([g], [te.compute(g.shape, lambda i: _rounded(g[i]), "out")], plain)
+
+
+def _sum_of_rows(node: Node, attrs: QSumAttrs) -> KernelSpec:
+    """One sample's sum over rows, added to the running sum."""
+    running = operand(node, "sum")
+    if not attrs.by_rows:
+        known, more = flat_tensor(node, "sum"), flat_tensor(node, "rows")
+        out = te.compute(known.shape, lambda i: call_int("tt_add", known[i], more[i]), "out")
+        return KernelSpec([known, more], [out], plain)
+    known = tensor(node, "sum", channel_rows(running))
+    rows, gradient = _as_weight(node, "rows", running, attrs.by_rows)
+    out = te.compute(known.shape, lambda o, i: call_int("tt_add", known[o, i], gradient(o, i)), "out")
+    return KernelSpec([known, rows], [out], plain)
 
 
 def error_sums(g: te.Tensor, finish: Callable[[Expr, Expr], Expr]) -> tuple[te.Tensor, Schedule]:
-    """(out, schedule) of out[c] = finish(sum of g over all pixels, c); g is (pixels, channels)."""
+    """Return (out, schedule) of out[c] = finish(sum of g over all pixels, c); g is (pixels, channels)."""
     pixels, channels = (int(d) for d in g.shape)
     (k,) = reduce_axes(pixels)
     acc = te.compute((channels,), lambda c: total(i32(g[k, c]), [k]), "acc")
@@ -67,86 +274,90 @@ def _pixels(node: Node) -> te.Tensor:
     return tensor(node, "g", (math.prod(pixels), channels))
 
 
-def _moved_bias(bias: Expr, summed: Expr, scale: list[te.Tensor], channel: Expr) -> Expr:
-    return call_int("tt_moved_bias", bias, summed, *step(scale, channel, 0))
+# ---- biases ---------------------------------------------------------------------------------------------------------
 
 
 @kernel("QBiasUpdate")
-def qbias_update(node: Node, _context: KernelContext) -> KernelSpec:
-    """The sums of g over all pixels, then the step."""
-    bias, g, scale = tensor(node, "bias"), _pixels(node), tensors(node, *SCALE)
+def bias_update(node: Node, _context: KernelContext) -> KernelSpec:
+    """The sums of g over all pixels, or a running sum, then the step."""
+    attrs = node.attrs
+    assert isinstance(attrs, QBiasUpdateAttrs)
+    bias, scale = tensor(node, "bias"), tensors(node, *SCALE)
     multiplier, shift, rate, p = scale
+    if attrs.summed:
+        summed = tensor(node, "sum")
+
+        def applied(c: Expr) -> Expr:
+            return call_int("tt_moved_bias", bias[c], summed[c], *step(scale, c, 0))
+
+        return KernelSpec([bias, summed, *scale], [te.compute(bias.shape, applied, "out")], plain)
 
     def moved(acc: Expr, c: Expr) -> Expr:
         own = (bias[c], acc, multiplier[c], i32(shift[c]))
         return call_int("tt_stepped_bias", *own, address(rate), address(p))
 
+    g = _pixels(node)
     out, schedule = error_sums(g, moved)
     return KernelSpec([bias, g, *scale], [out], schedule)
 
 
-@kernel("QBiasSum")
-def qbias_sum(node: Node, _context: KernelContext) -> KernelSpec:
-    """The sums of g over all pixels, added to the running sum."""
-    summed, g = tensor(node, "sum"), _pixels(node)
-    out, schedule = error_sums(g, lambda acc, c: call_int("tt_add", summed[c], acc))
-    return KernelSpec([summed, g], [out], schedule)
+# ---- momentum -------------------------------------------------------------------------------------------------------
 
 
-@kernel("QBiasApply")
-def qbias_apply(node: Node, _context: KernelContext) -> KernelSpec:
-    """The step of a running sum."""
-    bias, summed, *scale = tensors(node, "bias", "sum", *SCALE)
-    out = te.compute(bias.shape, lambda c: _moved_bias(bias[c], summed[c], scale, c), "out")
-    return KernelSpec([bias, summed, *scale], [out], plain)
-
-
-@kernel("QSumAdd")
-def qsum_add(node: Node, _context: KernelContext) -> KernelSpec:
-    """One sample's sum over rows, added to the running sum."""
-    attrs, running = node.attrs, operand(node, "sum")
-    assert isinstance(attrs, RowSumAttrs)
-    if not attrs.by_rows:
-        known, more = flat_tensor(node, "sum"), flat_tensor(node, "rows")
-        out = te.compute(known.shape, lambda i: call_int("tt_add", known[i], more[i]), "out")
-        return KernelSpec([known, more], [out], plain)
-    known = tensor(node, "sum", channel_rows(running))
-    rows, gradient = _as_weight(node, "rows", running, attrs.by_rows)
-    out = te.compute(known.shape, lambda o, i: call_int("tt_add", known[o, i], gradient(o, i)), "out")
-    return KernelSpec([known, rows], [out], plain)
-
-
-def summed_weight(node: Node) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
-    """The sum of a weight's gradients, and what belongs to an element: by output channel and place behind that."""
-    attrs = node.attrs
-    assert isinstance(attrs, QWeightApplyAttrs)
-    return _as_weight(node, "sum", operand(node, "w"), attrs.by_rows)
-
-
-def _as_weight(node: Node, name: str, weight: Value, by_rows: bool) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
-    (outputs, rows, *_), (_, row) = weight.shape, channel_rows(weight)
-    if not by_rows:
-        summed = tensor(node, name, (outputs, row))
-        return summed, lambda o, i: summed[o, i]
-    run = row // rows
-    turned = tensor(node, name, (rows, outputs, run))
-    return turned, lambda o, i: turned[tirx.indexdiv(i, run), o, tirx.indexmod(i, run)]
-
-
-@kernel("QWeightApply")
-def qweight_apply(node: Node, _context: KernelContext) -> KernelSpec:
-    """The step of a running sum of weight gradients."""
-    attrs = node.attrs
-    assert isinstance(attrs, QWeightApplyAttrs)
-    channels, row = channel_rows(operand(node, "w"))
-    w, (summed, gradient) = tensor(node, "w", (channels, row)), summed_weight(node)
-    scale, (noise, salt) = tensors(node, *SCALE), tensors(node, "noise", "salt")
+@kernel("QMomentum")
+def momentum(node: Node, _context: KernelContext) -> KernelSpec:
+    """One element at a time: the helper writes velocity and peak, and returns what the step is taken with."""
+    channels, row = channel_rows(operand(node, "sum"))
+    summed = tensor(node, "sum", (channels, row))
+    velocity = placeholder(operand(node, "velocity"), "v", (channels, row))
+    rest = {name: tensor(node, name) for name in operands(node) if name not in ("sum", "velocity")}
 
     def element(o: Expr, i: Expr) -> Expr:
-        index = o * row + i
-        return moved_weight(w[o, i], gradient(o, i), step(scale, o, FRACTION_BITS), noise, salt, index, attrs.limit)
+        return with_momentum(summed[o, i], address(velocity, o, i), rest, o, o * row + i)
 
-    return KernelSpec([w, summed, *scale, noise, salt], [te.compute(w.shape, element, "out")], plain)
+    out = te.compute((channels, row), element, "out")
+    return KernelSpec([summed, velocity, *rest.values()], [out, None, None], plain)
+
+
+# ---- parameters that several layers share ---------------------------------------------------------------------------
+
+
+@kernel("QSharedBias")
+def qshared_bias(node: Node, _context: KernelContext) -> KernelSpec:
+    """One number per channel."""
+    bias, multiplier, shift = tensors(node, "bias", "multiplier", "shift")
+    out = te.compute(
+        bias.shape, lambda c: call_int("tt_requantise", bias[c], multiplier[c], shift[c].astype("int32")), "out"
+    )
+    return KernelSpec([bias, multiplier, shift], [out], plain)
+
+
+@kernel("QGradientAdd")
+def qgradient_add(node: Node, _context: KernelContext) -> KernelSpec:
+    """Both terms at the common exponent, which is the second result."""
+    attrs = node.attrs
+    assert isinstance(attrs, GradientAddAttrs)
+    channels, row = channel_rows(result(node, "total"))
+    a, b = (tensor(node, name, (channels, row)) for name in ("a", "b"))
+    p_a, p_b = tensors(node, "p_a", "p_b")
+    factors = tensors(node, "multiplier_a", "shift_a", "multiplier_b", "shift_b")
+
+    def exponent() -> Expr:
+        return tirx.max(p_a[0] + i32(attrs.lifted), p_b[0]) - i32(attrs.lift)
+
+    def term(sums: Expr, multiplier: Expr, shift: Expr, p: Expr) -> Expr:
+        return call_int("tt_scaled", sums, multiplier, shift.astype("int32") + p - exponent() - i32(31))
+
+    def element(o: Expr, i: Expr) -> Expr:
+        first = term(a[o, i], factors[0][o], factors[1][o], p_a[0])
+        return call_int("tt_add", first, term(b[o, i], factors[2][o], factors[3][o], p_b[0]))
+
+    total = te.compute((channels, row), element, "total")
+    common = te.compute((1,), lambda _i: exponent(), "exponent")
+    return KernelSpec([a, b, p_a, p_b, *factors], [total, common], plain)
+
+
+# ---- once per update ------------------------------------------------------------------------------------------------
 
 
 @kernel("ExponentUpdate")

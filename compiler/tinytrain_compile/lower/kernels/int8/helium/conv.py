@@ -29,7 +29,6 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
-from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows
 from tinytrain_compile.lower.kernels.int8.helium.product import (
@@ -46,15 +45,17 @@ from tinytrain_compile.lower.kernels.int8.helium.product import (
 from tinytrain_compile.lower.kernels.int8.helium.windows import band_depthwise, band_gradient, image_of
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums, patch_lanes
 from tinytrain_compile.lower.kernels.int8.operands import Centred, Keep, kept_here, mask_operand
+from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.conv import ConvAttrs, gathers_error
-from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs, QConvUpdateAttrs
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     backward_depthwise,
     error_patch,
     forward_depthwise,
     forward_product,
+    geometry,
     is_dense,
     is_depthwise,
     is_product,
@@ -62,6 +63,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles, packed_tiles
+from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import operand, result
 
 MOST_TAPS, LARGEST_STEP = 8, 40
@@ -312,19 +314,15 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[
     return [bits], four
 
 
-UPDATED = {"QConvUpdate": "w", "QConvSum": "sum"}
-"""What an update of vectors overwrites."""
+def vector_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None:
+    """The step of a weight, or a running sum, by the gradient of a product.
 
-
-@vector_kernel(*UPDATED)
-def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """1x1: both operands transposed, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvUpdateAttrs)
+    1x1: both operands transposed, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums.
+    """
     if is_rank_one(node):
         return None
-    outputs, kernel_h, kernel_w, inputs = shape = result(node, UPDATED[node.op]).shape
-    conv, image = replace(attrs.conv, bias=False), operand(node, "x").shape
+    outputs, kernel_h, kernel_w, inputs = shape = node.outputs[0].shape
+    conv, image = replace(geometry(node), bias=False), operand(node, "x").shape
     if is_product(conv):
         pixels = math.prod(image[:3])
         extents = (outputs, inputs, pixels)
@@ -347,10 +345,10 @@ def vector_update(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 def _old(node: Node, shape: tuple[int, ...]) -> te.Tensor:
     """What a step or a running sum overwrites."""
-    return placeholder(operand(node, UPDATED[node.op]), "w", shape)
+    return placeholder(node.inputs[0], "w", shape)
 
 
-def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, int]) -> KernelSpec:
+def _flat_update(node: Node, attrs: QUpdateAttrs | QSumAttrs, extents: tuple[int, int, int]) -> KernelSpec:
     outputs, inputs, pixels = extents
     x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))
     old = _old(node, (outputs, inputs))
@@ -366,12 +364,12 @@ def _flat_update(node: Node, attrs: QConvUpdateAttrs, extents: tuple[int, int, i
     return KernelSpec([old, x, g, *operands], [out], schedule)
 
 
-def _step(node: Node, attrs: QConvUpdateAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Expr]]:
+def _step(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Expr]]:
     """(operands, what is kept of a channel, moved) of a step or a running sum.
 
     moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
     """
-    if node.op == "QConvSum":
+    if isinstance(attrs, QSumAttrs):
 
         def added(old: Expr, acc: Expr, _o: Expr, _index: Expr) -> Expr:
             return call_int("tt_add_x4", old, acc)

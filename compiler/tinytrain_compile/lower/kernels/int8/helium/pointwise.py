@@ -36,13 +36,13 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.calls import called, first, written
-from tinytrain_compile.lower.kernels.int8.conv import SCALE, kept_steps
-from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes
+from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes, vector_update
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here
+from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.schedules import keep_tables
-from tinytrain_compile.ops.int8.conv import QWeightApplyAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
+from tinytrain_compile.ops.int8.update import SCALE, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import operand, result
 
 MOST_VECTORS = 4
@@ -198,14 +198,39 @@ def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
 # ---- updates --------------------------------------------------------------------------------------------------------
 
 
-@vector_kernel("QBiasUpdate", "QBiasSum")
-def vector_bias(node: Node, _context: KernelContext) -> KernelSpec | None:
+@vector_kernel("QBiasUpdate")
+def vector_bias_update(node: Node, _context: KernelContext) -> KernelSpec | None:
+    """The step of a bias by an error."""
+    return None if node.attrs == QBiasUpdateAttrs(summed=True) else _vector_bias(node)
+
+
+@vector_kernel("QSum")
+def vector_sum(node: Node, _context: KernelContext) -> KernelSpec | None:
+    """A running sum of gradients of products or errors."""
+    attrs = node.attrs
+    assert isinstance(attrs, QSumAttrs)
+    if attrs.of == "product":
+        return vector_update(node, attrs)
+    return _vector_bias(node) if attrs == QSumAttrs("errors") else None
+
+
+@vector_kernel("QUpdate")
+def vector_weight_update(node: Node, _context: KernelContext) -> KernelSpec | None:
+    """The step of a weight that noise rounds."""
+    attrs = node.attrs
+    assert isinstance(attrs, QUpdateAttrs)
+    if attrs.fine or attrs.momentum or attrs.squares or attrs.gradient == "float":
+        return None
+    return vector_update(node, attrs) if attrs.gradient == "product" else _vector_apply(node, attrs)
+
+
+def _vector_bias(node: Node) -> KernelSpec | None:
     """The sums of g over all pixels, a few vectors of channels at a time; then the step, or a running sum."""
     pixels, channels = pixel_rows(operand(node, "g"))
     if channels % LANES:
         return None
     steps = node.op == "QBiasUpdate"
-    old, g = placeholder(operand(node, "bias" if steps else "sum"), "bias"), tensor(node, "g", (pixels, channels))
+    old, g = placeholder(node.inputs[0], "bias"), tensor(node, "g", (pixels, channels))
     operands: Sequence[te.Tensor] = tensors(node, *SCALE) if steps else ()
 
     def finish(acc: Expr, c: Expr) -> Expr:
@@ -244,11 +269,9 @@ def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Schedule]:
     return te.compute((channels,), lambda c: finish(acc[c], c), "out"), schedule
 
 
-@vector_kernel("QWeightApply")
-def vector_weight_apply(node: Node, _context: KernelContext) -> KernelSpec | None:
+def _vector_apply(node: Node, attrs: QUpdateAttrs) -> KernelSpec | None:
     """The step of a running sum of weight gradients, four weights of a channel at a time."""
-    attrs, (channels, row) = node.attrs, channel_rows(operand(node, "w"))
-    assert isinstance(attrs, QWeightApplyAttrs)
+    channels, row = channel_rows(operand(node, "w"))
     if attrs.by_rows or row % LANES:
         return None
     w, summed = (tensor(node, name, (channels, row)) for name in ("w", "sum"))

@@ -1,4 +1,4 @@
-"""Sums of integer gradients of dense convolutions: of weights, and of data where these are k x k."""
+"""Dense layers and convolutions: sums of weight and data gradients, and layers of one pixel in one helper call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,26 @@ from dataclasses import replace
 
 from tvm import te, tirx
 from tvm.ir import Expr
+from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, tensor, tensors
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    KernelSpec,
+    Load,
+    Schedule,
+    address,
+    call_int,
+    flat_tensor,
+    guarded,
+    i32,
+    plain,
+    tensor,
+    tensors,
+)
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
+from tinytrain_compile.lower.kernels.int8.calls import called, first, written
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import (
@@ -27,16 +42,101 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import (
 )
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums
 from tinytrain_compile.lower.kernels.int8.operands import Centred
-from tinytrain_compile.ops.int8.conv import QConvUpdateAttrs
-from tinytrain_compile.ops.int8.conv_form import backward_dense, error_patch, geometry, is_product, weight_tiles
+from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.conv_form import (
+    backward_dense,
+    error_patch,
+    geometry,
+    is_product,
+    is_rank_one,
+    is_ready,
+    weight_tiles,
+)
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.names import operand, operands, result
 
+ONE_PIXEL_TILE = 4
+"""Outputs of one pixel whose sums are in registers together, and inputs that are widened together (tt_dense.h)."""
 DEPTHWISE_TILE = 4
 """Channels of a depthwise weight that are summed together."""
+LIFT_BITS = 7
+"""TT_LIFT of tt_dense_update.h."""
+LEAST_LIMIT = 64
+"""Of weights: what numbers of 16 bits have beyond a smaller one, twice, is no number of 16 bits (tt_limited_x8)."""
 Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
 """(x, g, out, schedule)"""
+
+
+# ---- layers of one pixel --------------------------------------------------------------------------------------------
+
+
+def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
+    """A QConv of one pixel with a rest of outputs (tt_dense.h); None: it is another, or shared by layers.
+
+    Nor on cores with products in pairs but no vectors: sums one by one are nearly as fast there, and less code.
+    """
+    attrs, (*image, inputs) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, QConvAttrs)
+    outputs, scratch_bytes = result(node, "y").shape[3], 2 * inputs
+    whole = outputs % ONE_PIXEL_TILE == 0 or inputs % ONE_PIXEL_TILE > 0
+    if whole or math.prod(image) > 1 or not is_product(attrs.conv) or attrs.conv.split is not None or is_ready(node):
+        return None
+    one_by_one = context.style.small or (context.isa.dsp and not context.uses_vectors)
+    if one_by_one or op_def(node.op).scratch(node) < scratch_bytes:
+        return None
+    scratch = tirx.decl_buffer((inputs,), "int16", "wide")
+    numbers = (attrs.y_zero, attrs.low, attrs.high, int(attrs.shifts_down), int(attrs.above))
+
+    def body(y: Buffer, given: Sequence[Buffer]) -> Stmt:
+        x, w, *ends = map(first, given)
+        by = call_int("tt_dense_ends_of", *ends, *map(i32, numbers))
+        sizes = (i32(outputs), i32(inputs), i32(attrs.x_zero))
+        return tirx.stmt_seq(tirx.AllocBuffer(scratch), called("tt_dense8", first(y), first(scratch), x, w, *sizes, by))
+
+    operands = tensors(node, "x", "w", "bias", "multiplier", "shift")
+    return KernelSpec(operands, [written(operands, result(node, "y").shape, "int8", body)], plain)
+
+
+def dense_update(node: Node) -> KernelSpec | None:
+    """Return the update of a dense layer's weight by one sample, whose inputs are widened once; None: it is another."""
+    attrs = node.attrs
+    assert isinstance(attrs, QUpdateAttrs)
+    if not is_rank_one(node) or attrs.limit < LEAST_LIMIT:
+        return None
+    w, x, g = flat_tensor(node, "w"), flat_tensor(node, "x"), flat_tensor(node, "g")
+    scale = tensors(node, *SCALE)
+    multiplier, shift, rate, p = scale
+    inputs, outputs = operand(node, "x").elements, operand(node, "g").elements
+
+    def lifted(i: Expr) -> Expr:
+        return ((i32(x[i]) - i32(attrs.x_zero)) * i32(1 << LIFT_BITS)).astype("int16")
+
+    wide = te.compute((inputs,), lifted, "wide")
+    steps = (address(g), address(multiplier), address(shift), address(rate), p[0])
+    rows = tensors(node, "rows?")
+    count = i32(outputs)
+    if rows:
+        count = call_int("tt_dense_squares", address(rows[0]), address(wide), address(g), count, i32(inputs))
+    numbers, summed = (count, i32(inputs), i32(attrs.limit)), [None for _ in rows]
+    if "fraction" in operands(node):
+        fraction = flat_tensor(node, "fraction")
+
+        def fine(_i: Expr) -> Expr:
+            return call_int(
+                "tt_dense_update_fine", address(w), address(fraction), address(wide), *steps, *numbers, dtype="int8"
+            )
+
+        return KernelSpec([w, x, g, *scale, fraction, *rows], [te.compute((1,), fine, "out"), None, *summed], plain)
+    noise, salt = tensors(node, "noise", "salt")
+
+    def moved(_i: Expr) -> Expr:
+        seed = call_int("tt_noise_seed", noise[0], salt[0])
+        return call_int("tt_dense_update", address(w), address(wide), *steps, seed, *numbers, dtype="int8")
+
+    return KernelSpec([w, x, g, *scale, noise, salt, *rows], [te.compute((1,), moved, "out"), *summed], plain)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
@@ -116,7 +216,7 @@ def keeps_tables(node: Node, context: KernelContext) -> bool:
 
 def weight_gradient(
     node: Node,
-    attrs: QConvUpdateAttrs,
+    attrs: QUpdateAttrs | QSumAttrs,
     shape: tuple[int, ...],
     finish: Finish,
     context: KernelContext,
@@ -126,7 +226,7 @@ def weight_gradient(
 
     stages: what finish reads of an output channel, if keeps_tables.
     """
-    conv = replace(attrs.conv, bias=False)
+    conv = replace(geometry(node), bias=False)
     if is_product(conv):
         return _flat_weight_gradient(node, attrs.x_zero, finish, context.style, stages)
     tiles = _maps(node, context)
@@ -142,10 +242,10 @@ def weight_gradient(
 
 
 def _correlated(
-    node: Node, attrs: QConvUpdateAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
+    node: Node, attrs: QUpdateAttrs | QSumAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
 ) -> Gradient:
     """The same of a dense k x k convolution, or one with a stride: tap columns and image channels are one axis."""
-    conv, (_, rows, columns, outputs) = attrs.conv, operand(node, "g").shape
+    conv, (_, rows, columns, outputs) = geometry(node), operand(node, "g").shape
     batch, height, width, channels = operand(node, "x").shape
     x, g = tensor(node, "x"), tensor(node, "g", (batch, rows * columns, outputs))
     div, mod = tirx.indexdiv, tirx.indexmod
