@@ -56,7 +56,7 @@ class Compared:
     directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
     gradient, about, where there is none of ours; finer: ours if errors have more bits then. size: of the parameter.
     earlier: how many of `apart` are of the batches before. cut: on how many batches errors did not pass at the end of a
-    range inside of an operator of the file, on their way to it. coarse: on how many batches a tensor lost much of its
+    range inside of an operator of the file, or of its output, on their way to it. coarse: on how many batches a tensor lost much of its
     numbers as it was stored, but was read unrounded as well.
     """
 
@@ -166,8 +166,11 @@ class IntegerSlopes:
             if not mine.square and not sum(row.finer):
                 row.finer.append(self._hidden(batch, part))
 
-    def note_cut(self, found: Pass, rows: Sequence[Compared]) -> None:
-        """Count for tensors if the file has no tensor where errors are cut off on their way, or numbers are lost."""
+    def note_cut(self, found: Pass, rows: Sequence[Compared], all_rows: bool) -> None:
+        """Count for tensors if the file has no tensor where errors are cut off on their way, or numbers are lost.
+
+        all_rows: errors are cut off at the output, on their way to every tensor.
+        """
         coarse = self._rounded.rounds_away(found.calls)
         graph = self.step.train.graph
         names = set(self._rounded.cut_inside(found.calls))
@@ -175,7 +178,7 @@ class IntegerSlopes:
         behind = graph.ancestors(cuts) if cuts else frozenset[str]()
         read = {value.name for node in graph.nodes if node.name in behind for value in node.inputs}
         for row in rows:
-            row.cut += row.part.name in read
+            row.cut += all_rows or row.part.name in read
             row.coarse += coarse
 
     def _rounded_off(self, batch: Batch, part: Part, mine: Shown) -> float:

@@ -130,7 +130,7 @@ class IntegerCheck:
             row.earlier = len(row.apart)
         self.slopes.compare(batch, point, shown, [[part] for part in parts])
         self.slopes.rounding(batch, shown, parts)
-        self.slopes.note_cut(found, suspects)
+        self.slopes.note_cut(found, suspects, self._output_saturates(point))
 
     def _agrees(self, row: Compared) -> bool:
         """Tell whether a tensor is within the bounds, and what rounding adds to them."""
@@ -149,7 +149,7 @@ class IntegerCheck:
 
     def _why(self, row: Compared) -> str:
         if row.cut == len(row.rounding):
-            return "behind numbers beyond the range of their format, inside of an operator: errors do not pass there"
+            return "behind numbers beyond the range of their format: errors do not pass there"
         if row.coarse == len(row.rounding):
             return "beside numbers that are lost as they are stored, but read unrounded as well"
         if not sum(row.ours):
