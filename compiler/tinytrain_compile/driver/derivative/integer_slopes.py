@@ -56,8 +56,8 @@ class Compared:
     directions, each with `ours`. rounding: squared norm of what the rounding of errors adds. file: norm of the file's
     gradient, about, where there is none of ours; finer: ours if errors have more bits then. size: of the parameter.
     earlier: how many of `apart` are of the batches before. cut: on how many batches errors did not pass at the end of a
-    range inside of an operator of the file, or of its output, on their way to it. coarse: on how many batches a tensor lost much of its
-    numbers as it was stored, but was read unrounded as well.
+    range inside of an operator of the file, or of its output, on their way to it. coarse: on how many batches a tensor
+    lost much of its numbers as it was stored, but was read unrounded as well.
     """
 
     part: Part

@@ -30,7 +30,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ops.int8.targets import TargetAttrs
-from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.names import operand
 from tinytrain_compile.options.compile_options import CompileOptions
 
 SHORTEST, LONGEST = 0.75, 1.3
@@ -191,10 +191,10 @@ class IntegerCheck:
 
     def _output_saturates(self, point: Point) -> bool:
         """Tell whether a sample's output is at an end of its format in the file, before which our loss reads it."""
-        node = next(node for node in self._train.graph.nodes if self._train.loss in node.outputs)
-        own = operands(node)
-        stored = "y" not in own or own["y"].name in self._train.formats
-        return self._model.loss is None and not stored and output_saturates(self._file, point)
+        graph = self._train.graph
+        maker = graph.producers().get(graph.outputs[0].name)
+        read = maker is not None and maker.name in graph.ancestors((self._train.loss,))
+        return self._model.loss is None and not read and output_saturates(self._file, point)
 
     def _same_loss(self, ours: Sequence[float], point: Point) -> bool:
         """Compare the loss of the first call with the file's at the same outputs."""
