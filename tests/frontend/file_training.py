@@ -16,7 +16,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training.build import build_training
-from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.training.optimizer import TrainingOptions
 
 STEP = 1e-5
 

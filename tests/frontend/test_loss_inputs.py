@@ -24,7 +24,7 @@ from tinytrain_compile.ir.records import packed
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training.build import build_training
-from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.training.optimizer import TrainingOptions
 
 RATE, STEP, CLASSES = 0.2, 1e-5, 4
 MEAN, SUM, SQUARE = "loss = ReduceMean <keepdims = 0> ", "loss = ReduceSum <keepdims = 0> ", "s = Mul (e, e) "

@@ -24,7 +24,7 @@ from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import SamplesMixError
 from tinytrain_compile.training.build import build_training
-from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.training.optimizer import TrainingOptions
 
 RATE, STEP = 0.2, 1e-5
 INDICES, NUMBERS, COUNTS = "int64[N] t", "float[N, 4] t", "int64[N, 4] t"

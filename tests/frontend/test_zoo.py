@@ -16,7 +16,7 @@ from tinytrain_compile.frontend.weights import known_constants, parameters
 from tinytrain_compile.frontend.weights.parameters import Trainables
 from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.training import loss
-from tinytrain_compile.training.end import End
+from tinytrain_compile.training.loss import End
 
 ZOO = {network.name: network for network in networks()}
 TABLE = (ROOT / "docs" / "zoo.md").read_text()

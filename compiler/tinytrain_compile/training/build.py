@@ -6,27 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.activations import LowRank
-from tinytrain_compile.ir.choice import ChosenLayer
+from tinytrain_compile.ir.activations import KeptActivation
+from tinytrain_compile.ir.choice import ChannelChoice, ChosenLayer
 from tinytrain_compile.ir.graph import GraphBuilder, check_graph
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainedPart, TrainGraph, UpdatePlan, channel_axis
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops.base import infer, new_builder
-from tinytrain_compile.training.chosen import Changes, choice_of, with_scores
-from tinytrain_compile.training.clipping import clip_notes, layers_of
 from tinytrain_compile.training.differentiate import differentiate
-from tinytrain_compile.training.dropout import count_samples, with_dropout
-from tinytrain_compile.training.frozen import fold_frozen
 from tinytrain_compile.training.identity import identity_of
 from tinytrain_compile.training.loss import append_loss
-from tinytrain_compile.training.low_rank import Integers, keep_subspaces, with_low_rank
-from tinytrain_compile.training.masks import keep_masks
-from tinytrain_compile.training.optimizer import Optimizer
-from tinytrain_compile.training.options import TrainingOptions
-from tinytrain_compile.training.samples import for_samples
-from tinytrain_compile.training.slices import split_weights
-from tinytrain_compile.training.written import whole_where_read, with_written_loss
+from tinytrain_compile.training.optimizer import Optimizer, TrainingOptions
+from tinytrain_compile.training.rewrites import fold_frozen, keep_masks
+
+Changes = list[tuple[Value, Value]]
+"""State, and its new content."""
 
 
 def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOptions) -> TrainGraph:
@@ -36,28 +30,34 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
     Raises CompileError E0303 (nothing to train), E0304 (loss and output), E0502 (no gradient), and SamplesMixError for
     a micro-batch that the model cannot take.
     """
-    imported, model = model, for_samples(model, options.micro_batch)
-    graph = with_written_loss(model)
+    imported, model = model, _for_samples(model, options.micro_batch)
+    graph = _with_own_loss(model)
     builder = new_builder(_names(graph))
     forward, trained, chosen = _forward(builder, model, graph, plan)
     loss = append_loss(builder, model, options)
     forward += builder.nodes
     builder.nodes = []
-    forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
+    dropouts = None
+    if options.dropout is not None:
+        from tinytrain_compile.training.dropout import with_dropout
+
+        forward, dropouts = with_dropout(builder, forward, options.micro_batch, options.dropout)
     judge = next(node.op for node in forward if loss.loss in node.outputs)
     factor = options.micro_batch if loss.terms.divisor == "samples" else 1
     found, scores = _gradients(builder, forward, loss.loss, trained, factor, chosen)
-    copies = with_low_rank(builder, forward, _ways(plan, trained, found), options.seed, _integers(options))
-    forward, backward = keep_masks(builder, copies.forward, copies.backward)
+    forward, backward, copied, kept = _copied(builder, forward, plan, options, (trained, found))
+    forward, backward = keep_masks(builder, forward, backward)
     builder.nodes = []
     optimizer = Optimizer(builder, replace(options, initial=_initial(options, trained)), loss.terms)
-    optimizer.update(found, layers_of(forward))
-    optimizer.follow([*keep_subspaces(builder, copies.updates), *scores])
-    choice = choice_of(builder, chosen, optimizer.state)
+    optimizer.update(found, forward)
+    optimizer.follow([*_kept(builder, copied), *scores])
+    choice = _choice(builder, chosen, optimizer.state)
     if dropouts is not None:
+        from tinytrain_compile.training.dropout import count_samples
+
         optimizer.keep(dropouts.active, count_samples(builder, dropouts, options.micro_batch))
     nodes = [*forward, *backward, *builder.nodes]
-    notes = (*graph.notes, *loss.notes, *_unreached(trained, found), *clip_notes(options))
+    notes = (*graph.notes, *loss.notes, *_unreached(trained, found), *optimizer.notes)
     result = TrainGraph(
         _prune(graph, nodes, {**graph.constants, **builder.constants}, optimizer, loss.label, loss.loss, notes),
         loss.loss,
@@ -74,20 +74,90 @@ def build_training(model: ImportedModel, plan: UpdatePlan, options: TrainingOpti
         clip=optimizer.clip,
         identity=identity_of(imported, plan, judge, options.meaning),
         trained={target.name: trained[target] for target, _ in found},
-        low_rank=tuple(copies.kept),
+        low_rank=tuple(kept),
         choice=choice,
     )
     check_graph(result.graph, infer)
     return result
 
 
+# ---- what most builds have not: imported if it is there -------------------------------------------------------------
+
+
+def _for_samples(model: ImportedModel, count: int) -> ImportedModel:
+    """Return the model for `count` samples at once."""
+    if count == 1:
+        return model
+    from tinytrain_compile.training.samples import for_samples
+
+    return for_samples(model, count)
+
+
+def _with_own_loss(model: ImportedModel) -> Graph:
+    """Return the forward graph, with the nodes of the loss after it if the file writes these out."""
+    if model.loss is None or model.loss.written is None:
+        return model.graph
+    from tinytrain_compile.training.written import with_written_loss
+
+    return with_written_loss(model, model.loss.written)
+
+
+def _copied(
+    builder: GraphBuilder,
+    forward: list[Node],
+    plan: UpdatePlan,
+    options: TrainingOptions,
+    updated: tuple[Mapping[Value, TrainedPart], Sequence[tuple[Value, Value]]],
+) -> tuple[list[Node], list[Node], Changes, Sequence[KeptActivation]]:
+    """Return forward and backward nodes with low-rank copies of inputs, new subspaces, and what the report says.
+
+    updated: what is trained, with its part of a parameter, and with its gradient.
+    """
+    trained, found = updated
+    ways = {gradient.name: plan.activations.get(trained[target].parameter) for target, gradient in found}
+    wanted = {name: how for name, how in ways.items() if how is not None}
+    if not wanted:
+        backward, builder.nodes = builder.nodes, []
+        return forward, backward, [], ()
+    from tinytrain_compile.training.low_rank import with_low_rank
+
+    integers = None if not options.integer else "in subspaces" if options.fpu else "expanded"
+    copies = with_low_rank(builder, forward, wanted, options.seed, integers)
+    return copies.forward, copies.backward, copies.updates, copies.kept
+
+
+def _kept(builder: GraphBuilder, subspaces: Changes) -> Changes:
+    """Emit what makes subspaces of this step those of the state."""
+    if not subspaces:
+        return []
+    from tinytrain_compile.training.low_rank import keep_subspaces
+
+    return keep_subspaces(builder, subspaces)
+
+
+def _choice(builder: GraphBuilder, chosen: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice | None:
+    """Return what the device chooses. state: gets what of it no node changes."""
+    if not chosen:
+        return None
+    from tinytrain_compile.training.chosen import choice_of
+
+    return choice_of(builder, chosen, state)
+
+
+# ---- what every step has --------------------------------------------------------------------------------------------
+
+
 def _forward(
     builder: GraphBuilder, model: ImportedModel, graph: Graph, plan: UpdatePlan
 ) -> tuple[list[Node], dict[Value, TrainedPart], list[ChosenLayer]]:
-    """The forward nodes with sliced weights in parts and what is frozen folded, the values that are updated, and of
-    which weights the device chooses channels."""
-    slices = whole_where_read(model, plan)
-    forward, parts, chosen = split_weights(builder, graph.nodes, graph.constants, slices)
+    """Return the forward nodes with sliced weights in parts and what is frozen folded, the values that are updated, and
+    the weights of which the device chooses channels."""
+    slices = {name: piece for name, piece in plan.updates.items() if piece is not None}
+    forward, parts, chosen = [*graph.nodes], dict[str, Value](), list[ChosenLayer]()
+    if slices:
+        from tinytrain_compile.training.slices import split_weights
+
+        forward, parts, chosen = split_weights(builder, model, graph, slices)
     known = {value.name: value for value in graph.parameters}
     trained = {
         parts.get(name, known[name]): TrainedPart(name, slices[name] if name in parts else None)
@@ -98,7 +168,7 @@ def _forward(
 
 
 def _initial(options: TrainingOptions, trained: Mapping[Value, TrainedPart]) -> Mapping[tuple[str, str], Array]:
-    """First values of the optimizer's state by the names of what is updated: of a slice, those of its channels."""
+    """Return first values of the optimizer's state by names of what is updated: of a slice, those of its channels."""
     found: dict[tuple[str, str], Array] = {}
     for target, part in trained.items():
         for (parameter, kind), data in options.initial.items():
@@ -117,7 +187,7 @@ def _gradients(
     factor: int,
     chosen: Sequence[ChosenLayer],
 ) -> tuple[list[tuple[Value, Value]], Changes]:
-    """What is trained, with its gradient, and scores with what follows them; the backward pass is in the builder.
+    """Return what is trained, with its gradient, and scores with what follows them; the builder has the backward pass.
 
     CompileError E0303 if there is none.
     """
@@ -127,29 +197,19 @@ def _gradients(
         raise CompileError(
             "E0303", "--update", "no selected parameter leads to the loss", "select layers before the output"
         )
-    builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
+    scores: Changes = []
+    if chosen:
+        from tinytrain_compile.training.chosen import with_scores
+
+        builder.nodes, scores = with_scores(builder, builder.nodes, chosen)
     return [(target, gradients[target.name]) for target in targets if target.name in gradients], scores
 
 
 def _unreached(trained: Mapping[Value, TrainedPart], found: Sequence[tuple[Value, Value]]) -> tuple[str, ...]:
-    """A note that names the selected parameters which no gradient reaches, so that they stay as they are."""
+    """Return a note that names the selected parameters which no gradient reaches, so that they stay as they are."""
     reached = {target.name for target, _ in found}
     names = list(dict.fromkeys(part.parameter for value, part in trained.items() if value.name not in reached))
     return (f"not trained, since the loss does not depend on them: {', '.join(names)}",) if names else ()
-
-
-def _integers(options: TrainingOptions) -> Integers:
-    if not options.integer:
-        return None
-    return "in subspaces" if options.fpu else "expanded"
-
-
-def _ways(
-    plan: UpdatePlan, trained: Mapping[Value, TrainedPart], found: Sequence[tuple[Value, Value]]
-) -> dict[str, LowRank]:
-    """How layers keep their inputs, by the name of their weight's gradient, where that is not exact."""
-    ways = {gradient.name: plan.activations.get(trained[target].parameter) for target, gradient in found}
-    return {name: how for name, how in ways.items() if how is not None}
 
 
 def _names(graph: Graph) -> set[str]:
@@ -175,7 +235,7 @@ def _prune(
     loss: Value,
     notes: tuple[str, ...],
 ) -> Graph:
-    """The final graph: only nodes that outputs, loss or updates need, and only constants that these read."""
+    """Return the final graph: only nodes that outputs, loss or updates need, and only constants that these read."""
     order = [node for node in nodes if node.phase == "step"] + [node for node in nodes if node.phase == "apply"]
     whole = Graph(graph.name, tuple(order), _inputs(graph, label), graph.outputs, {})
     needed = whole.ancestors((*graph.outputs, loss, *(new for _, new in optimizer.updates)))

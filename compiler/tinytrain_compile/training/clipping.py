@@ -8,6 +8,7 @@ scales this one, and the squares of this one are kept, 4 bytes for each paramete
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -15,54 +16,50 @@ from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import Node, Phase, Value
 from tinytrain_compile.ops.clip import ClipAttrs, SquareTotalAttrs
 from tinytrain_compile.ops.shape import ReshapeAttrs
-from tinytrain_compile.training.options import TrainingOptions
-
-
-def layers_of(forward: Iterable[Node]) -> Mapping[str, str]:
-    """The layer that a parameter belongs to: the first node that reads it. By the names of all values that are read."""
-    found: dict[str, str] = {}
-    for node in forward:
-        for value in node.inputs:
-            found.setdefault(value.name, node.name)
-    return found
-
-
-def clip_notes(options: TrainingOptions) -> tuple[str, ...]:
-    """What the report says of it."""
-    if options.clip_norm is None:
-        return ()
-    whose = "of all that is trained" if options.clip_per == "model" else "of a layer"
-    by = "its own norm" if options.sums else "the norm of the update before"
-    return (f"--clip-norm {options.clip_norm:g}: a gradient {whose} is scaled down to that norm, by {by}",)
 
 
 class Clipping:
-    """Emits the factors of an optimizer's gradients; collects the state, the accumulators and the updates of that."""
+    """Emits the factors of an optimizer's gradients; collects the state, the accumulators and the updates of that.
+
+    norm: the largest that stays; per: whose norm that is. phase: when updates run: "apply" if gradients are summed.
+    """
 
     def __init__(
-        self, builder: GraphBuilder, options: TrainingOptions, layers: Mapping[str, str], inverse_count: Value | None
+        self, builder: GraphBuilder, norm: float, per: Literal["model", "layer"], phase: Phase, inverse: Value | None
     ) -> None:
-        self._builder, self._options, self._layers, self._inverse_count = builder, options, layers, inverse_count
-        self._phase: Phase = "apply" if options.sums else "step"
+        self._builder, self._norm, self._per, self._inverse_count = builder, norm, per, inverse
+        self._phase: Phase = phase
         self._kept: list[tuple[Value, Value, Value]] = []
         self.state: list[Value] = []
         self.accumulators: list[Value] = []
         self.updates: list[tuple[Value, Value]] = []
 
-    def factors(self, gradients: Sequence[tuple[Value, Value]]) -> Mapping[str, Value]:
-        """By parameter, the factor that clips its gradient; empty where nothing is clipped."""
-        norm = self._options.clip_norm
-        if norm is None:
-            return {}
-        squares = self._own_squares if self._options.sums else self._squares_before
+    @property
+    def note(self) -> str:
+        """What the report says of it."""
+        whose = "of all that is trained" if self._per == "model" else "of a layer"
+        by = "its own norm" if self._phase == "apply" else "the norm of the update before"
+        return f"--clip-norm {self._norm:g}: a gradient {whose} is scaled down to that norm, by {by}"
+
+    def factors(self, gradients: Sequence[tuple[Value, Value]], forward: Iterable[Node]) -> Mapping[str, Value]:
+        """Return the factor that clips its gradient, by parameter; a layer is the first node that reads a parameter."""
+        squares = self._own_squares if self._phase == "apply" else self._squares_before
+        layers: dict[str, str] = {}
+        for node in forward if self._per == "layer" else ():
+            for value in node.inputs:
+                layers.setdefault(value.name, node.name)
+        groups: dict[str, list[tuple[Value, Value]]] = {}
+        for parameter, gradient in gradients:
+            name = "gradient" if self._per == "model" else layers.get(parameter.name, parameter.name)
+            groups.setdefault(name, []).append((parameter, gradient))
         found: dict[str, Value] = {}
-        for group, members in self._groups(gradients).items():
-            factor = self._factor(group, norm, squares(group, members))
+        for group, members in groups.items():
+            factor = self._factor(group, squares(group, members))
             found |= {parameter.name: factor for parameter, _ in members}
         return found
 
     def scales(self, factors: Mapping[str, Value]) -> Mapping[str, Value]:
-        """By parameter, all that multiplies its gradient: the factor, and what divides a batch."""
+        """Return all that multiplies its gradient, by parameter: the factor, and what divides a batch."""
         inverse = self._inverse_count
         if inverse is None:
             return factors
@@ -73,22 +70,13 @@ class Clipping:
         }
         return {parameter: scaled[factor.name] for parameter, factor in factors.items()}
 
-    def _groups(self, gradients: Sequence[tuple[Value, Value]]) -> Mapping[str, list[tuple[Value, Value]]]:
-        """What is clipped together, by a name."""
-        groups: dict[str, list[tuple[Value, Value]]] = {}
-        for parameter, gradient in gradients:
-            whole = self._options.clip_per == "model"
-            name = "gradient" if whole else self._layers.get(parameter.name, parameter.name)
-            groups.setdefault(name, []).append((parameter, gradient))
-        return groups
-
-    def _factor(self, group: str, norm: float, squares: Value) -> Value:
+    def _factor(self, group: str, squares: Value) -> Value:
         more = () if self._inverse_count is None else (self._inverse_count,)
-        attrs = ClipAttrs(norm, scaled=bool(more))
+        attrs = ClipAttrs(self._norm, scaled=bool(more))
         return self._builder.emit("ClipFactor", (squares, *more), attrs, f"{group}.clip", group, self._phase)
 
     def _own_squares(self, group: str, members: Sequence[tuple[Value, Value]]) -> Value:
-        """Of the sums that are applied, in a sum of their own."""
+        """Emit the squares of the sums that are applied, in a sum of their own."""
         total = Value(self._builder.unique(f"{group}.squares"), ())
         self.accumulators.append(total)
         latest = total
@@ -102,7 +90,7 @@ class Clipping:
         return latest
 
     def _squares_before(self, group: str, members: Sequence[tuple[Value, Value]]) -> Value:
-        """Of the update before."""
+        """Emit the sum of the squares of the update before."""
         kept = [self._state(parameter, gradient) for parameter, gradient in members]
         total = kept[0]
         for squares in kept[1:]:
@@ -110,13 +98,13 @@ class Clipping:
         return total
 
     def _state(self, parameter: Value, gradient: Value) -> Value:
-        """The squares of a parameter's last gradient."""
+        """Return the squares of a parameter's last gradient, which are state."""
         squares = self._builder.constant(f"{parameter.name}.gradient_squares", np.zeros((), np.float32))
         self._kept.append((squares, parameter, gradient))
         return squares
 
     def keep_squares(self) -> None:
-        """Behind the updates: squares of this one's gradients take the place of those before."""
+        """Put squares of this update's gradients in the place of those before, after the updates."""
         for squares, parameter, gradient in self._kept:
             rows, attrs = self._rows(parameter, gradient), SquareTotalAttrs(fresh=True)
             name = f"{squares.name}.kept"

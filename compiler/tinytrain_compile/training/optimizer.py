@@ -1,18 +1,66 @@
-"""Appends the optimizer: update nodes that overwrite their parameter, or accumulation and a later apply."""
+"""What the user may choose about training, and the optimizer: updates of parameters, or sums and a later apply."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
-from tinytrain_compile.ir.types import Phase, Value
-from tinytrain_compile.ops.update import OPTIMIZERS, SharedState
-from tinytrain_compile.training.clipping import Clipping
-from tinytrain_compile.training.options import TrainingOptions
+from tinytrain_compile.ir.types import Array, Node, Phase, Value
+from tinytrain_compile.ops.update import OPTIMIZERS, Settings, SharedState
+
+Accumulate = Literal["exact", "inplace"]
+ClipPer = Literal["model", "layer"]
+LOSSES = ("cross-entropy", "mse", "bce")
+
+
+@dataclass(frozen=True)
+class TrainingOptions(Settings):
+    """loss None: the default for the model's output; batch: samples per update (1: the update is part of the step).
+
+    accumulate: "exact" sums gradients over the batch; "inplace" updates with every sample, at learning rate / batch.
+    micro_batch: samples of one step, a divisor of the batch; 1 unless gradients are summed.
+    dropout: the seed of its masks; None leaves every Dropout out.
+    seed: of the subspaces that low-rank activations begin with.
+    clip_norm: the largest norm that a gradient keeps; None: any. clip_per: of all trained tensors together, or of those
+    of each layer.
+    integer: whether the graph is rewritten to int8, so that low-rank copies may be made int8 again. fpu: whether the
+    core has one; else they always are.
+    initial: first values of the optimizer's state by parameter and kind, where they are not 0.
+    """
+
+    loss: str | None = None
+    optimizer: str = "sgd"
+    learning_rate: float = 0.01
+    batch: int = 1
+    accumulate: Accumulate = "exact"
+    micro_batch: int = 1
+    dropout: int | None = None
+    seed: int = 0
+    clip_norm: float | None = None
+    clip_per: ClipPer = "model"
+    integer: bool = False
+    fpu: bool = True
+    initial: Mapping[tuple[str, str], Array] = field(default_factory=dict[tuple[str, str], Array])
+
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """What of the optimizer gives its saved state a meaning."""
+        return (self.optimizer, *OPTIMIZERS[self.optimizer].meaning_of(self))
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the samples of a batch are steps of their own."""
+        return self.accumulate == "inplace" and self.batch > 1
+
+    @property
+    def sums(self) -> bool:
+        """Whether gradients are summed over the samples of a batch."""
+        return self.batch > 1 and not self.in_place
 
 
 @dataclass
@@ -28,6 +76,7 @@ class Optimizer:
     inverse_count: Value | None = None
     weight_sum: Value | None = None
     clip: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.learning_rate = self._state("learning_rate", np.asarray(self.options.learning_rate, np.float32))
@@ -63,21 +112,31 @@ class Optimizer:
             self.state.append(state)
             self.updates.append((state, after))
 
-    def update(self, gradients: Sequence[tuple[Value, Value]], layers: Mapping[str, str]) -> None:
-        """Emit the updates of parameters by their gradients; layers: the layer of each parameter, by names."""
+    def update(self, gradients: Sequence[tuple[Value, Value]], forward: Iterable[Node]) -> None:
+        """Emit the updates of parameters by their gradients, clipped by layers of the forward pass if asked for."""
         summed = [(parameter, self._summed(parameter, gradient)) for parameter, gradient in gradients]
-        clipping = Clipping(self.builder, self.options, layers, self.inverse_count)
-        self.clip = clipping.factors(summed)
+        o = self.options
+        if o.clip_norm is None:
+            self._update_all(summed)
+            return
+        from tinytrain_compile.training.clipping import Clipping  # off in most builds
+
+        clipping = Clipping(self.builder, o.clip_norm, o.clip_per, self._phase, self.inverse_count)
+        self.clip = clipping.factors(summed, forward)
         self._scales = clipping.scales(self.clip)
+        self._update_all(summed)
+        clipping.keep_squares()
+        self.state += clipping.state
+        self.accumulators += clipping.accumulators
+        self.updates += clipping.updates
+        self.notes += (clipping.note,)
+
+    def _update_all(self, summed: Sequence[tuple[Value, Value]]) -> None:
         for parameter, gradient in summed:
             self.state.append(parameter)
             self._apply(parameter, gradient)
             if self._sums:
                 self._clear(parameter, gradient)
-        clipping.keep_squares()
-        self.state += clipping.state
-        self.accumulators += clipping.accumulators
-        self.updates += clipping.updates
 
     def _summed(self, parameter: Value, gradient: Value) -> Value:
         """The gradient of an update: that of the step, or its sum over the samples of a batch."""

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.choice import ChosenLayer
 from tinytrain_compile.ir.graph import GraphBuilder
+from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, channel_axis
-from tinytrain_compile.ir.types import Array, Attrs, Node, Quant, Value
+from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
@@ -22,20 +24,26 @@ convolution (ConvGradInput) lie on the "in" axis."""
 
 
 def split_weights(
-    builder: GraphBuilder, nodes: tuple[Node, ...], constants: Mapping[str, Array], slices: Mapping[str, ChannelSlice]
+    builder: GraphBuilder, model: ImportedModel, graph: Graph, slices: Mapping[str, ChannelSlice]
 ) -> tuple[list[Node], dict[str, Value], list[ChosenLayer]]:
-    """Rewrite the nodes that read a sliced weight; returns them, the arena part of every sliced weight, and those of
-    which the device chooses the channels."""
+    """Rewrite the nodes that read a sliced weight.
+
+    Returns them, the arena part of every sliced weight, and those of which the device chooses the channels. E0302 if
+    the loss itself reads a sliced weight, as a penalty does.
+    """
+    _expect_unread(model, slices)
     parts: dict[str, tuple[tuple[Value, ...], Split]] = {}
     chosen: list[ChosenLayer] = []
     result: list[Node] = []
-    for node in nodes:
+    for node in graph.nodes:
         weight = operand(node, "w") if node.op in _SLICED else None
         if weight is None or weight.name not in slices:
             result.append(node)
             continue
         if weight.name not in parts:
-            first, rest, split = _cut(builder, weight, constants[weight.name], slices[weight.name], _SLICED[node.op])
+            first, rest, split = _cut(
+                builder, weight, graph.constants[weight.name], slices[weight.name], _SLICED[node.op]
+            )
             operands: tuple[Value, ...] = (first, rest)
             if split.on_device:
                 chosen.append(_chosen(builder, weight.name, first, rest, split))
@@ -45,6 +53,16 @@ def split_weights(
         data, _, *others = node.inputs
         result.append(replace(node, inputs=(data, *operands, *others), attrs=_with_split(node.attrs, split)))
     return result, {name: operands[0] for name, (operands, _) in parts.items()}, chosen
+
+
+def _expect_unread(model: ImportedModel, slices: Mapping[str, ChannelSlice]) -> None:
+    """Raise E0302 if the loss that the file writes out reads a sliced weight."""
+    written = None if model.loss is None else model.loss.written
+    for node in () if written is None else written.nodes:
+        for value in node.inputs:
+            if value.name in slices:
+                what = f"its weight is also read by the loss, {node.origin or node.name}"
+                raise CompileError("E0302", value.name, what, 'use weight = "all"')
 
 
 def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: Split) -> ChosenLayer:

@@ -22,7 +22,8 @@ from tinytrain_compile.plan import Lock
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import LOW_RANK_LAYERS, layers_of
-from tinytrain_compile.training import GRADIENTS, build_training
+from tinytrain_compile.training import build_training
+from tinytrain_compile.training.low_rank import GRADIENTS
 
 SAMPLES = 12
 """That ranks are measured on, about: in micro-batches of which there are two at least."""

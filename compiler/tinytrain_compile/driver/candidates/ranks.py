@@ -19,7 +19,7 @@ from tinytrain_compile.driver.candidates.integer_copies import along, measured_s
 from tinytrain_compile.ir.activations import MODES, ActivationKind, LowRank, RankTrial, inward, outward
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import run_node
-from tinytrain_compile.training import first_subspace
+from tinytrain_compile.training.low_rank import first_subspace
 
 FLOAT_BYTES = 4
 TAILS = tuple(0.5 * 0.5**k for k in range(20))

@@ -1,0 +1,285 @@
+"""Rewrites of a training step: what frozen weights imply, masks of clips, gradients of splits, fused updates.
+
+1. What follows from frozen weights alone is computed at compile time, not in every step.
+2. A clip keeps its output only if somebody else keeps it too; otherwise one bit per element does.
+3. The gradient of a split is one Concat, instead of a sum of its pieces that are each embedded in zeros: reverse mode
+   meets the pieces one by one; where in the end they tile the whole, adding zeros only costs bytes and time.
+4. A weight gradient is never stored if one node can compute each element and update the parameter with it. An update
+   overwrites a weight that the data gradient of its layer still reads. A stored gradient can wait for that and let go
+   of what it was made of; a fused one cannot. So it is stored if it is smaller than what would have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tinytrain_compile.ir.graph import Dependencies, GraphBuilder
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Graph, Node, Value
+from tinytrain_compile.ops.base import alias_of, infer, op_def, run_node
+from tinytrain_compile.ops.clip import ROW_SQUARES
+from tinytrain_compile.ops.fused_update import FusedUpdateAttrs, fused_pair
+from tinytrain_compile.ops.names import operand, operands, position, result
+from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs
+
+# ---- frozen weights ------------------------------------------------------------------------------------------------
+
+
+def fold_frozen(
+    builder: GraphBuilder, nodes: Iterable[Node], constants: Mapping[str, Array], kept: Collection[str]
+) -> list[Node]:
+    """The nodes that remain; the results of the others are constants of the builder. Views stay, as they cost nothing.
+
+    kept: names of the trained constants, and of values that must be computed. Results larger than their operands stay.
+    """
+    arrays = {name: data for name, data in constants.items() if name not in kept}
+    renamed: dict[str, Value] = {}
+    result: list[Node] = []
+    for node in nodes:
+        node = replace(node, inputs=tuple(renamed.get(value.name, value) for value in node.inputs))
+        if not _is_frozen(node, arrays, kept):
+            result.append(node)
+            continue
+        found = run_node(node, tuple(arrays[value.name] for value in node.inputs))
+        for value, data in zip(node.outputs, found, strict=True):
+            arrays[value.name] = data
+            if not op_def(node.op).view:
+                renamed[value.name] = builder.constant(value.name, data, value.origin)
+                arrays[renamed[value.name].name] = data
+        if op_def(node.op).view:
+            result.append(node)
+    return result
+
+
+def _is_frozen(node: Node, arrays: Mapping[str, Array], kept: Collection[str]) -> bool:
+    known = bool(node.inputs) and all(value.name in arrays for value in node.inputs)
+    if not known or any(value.name in kept or value.dtype != "float32" for value in node.outputs):
+        return False
+    return sum(v.size_bytes for v in node.outputs) <= sum(v.size_bytes for v in node.inputs)
+
+
+# ---- masks of clips ------------------------------------------------------------------------------------------------
+
+BITS = 8
+"""Bits of a mask in what an element of a kept value takes, at least."""
+
+
+def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node]) -> tuple[list[Node], list[Node]]:
+    """Replace ClipGrad(dy, y) by MaskedGrad(dy, ClipMask(y)) wherever no other backward node reads y.
+
+    Returns the forward nodes (with masks right behind the clips) and the backward nodes.
+    """
+    kept = _kept_by_others(forward, backward)
+    masks: dict[str, Node] = {}
+    rewritten: list[Node] = []
+    for node in backward:
+        if node.op != "ClipGrad" or operand(node, "y").name in kept:
+            rewritten.append(node)
+            continue
+        dy, y = node.inputs
+        if y.name not in masks:
+            builder.emit("ClipMask", (y,), node.attrs, f"{y.name}.mask", node.origin)
+            masks[y.name] = builder.nodes.pop()
+        mask = result(masks[y.name], "mask")
+        rewritten.append(Node(node.name, "MaskedGrad", (dy, mask), node.outputs, NO_ATTRS, node.origin))
+    return _insert(forward, masks), rewritten
+
+
+def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
+    """Values that a backward node other than a ClipGrad reads, directly or through a view.
+
+    Not if only some of its channels are (Slices, which run in the forward pass, as scores do): those and the bits take
+    less.
+    """
+    base: dict[str, str] = {}
+    for node in (*forward, *backward):
+        if op_def(node.op).view:
+            source = node.inputs[0].name
+            base[node.outputs[0].name] = base.get(source, source)
+    kept: set[str] = set()
+    cut: dict[str, int] = {}
+    for node in backward:
+        if op_def(node.op).view or node.op == "ScoreChannels":
+            continue
+        for name, value in operands(node).items():
+            if node.op in ("Slice", "TakeChannels"):
+                cut[value.name] = cut.get(value.name, 0) + node.outputs[0].elements
+                if cut[value.name] + value.elements // BITS < value.elements:
+                    continue
+            if not (node.op == "ClipGrad" and name == "y"):
+                kept.update((value.name, base.get(value.name, value.name)))
+    return kept
+
+
+def _insert(forward: list[Node], masks: dict[str, Node]) -> list[Node]:
+    result: list[Node] = []
+    for node in forward:
+        result.append(node)
+        result += [masks[out.name] for out in node.outputs if out.name in masks]
+    return result
+
+
+# ---- gradients of splits -------------------------------------------------------------------------------------------
+
+
+def join_pieces(train: TrainGraph) -> TrainGraph:
+    """The same step with such sums of float32 as Concats (what was -0 + 0 keeps its sign); itself if there are none."""
+    graph = train.graph
+    made = {value.name: node for node in graph.nodes for value in node.outputs}
+    found = {node.name: joined for node in graph.nodes if (joined := _joined(node, made)) is not None}
+    if not found:
+        return train
+    whole = replace(graph, nodes=tuple(found.get(node.name, node) for node in graph.nodes))
+    targets = (*graph.outputs, train.loss, *(new for _, new in graph.updates))
+    needed = whole.ancestors(targets)
+    return replace(train, graph=replace(whole, nodes=tuple(n for n in whole.nodes if n.name in needed)))
+
+
+def _joined(node: Node, made: Mapping[str, Node]) -> Node | None:
+    """A sum of pieces that tile it as their Concat, or None."""
+    pieces = _pieces(node.outputs[0], made) if node.op == "Add" and node.outputs[0].dtype == "float32" else None
+    if not pieces:
+        return None
+    pieces.sort(key=lambda item: item[1])
+    inputs = tuple(piece for piece, _ in pieces)
+    for axis in range(len(node.outputs[0].shape)):
+        attrs, end = ConcatAttrs(axis), 0
+        for piece, starts in pieces:
+            if starts != tuple(end if i == axis else 0 for i in range(len(starts))):
+                break
+            end += piece.shape[axis]
+        else:
+            try:
+                same = infer("Concat", inputs, attrs) == (node.outputs[0].type,)
+            except ValueError:  # the other axes are not whole
+                continue
+            if same:
+                return replace(node, op="Concat", inputs=inputs, attrs=attrs)
+    return None
+
+
+def _pieces(value: Value, made: Mapping[str, Node]) -> list[tuple[Value, tuple[int, ...]]] | None:
+    """(piece, where it begins) of everything that is summed up in a value; None if something else is."""
+    node = made.get(value.name)
+    if node is None:
+        return None
+    if node.op == "Add" and all(summand.type == value.type for summand in node.inputs):
+        both = [_pieces(summand, made) for summand in node.inputs]
+        return None if both[0] is None or both[1] is None else [*both[0], *both[1]]
+    attrs = node.attrs
+    plain = isinstance(attrs, EmbedAttrs) and attrs.value == 0.0 and all(step == 1 for step in attrs.steps)
+    return [(node.inputs[0], attrs.starts)] if plain and isinstance(attrs, EmbedAttrs) else None
+
+
+# ---- fused updates -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Fusing:
+    """What becomes one node with an update: the node that makes its gradient and, where there is one, that of its
+    squares."""
+
+    gradient: Node
+    squares: Node | None = None
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.gradient,) if self.squares is None else (self.gradient, self.squares)
+
+
+def fuse_updates(train: TrainGraph) -> TrainGraph:
+    """The same step with such nodes, by the names of the updates; itself if there are none.
+
+    Two nodes stay where something else reads the gradient or adds to it (a parameter with several uses), where one of
+    them has a kernel of the user, and where storing the gradient takes less memory.
+    """
+    graph = train.graph
+    found = _found(graph)
+    if not found:
+        return train
+    gone = {node.name for fusing in found.values() for node in fusing.nodes}
+    zero = Value(_unused(graph, "no_squares"), (1,)) if any(fusing.squares for fusing in found.values()) else None
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.name in found:
+            nodes += _fused(found[node.name], node, zero)
+        elif node.name not in gone:
+            nodes.append(node)
+    constants = {**graph.constants, **({} if zero is None else {zero.name: np.zeros(zero.shape, np.float32)})}
+    return replace(train, graph=replace(graph, nodes=tuple(nodes), constants=constants))
+
+
+def _unused(graph: Graph, name: str) -> str:
+    """The name, or one like it that no value of the graph has."""
+    taken = {value.name for node in graph.nodes for value in (*node.inputs, *node.outputs)}
+    while name in taken:
+        name += ".2"
+    return name
+
+
+def _found(graph: Graph) -> Mapping[str, _Fusing]:
+    """By the name of an update, what becomes one node with it."""
+    makers = {value.name: node for node in graph.nodes for value in node.outputs}
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            readers.setdefault(value.name, []).append(node)
+    wanted = {graph.guard, *(value.name for value in graph.outputs)}
+    order = Dependencies(graph)
+    found: dict[str, _Fusing] = {}
+    for node in graph.nodes:
+        g = operands(node).get("g") if alias_of(node) else None
+        gradient = None if g is None else makers.get(g.name)
+        if g is None or gradient is None or g.name in wanted:
+            continue
+        others = [reader for reader in readers[g.name] if reader is not node]
+        squares = others[0] if [reader.op for reader in others] == [ROW_SQUARES.name] else None
+        alone = not others or squares is not None
+        if not alone or fused_pair(gradient.op, node.op, squares is not None) is None:
+            continue
+        plain = gradient.external is None and node.external is None and gradient.phase == node.phase
+        if plain and _waiting_bytes(graph, gradient, node, readers, order) <= g.size_bytes:
+            found[node.name] = _Fusing(gradient, squares)
+    return found
+
+
+def _waiting_bytes(
+    graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], order: Dependencies
+) -> int:
+    """Bytes of the gradient's operands that must wait for other readers of what the update overwrites.
+
+    Those readers that come before the gradient in any order do not count, and what they read themselves is there.
+    """
+    overwritten = {update.inputs[source].name for _, source in alias_of(update)}
+    others = [node for name in overwritten for node in readers[name] if node is not update]
+    later = [node for node in others if not order.after(gradient, node)]
+    if not later:
+        return 0
+    held = {value.name for node in later for value in node.inputs}
+    waiting = (value for value in _distinct(gradient.inputs) if value.name not in graph.constants)
+    return sum(value.size_bytes for value in waiting if value.name not in held)
+
+
+def _distinct(values: Sequence[Value]) -> list[Value]:
+    return list({value.name: value for value in values}.values())
+
+
+def _fused(fusing: _Fusing, update: Node, zero: Value | None) -> list[Node]:
+    """The node that does it all, behind that of the zeros to which it adds squares."""
+    gradient, squares = fusing.gradient, fusing.squares
+    pair, place = fused_pair(gradient.op, update.op, squares is not None), position(update, "g")
+    assert pair is not None
+    attrs = FusedUpdateAttrs(gradient.attrs, update.attrs)
+    before, after = (*update.inputs[:place], *gradient.inputs), update.inputs[place + 1 :]
+    if squares is None or zero is None:
+        return [replace(update, op=pair.name, inputs=(*before, *after), attrs=attrs)]
+    (rows,) = squares.outputs
+    empty = replace(rows, name=f"{rows.name}.zero")
+    start = replace(
+        squares, name=empty.name, op="Expand", inputs=(zero,), outputs=(empty,), attrs=ExpandAttrs(rows.shape)
+    )
+    outputs = (*update.outputs, rows)
+    return [start, replace(update, op=pair.name, inputs=(*before, empty, *after), outputs=outputs, attrs=attrs)]
