@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import ClassVar
 
 import jinja2
 from jinja2 import nodes
@@ -20,7 +19,7 @@ from tinytrain_compile.emit.tables import float_text
 class _Put(Extension):
     """`{% put text %}`: lines of text in place of the tag's line. `{{ text }}` would leave the end of that line."""
 
-    tags: ClassVar[set[str]] = {"put"}
+    tags = {"put"}  # noqa: RUF012 - as Extension declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Read the expression that gives the text."""
