@@ -13,7 +13,7 @@ from tinytrain_compile.driver.candidates.external_kernels import Externals, blam
 from tinytrain_compile.driver.candidates.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.candidates.low_rank import as_locked
 from tinytrain_compile.driver.candidates.planner import AUTO, Candidate, Planner
-from tinytrain_compile.driver.candidates.ram_use import buffers_of, cut_of
+from tinytrain_compile.driver.candidates.ram_use import buffers_of, feature_bytes_of
 from tinytrain_compile.driver.candidates.training_options import with_file_training
 from tinytrain_compile.driver.checks.combinations import check_loss, check_machine, check_model
 from tinytrain_compile.driver.checks.data_notes import data_notes, option_notes
@@ -305,12 +305,6 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
-    features = cut_of(candidate, options)
-    room = None
-    if "replay" in options.runtime.names:
-        from tinytrain_compile.parts.replay.part import replay_room
-
-        room = replay_room(candidate.train, options.runtime, 0 if features is None else features.size_bytes)
     buffers = buffers_of(candidate, options)
     return Summary(
         model=options.model.name,
@@ -336,10 +330,8 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         core=target.core_name,
         energy_source=target.core.pj_source,
         scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
-        runtime=options.runtime,
-        features=features,
-        features_asked=options.features == "on",
-        replay=room,
+        parts=parts_of(options, candidate.train),
+        feature_bytes=feature_bytes_of(candidate, options),
         runtime_buffers=buffers,
         own_samples=options.data is not None,
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 PARTS = ("replay", "monitor", "schedule", "store", "delta", "average")
 """Each is a header and a C file of the output, which know the model by its public header alone; but
@@ -40,57 +39,3 @@ class RuntimeParts:
 
 
 NO_PARTS = RuntimeParts()
-
-
-@dataclass(frozen=True)
-class FeatureCut:
-    """A step that is cut where training begins (--features). size_bytes: of the features of a call.
-
-    values: what crosses, by the names that users know; frozen: nodes of the plan that a step on features leaves out.
-    """
-
-    size_bytes: int
-    values: tuple[str, ...]
-    frozen: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ReplayRoom:
-    """What a reservoir takes. record_bytes: of one sample with its label; samples: that the header reserves RAM for."""
-
-    record_bytes: int
-    samples: int
-
-    @property
-    def size_bytes(self) -> int:
-        """RAM beside the arena; 0 where the caller says how many samples there are."""
-        return self.record_bytes * self.samples
-
-
-DeltaType = Literal["float32", "steps", "int32"]
-"""What a number of a delta counts: real numbers; 1/256 step of an int8 weight; units of an int32 bias."""
-
-
-@dataclass(frozen=True)
-class DeltaSlot:
-    """A trained tensor in a delta (docs/fleet.md): an int16 exponent, and `count` int16 numbers behind it.
-
-    offset: of the exponent, in bytes from the start of the delta. parameter: the tensor's name in the imported graph.
-    fine: whether an int8 weight has a fraction on the device (else it keeps whole steps).
-    """
-
-    name: str
-    parameter: str
-    type: DeltaType
-    count: int
-    offset: int
-    fine: bool = False
-
-
-@dataclass(frozen=True)
-class DeltaTable:
-    """A delta of a build: its tensors, its size, and the hash of the model that it belongs to (hexadecimal)."""
-
-    model_hash: str
-    size_bytes: int
-    slots: tuple[DeltaSlot, ...]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.kernels import CodeChoice
-from tinytrain_compile.ir.runtime_parts import NO_PARTS, FeatureCut, ReplayRoom, RuntimeParts
 from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.target.model import Board
@@ -199,6 +198,25 @@ class Suggestion:
     sets_arena: bool = False
 
 
+class ReportedPart(Protocol):
+    """A part of the project (parts/), as the report asks it. row: that it has a share in, "" for none.
+
+    uncounted: RAM of it that only the caller can place.
+    """
+
+    name: ClassVar[str]
+    row: ClassVar[str]
+    uncounted: str
+
+    def pieces(self, summary: Summary) -> list[str]:
+        """Return its figures in its row."""
+        ...
+
+    def json(self, summary: Summary) -> dict[str, Any] | None:
+        """Return its data for report.json."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Summary:
     """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
@@ -207,8 +225,7 @@ class Summary:
     fates: what becomes of every initializer of the file.
     options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
     --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
-    runtime: parts of the loop around the step; replay: what a reservoir of samples takes, if there is one.
-    features: where the step is cut, if that is asked for and anything is frozen. parts: of a step in slices.
+    parts: what the project has besides the step, such as those of --runtime.
     """
 
     model: str
@@ -239,13 +256,11 @@ class Summary:
     board: Board | None = None
     core: str = ""  # the target that QEMU checks, which is the board's core
     energy_source: str = ""  # of the energy of a cycle
-    runtime: RuntimeParts = NO_PARTS
-    replay: ReplayRoom | None = None
-    features: FeatureCut | None = None
+    parts: tuple[ReportedPart, ...] = ()
+    feature_bytes: int = 0  # of a sample, if the step is cut where training begins
     smaller: tuple[MemoryPlan, ...] = ()  # of --plans, by size
     plan_samples: tuple[int, ...] = ()  # that a call takes in each of them, and in the largest
-    features_asked: bool = False
-    parts: tuple[StepPart, ...] = ()
+    step_parts: tuple[StepPart, ...] = ()  # of a step in slices
     ram: PartRam | None = None  # of the part that is flashed
     runtime_buffers: tuple[RuntimeBuffer, ...] = ()
     own_samples: bool = False  # whether the check runs on --data; else on random samples, whose losses say nothing

@@ -41,7 +41,7 @@ class Room:
 def room_for(options: CompileOptions, summary: Summary) -> Room:
     """Room for old samples beside a compilation and the other parts of --runtime."""
     target = with_board(options, load_target(options.target))[1]
-    feature_bytes = 0 if summary.features is None else summary.features.size_bytes
+    feature_bytes = summary.feature_bytes
     most = most_samples(target, summary.plan, summary.train, options.runtime, feature_bytes)
     return Room(target.name, record_bytes(summary.train, feature_bytes), most)
 

@@ -8,15 +8,19 @@ from typing import Any, ClassVar
 from tinytrain_compile import emit
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.summary import Summary
 
 
 class Part(emit.Part):
     """A part of a project. Every hook does nothing unless a part has something to do there.
 
-    of_weights: whether it reads weights of several states, which then have to count in the same steps.
+    of_weights: whether it reads weights of several states, which then have to count in the same steps. row: of the
+    report that it has a share in, "" for none. uncounted: RAM of it that only the caller can place.
     """
 
     of_weights: ClassVar[bool] = False
+    row: ClassVar[str] = ""
+    uncounted: str = ""
 
     def __init__(self, asked: Any) -> None:
         """Make the part. asked: the options; for a part of --runtime, all that was named there."""
@@ -26,6 +30,14 @@ class Part(emit.Part):
         """Raise CompileError for what is planned and cannot have this part."""
         if self.of_weights:
             refuse_shifted(train, f"--runtime {self.name}")
+
+    def pieces(self, summary: Summary) -> list[str]:
+        """Return its figures in its row of the report."""
+        return [self.name]
+
+    def json(self, summary: Summary) -> dict[str, Any] | None:
+        """Return its data for report.json."""
+        return None
 
     def reports(self, train: TrainGraph, prefix: str) -> Mapping[str, str]:
         """Return files for the output folder that no C reads: name -> text."""

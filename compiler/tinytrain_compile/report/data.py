@@ -14,7 +14,7 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json, update_choice_json
 from tinytrain_compile.report.flash_and_ram import code_bytes, code_json, const_bytes, ram_json
-from tinytrain_compile.report.rows import json_of
+from tinytrain_compile.report.rows import json_of, parts_json
 from tinytrain_compile.report.trained import (
     fate_json,
     inference_json,
@@ -62,9 +62,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "low_rank": json_of("low_rank", summary, []),
         "parameters": [fate_json(fate) for fate in summary.fates],
         "memory": _memory(summary, analysis),
-        "runtime": json_of("runtime", summary, {"parts": [], "replay": None}),
-        "features": json_of("features", summary),
-        "slices": json_of("slices", summary),
+        **parts_json(summary),
         "inference_only": inference_json(summary.train),
         "plans": json_of("plans", summary, []),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
@@ -84,12 +82,13 @@ def plan_json(summary: Summary) -> dict[str, Any]:
     """Return the content of plan.json: what runs when, what lies where, and how full the arena is at every step."""
     plan, analysis = summary.plan, analyse(summary.train, summary.plan)
     names = ["arena", *(memory.name for memory in plan.further)]
+    replay = parts_json(summary)["runtime"]["replay"]
     return {
         "update": summary.update_label,
         "micro_batch": summary.train.micro_batch,
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
-        **({"replay_bytes": summary.replay.size_bytes} if summary.replay is not None else {}),
+        **({} if replay is None else {"replay_bytes": replay["bytes"]}),
         "lower_bound_bytes": plan.lower_bound_bytes,
         "gap_bytes": plan.gap_bytes,
         "order_proven": plan.order_proven,
@@ -130,6 +129,7 @@ def plan_json(summary: Summary) -> dict[str, Any]:
 
 def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
     plan = summary.plan
+    replay = parts_json(summary)["runtime"]["replay"]
     return {
         "arena_bytes": plan.arena_bytes,
         "arena_limit_bytes": summary.arena_limit_bytes,
@@ -139,7 +139,7 @@ def _memory(summary: Summary, analysis: Analysis) -> dict[str, Any]:
         "stack_bytes": summary.verify.stack_bytes,
         "stack_measured_bytes": summary.verify.stack_measured_bytes,
         "arena_measured_bytes": summary.verify.arena_measured_bytes,
-        "replay_bytes": 0 if summary.replay is None else summary.replay.size_bytes,
+        "replay_bytes": 0 if replay is None else replay["bytes"],
         "ram": ram_json(summary),
         "regions": _regions(summary),
         "peak_bytes": analysis.breakdown(plan.peak_step),

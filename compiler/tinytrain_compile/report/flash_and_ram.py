@@ -35,9 +35,7 @@ def where_text(use: RamUse) -> str:
 
 def _not_counted(summary: Summary) -> list[str]:
     """Tell what parts need that only the caller can place."""
-    parts = summary.runtime
-    found = ["replay: samples of your number"] if "replay" in parts.names and not parts.replay_samples else []
-    found += ["average: in flash or RAM of yours"] if "average" in parts.names else []
+    found = [f"{part.name}: {part.uncounted}" for part in summary.parts if part.uncounted]
     return [f"not counted: {'; '.join(found)}"] if found else []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer, most_records, part_ram, taken_by
-from tinytrain_compile.ir.runtime_parts import FeatureCut, RuntimeParts
+from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import runtime_parts
@@ -28,17 +28,12 @@ def runtime_buffers(train: TrainGraph, parts: RuntimeParts, feature_bytes: int =
 
 def feature_bytes_of(candidate: Candidate, options: CompileOptions) -> int:
     """Bytes of a sample's features, 0 without --features on."""
-    cut = cut_of(candidate, options)
-    return 0 if cut is None else cut.size_bytes
-
-
-def cut_of(candidate: Candidate, options: CompileOptions) -> FeatureCut | None:
-    """Return where the step is cut; None without --features on, and if its first layer is trained."""
     if options.features == "off":
-        return None
+        return 0
     from tinytrain_compile.parts.features.border import feature_cut
 
-    return feature_cut(candidate.train, candidate.plan)
+    cut = feature_cut(candidate.train, candidate.plan)
+    return 0 if cut is None else cut.size_bytes
 
 
 def ram_of(planner: Planner, candidate: Candidate) -> PartRam:

@@ -45,7 +45,7 @@ class Generated:
 
     def summarised(self, summary: Summary) -> Summary:
         """The summary with what the code is made of."""
-        return replace(summary, calls=self.kernels.calls, code=self.choice, parts=self.bundle.parts)
+        return replace(summary, calls=self.kernels.calls, code=self.choice, step_parts=self.bundle.parts)
 
 
 class Generator:

@@ -17,7 +17,9 @@ _NUMBER = 4
 class Average(Part):
     """`m_average.h`."""
 
-    name, files, of_weights = "average", ("average.h", "average.c"), True
+    name, row, files = "average", "runtime", ("average.h", "average.c")
+    of_weights = True
+    uncounted = "in flash or RAM of yours"
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Return for every trained tensor its place in `state_slots` and that of its fractions."""

@@ -13,8 +13,8 @@ from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, model_hash, stored
 from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.ir.buffers import RuntimeBuffer
-from tinytrain_compile.ir.runtime_parts import DeltaSlot, DeltaTable, DeltaType
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.parts.delta.twin import DeltaSlot, DeltaTable, DeltaType
 from tinytrain_compile.parts.part import Part
 
 _NUMBER = 2
@@ -39,7 +39,8 @@ def delta_table(train: TrainGraph) -> DeltaTable:
 class Delta(Part):
     """`m_delta.h`."""
 
-    name, files, of_weights = "delta", ("delta.h", "delta.c"), True
+    name, row, files = "delta", "runtime", ("delta.h", "delta.c")
+    of_weights = True
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Tell what m_delta.c knows of the trained tensors."""

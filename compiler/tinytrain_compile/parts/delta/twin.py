@@ -7,19 +7,47 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_file
-from tinytrain_compile.ir.runtime_parts import DeltaSlot, DeltaTable
 
 _FORMAT = 0x31445454
 _LARGEST = 32767
 _REAL_RANGE, _WHOLE_RANGE = (-100, 113), (0, 16)
 """Of exponents, of real numbers and of whole ones."""
+
+DeltaType = Literal["float32", "steps", "int32"]
+"""What a number of a delta counts: real numbers; 1/256 step of an int8 weight; units of an int32 bias."""
+
+
+@dataclass(frozen=True)
+class DeltaSlot:
+    """A trained tensor in a delta (docs/fleet.md): an int16 exponent, and `count` int16 numbers behind it.
+
+    offset: of the exponent, in bytes from the start of the delta. parameter: the tensor's name in the imported graph.
+    fine: whether an int8 weight has a fraction on the device (else it keeps whole steps).
+    """
+
+    name: str
+    parameter: str
+    type: DeltaType
+    count: int
+    offset: int
+    fine: bool = False
+
+
+@dataclass(frozen=True)
+class DeltaTable:
+    """A delta of a build: its tensors, its size, and the hash of the model that it belongs to (hexadecimal)."""
+
+    model_hash: str
+    size_bytes: int
+    slots: tuple[DeltaSlot, ...]
+
 
 Changes = Mapping[str, NDArray[np.float64]]
 """What each tensor has changed by, flat, by its name: real numbers, 1/256 steps of int8 weights, units of biases."""

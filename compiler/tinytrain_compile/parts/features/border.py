@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from tinytrain_compile.ir.runtime_parts import FeatureCut
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
@@ -47,6 +46,18 @@ class Border:
         called = (node.name for stretch in self.stretches for node in stretch.nodes if not op_def(node.op).view)
         where = {node.name: index for index, stretch in enumerate(self.stretches) for node in stretch.nodes}
         return frozenset(next(names) for _, names in groupby(called, where.__getitem__))
+
+
+@dataclass(frozen=True)
+class FeatureCut:
+    """A step that is cut where training begins (--features). size_bytes: of the features of a call.
+
+    values: what crosses, by the names that users know; frozen: nodes of the plan that a step on features leaves out.
+    """
+
+    size_bytes: int
+    values: tuple[str, ...]
+    frozen: tuple[str, ...]
 
 
 def border_of(train: TrainGraph, plan: MemoryPlan) -> Border | None:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.emit.sequence import Section, Sequencer
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.parts.features.border import Border, Crossing, Stretch, border_of
+from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.parts.features.border import Border, Crossing, FeatureCut, Stretch, border_of, feature_cut
 from tinytrain_compile.parts.part import Part
+from tinytrain_compile.report.analysis import analyse, work_of
+from tinytrain_compile.report.layout import bytes_text, grouped, macs_text, share
 
 FROM, TO = "from", "to"
 """Where features are read and written."""
@@ -22,7 +26,7 @@ FROM, TO = "from", "to"
 class Features(Part):
     """`m_features` and `m_train_features`."""
 
-    name, has_fragments = "features", True
+    name, row, has_fragments = "features", "features", True
 
     def prepare(self, code: PlanCode) -> None:
         """Let functions begin where the border is crossed; nothing if only views are frozen."""
@@ -56,6 +60,43 @@ class Features(Part):
         if what:
             way = "leave out --memory" if plan.further else "leave out --micro-batch"
             raise CompileError("E0101", "--features on", what, f"{way}, or --features")
+
+    def pieces(self, summary: Summary) -> list[str]:
+        """Tell where the step is cut, and what a step on features takes of a whole one."""
+        cut, counts = feature_cut(summary.train, summary.plan), summary.verify.counts
+        if cut is None:
+            return ["none: the first layer is trained, features would be the input"]
+        size = f"{bytes_text(cut.size_bytes)} a sample"
+        if counts is None or counts.train_features is None:
+            whole = sum(work_of(summary.train))
+            rest = whole - _frozen_macs(summary, cut)
+            return [size, f"a step on them: {macs_text(rest)} of {macs_text(whole)} MAC ({share(rest, whole)})"]
+        whole, rest = (sum(found.values()) for found in (counts.step, counts.train_features))
+        return [size, f"a step on them: {grouped(rest)} of {grouped(whole)} instructions ({share(rest, whole)})"]
+
+    def json(self, summary: Summary) -> dict[str, Any]:
+        """Return what the features are and what a step on them saves.
+
+        bytes: of a sample's features, 0 if training begins at the input; values: their names; frozen_macs: what a step
+        on them leaves out; instructions: of both calls, if they were counted.
+        """
+        cut, counts = feature_cut(summary.train, summary.plan), summary.verify.counts
+        taken = None if counts is None or counts.features is None else sum(counts.features.values())
+        given = None if counts is None or counts.train_features is None else sum(counts.train_features.values())
+        return {
+            "bytes": 0 if cut is None else cut.size_bytes,
+            "values": [] if cut is None else list(cut.values),
+            "frozen_macs": 0 if cut is None else _frozen_macs(summary, cut),
+            "features_instructions": taken,
+            "train_features_instructions": given,
+        }
+
+
+def _frozen_macs(summary: Summary, cut: FeatureCut) -> int:
+    """Sum the multiply-accumulates of the nodes that a step on features leaves out."""
+    analysis, names = analyse(summary.train, summary.plan), set(cut.frozen)
+    pairs = zip(summary.plan.order, analysis.macs, strict=True)
+    return sum(macs for node, macs in pairs if node.name in names)
 
 
 def _floats(border: Border) -> Iterator[Crossing]:

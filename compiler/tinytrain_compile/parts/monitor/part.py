@@ -11,7 +11,7 @@ from tinytrain_compile.parts.part import Part
 class Monitor(Part):
     """`m_monitor.h`."""
 
-    name, files = "monitor", ("monitor.h", "monitor.c")
+    name, row, files = "monitor", "runtime", ("monitor.h", "monitor.c")
 
     def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer | None:
         """Return the RAM of the best state, unless callbacks of the caller keep it (monitor=flash)."""

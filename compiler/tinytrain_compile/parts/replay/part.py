@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.ir.buffers import RuntimeBuffer
-from tinytrain_compile.ir.runtime_parts import ReplayRoom, RuntimeParts
+from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.parts.part import Part
+from tinytrain_compile.report.layout import bytes_text, plural
 
 _WORD = 4
 """Bytes of a label's value, and what records are aligned to."""
@@ -17,7 +19,12 @@ _WORD = 4
 class Replay(Part):
     """`m_replay.h`."""
 
-    name, files = "replay", ("replay.h", "replay.c")
+    name, row, files = "replay", "runtime", ("replay.h", "replay.c")
+
+    def __init__(self, asked: RuntimeParts) -> None:
+        """Leave the samples uncounted if the caller says how many there are."""
+        super().__init__(asked)
+        self.uncounted = "" if asked.replay_samples else "samples of your number"
 
     def public(self, code: PlanCode) -> Mapping[str, object]:
         """Describe a record: what it keeps, what to give a call for that, bytes of x, labels and the byte they are at.
@@ -45,6 +52,20 @@ class Replay(Part):
         what, definition = f"{count:,} kept sample{'' if count == 1 else 's'}", "unsigned char past[{P}_REPLAY_BYTES]"
         return RuntimeBuffer(self.name, what, count * record_bytes(train, feature_bytes), definition)
 
+    def pieces(self, summary: Summary) -> list[str]:
+        """Return bytes of a sample, and of all that RAM is reserved for."""
+        found = self.json(summary)
+        each = f"{bytes_text(found['record_bytes'])} a sample"
+        if not found["samples"]:
+            return [f"{self.name} ({each})"]
+        room = f"{bytes_text(found['bytes'])} beside the arena: {plural(found['samples'], 'sample')}"
+        return [f"{self.name} ({room}, {each})"]
+
+    def json(self, summary: Summary) -> dict[str, int]:
+        """Return the bytes of a record, and samples and bytes of reserved RAM (0: the caller's)."""
+        size, samples = record_bytes(summary.train, summary.feature_bytes), self.asked.replay_samples
+        return {"record_bytes": size, "samples": samples, "bytes": size * samples}
+
 
 def _layout(train: TrainGraph, feature_bytes: int) -> tuple[int, int, int]:
     """Return bytes of x, values of the label, and from which byte on these are, of one sample of the input.
@@ -60,11 +81,6 @@ def record_bytes(train: TrainGraph, feature_bytes: int = 0) -> int:
     """Return the bytes of a sample with its label in a reservoir."""
     _, labels, label_at = _layout(train, feature_bytes)
     return label_at + labels * _WORD
-
-
-def replay_room(train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0) -> ReplayRoom | None:
-    """Return what a reservoir takes; None without one."""
-    return ReplayRoom(record_bytes(train, feature_bytes), parts.replay_samples) if "replay" in parts.names else None
 
 
 PART = Replay

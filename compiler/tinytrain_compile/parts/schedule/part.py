@@ -8,7 +8,7 @@ from tinytrain_compile.parts.part import Part
 class Schedule(Part):
     """`m_schedule.h`."""
 
-    name, files = "schedule", ("schedule.h", "schedule.c")
+    name, row, files = "schedule", "runtime", ("schedule.h", "schedule.c")
 
 
 PART = Schedule

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tinytrain_compile.emit.part import PlanCode
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.parts.part import Part
+from tinytrain_compile.report.layout import grouped, plural, share
 
 
 class Slices(Part):
     """`m_step_begin` and `m_step_slice`."""
 
-    name, has_fragments = "slices", True
+    name, row, has_fragments = "slices", "slices", True
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Return the parts of the step with their cycles."""
@@ -25,6 +28,34 @@ class Slices(Part):
                 "step_cycles": max(sum(part.cycles for part in each.slices) for each in codes),
                 "longest_cycles": max(part.cycles for each in codes for part in each.slices),
             }
+
+    def pieces(self, summary: Summary) -> list[str]:
+        """Count the parts of a step between which it may pause, and name the longest, which no budget makes shorter."""
+        found = self.json(summary)
+        longest, whole = found["longest"], found["step_cycles"]
+        cycles = f"{grouped(longest['cycles'])} of {grouped(whole)} cycles by the model"
+        return [
+            plural(found["parts"], "part"),
+            f"longest {share(longest['cycles'], whole)}: {cycles}, {longest['layer']}",
+        ]
+
+    def json(self, summary: Summary) -> dict[str, Any]:
+        """Return the number of parts, the cycles of all by the target's figures, and the longest one.
+
+        longest: its node, the layer of the file that this belongs to, its cycles, and in how many parts that node is.
+        """
+        longest = max(summary.step_parts, key=lambda part: part.cycles)
+        node = next(node for node in summary.plan.order if node.name == longest.node)
+        return {
+            "parts": len(summary.step_parts),
+            "step_cycles": sum(part.cycles for part in summary.step_parts),
+            "longest": {
+                "node": node.name,
+                "layer": node.origin or node.name,
+                "cycles": longest.cycles,
+                "parts_of_node": sum(part.node == node.name for part in summary.step_parts),
+            },
+        }
 
 
 PART = Slices

@@ -13,7 +13,7 @@ STORE_BYTES, STORE_UNIT_BYTES = 392, 256
 class Store(Part):
     """`m_store.h`."""
 
-    name, files = "store", ("store.h", "store.c")
+    name, row, files = "store", "runtime", ("store.h", "store.c")
 
     def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer:
         """Return the RAM of a store."""

@@ -17,7 +17,6 @@ ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
     "board": ("board", lambda s: s.board),
     "derivative": ("derivative", lambda s: s.verify.derivative),
     "external": ("external", lambda s: s.external_functions),
-    "features": ("runtime", lambda s: s.features_asked),
     "float32": ("formats", lambda s: s.train.integer),
     "kernels": ("kernels", lambda s: s.verify.counts),
     "low_rank": ("low_rank", lambda s: s.train.low_rank),
@@ -26,16 +25,14 @@ ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
     "plans": ("smaller_arena", lambda s: s.smaller),
     "quant_tensors": ("formats", lambda s: s.train.integer),
     "remat": ("smaller_arena", lambda s: s.plan.remat),
-    "runtime": ("runtime", lambda s: s.runtime.names),
-    "slices": ("runtime", lambda s: s.parts),
     "streams": ("smaller_arena", lambda s: s.plan.streams),
 }
-"""Row -> module of this folder, and whether a build has the row."""
+"""Row -> module of this folder, and whether a build has the row. Parts of a project (parts/) bring their own."""
 
 
 def _ask(name: str, what: str, summary: Summary) -> Any:
-    module, applies = ROWS[name]
-    if not applies(summary):
+    module, applies = ROWS.get(name, ("", bool))
+    if not (module and applies(summary)):
         return None
     answer = getattr(import_module(f"{__name__}.{module}"), f"{name}_{what}", None)
     return None if answer is None else answer(summary)
@@ -43,7 +40,8 @@ def _ask(name: str, what: str, summary: Summary) -> Any:
 
 def pieces_of(name: str, summary: Summary) -> list[str]:
     """Return the figures of a row; none if the build does not have it."""
-    return _ask(name, "pieces", summary) or []
+    of_parts = [piece for part in summary.parts if part.row == name for piece in part.pieces(summary)]
+    return of_parts or _ask(name, "pieces", summary) or []
 
 
 def remarks_of(name: str, summary: Summary) -> list[str]:
@@ -54,6 +52,19 @@ def remarks_of(name: str, summary: Summary) -> list[str]:
 def lines_of(name: str, summary: Summary) -> list[str]:
     """Return a table for the terminal; none if the build does not have it."""
     return _ask(name, "lines", summary) or []
+
+
+def parts_json(summary: Summary) -> dict[str, Any]:
+    """Return the data of all parts of the project, by their rows; those of --runtime have one row together."""
+    runtime = [part for part in summary.parts if part.row == "runtime"]
+    rows = {part.row: part.json(summary) for part in summary.parts if part.row not in ("", "runtime")}
+    data = {part.name: found for part in runtime if (found := part.json(summary)) is not None}
+    return {
+        "runtime": {"parts": [part.name for part in runtime], "replay": None, **data},
+        "features": None,
+        "slices": None,
+        **rows,
+    }
 
 
 def json_of(name: str, summary: Summary, otherwise: Any = None) -> Any:
