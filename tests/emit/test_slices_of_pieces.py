@@ -21,7 +21,7 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.base import row_form
-from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import RowForm
 from tinytrain_compile.ops.stream import StreamAttrs, errors_of, pieces_of
 from tinytrain_compile.plan import PlanOptions, SlicedPlan, plan_memory, sliced, step_pieces
 from tinytrain_compile.plan.slices import call_ps

@@ -27,7 +27,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import error_row_product, forward_product, forward_row_product
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.tiles import PackedTiles
-from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import RowForm
 from tinytrain_compile.target import load_target
 
 Map = tuple[int, int]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.elementwise import (
@@ -22,7 +21,7 @@ from tinytrain_compile.ops.elementwise import (
     unary,
     upstream,
 )
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import expect_float, operand, result
 from tinytrain_compile.ops.rows import element_rows
 
 

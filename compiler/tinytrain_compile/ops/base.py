@@ -13,7 +13,7 @@ from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.owned import ErrorState, Owned, check_owned
-from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import RowForm
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.exact import sequential_sum
+from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape
 from tinytrain_compile.ops.owned import Owned
 
 

@@ -12,15 +12,6 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, DType, Layout, Node, TensorType, Value
-from tinytrain_compile.ops._common import (
-    BACKWARD,
-    expect_float,
-    expect_same_shape,
-    expect_truth,
-    kept_layout,
-    like,
-    only,
-)
 from tinytrain_compile.ops.base import (
     ELEMENTWISE,
     GradientContext,
@@ -31,7 +22,17 @@ from tinytrain_compile.ops.base import (
     register,
 )
 from tinytrain_compile.ops.exact import largest_of
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import (
+    BACKWARD,
+    expect_float,
+    expect_same_shape,
+    expect_truth,
+    kept_layout,
+    like,
+    only,
+    operand,
+    result,
+)
 from tinytrain_compile.ops.repeat import along
 
 

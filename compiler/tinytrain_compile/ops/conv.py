@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.conv_form import (
     TILE_WIDTH,
@@ -22,9 +21,8 @@ from tinytrain_compile.ops.conv_form import (
     is_product,
 )
 from tinytrain_compile.ops.linear import WEIGHT, join_split, present_parts, split_operands, whole_shape
-from tinytrain_compile.ops.names import named, operand, operands, result
-from tinytrain_compile.ops.row_form import RowForm
-from tinytrain_compile.ops.rows import LEAST, few_elements, window_rows
+from tinytrain_compile.ops.names import expect_float, named, operand, operands, result
+from tinytrain_compile.ops.rows import LEAST, RowForm, few_elements, window_rows
 
 
 def _check_weight(w: tuple[int, ...], attrs: ConvAttrs, channels_in: int) -> None:

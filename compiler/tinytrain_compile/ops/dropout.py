@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, like, only
 from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, OpDef, register
-from tinytrain_compile.ops.names import operands
+from tinytrain_compile.ops.names import BACKWARD, expect_float, like, only, operands
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.scalar_math import random_bits
 

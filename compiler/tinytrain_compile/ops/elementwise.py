@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, Arithmetic, Formula
 from tinytrain_compile.ops.base import (
     ELEMENTWISE,
@@ -27,7 +26,7 @@ from tinytrain_compile.ops.base import (
     ReferenceRule,
     register,
 )
-from tinytrain_compile.ops.names import operand, operands, result
+from tinytrain_compile.ops.names import expect_float, operand, operands, result
 from tinytrain_compile.ops.rows import element_rows
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_indices, only
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_indices, only, operand
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, TensorType, Value
 from tinytrain_compile.ops.base import MOVES_DATA, NonDifferentiable, OpDef, register
-from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import RowForm
 from tinytrain_compile.ops.stream import StreamAttrs
 
 LINES = "InputLines"

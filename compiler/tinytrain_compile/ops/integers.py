@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, DType, TensorType, Value
-from tinytrain_compile.ops._common import WrongTypeError, expect_integers, kept_layout
 from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.choice import broadcast_type
+from tinytrain_compile.ops.names import WrongTypeError, expect_integers, kept_layout
 
 WHOLE = NonDifferentiable("integers are piecewise constant", flat=True)
 _LOW, _HIGH = -(2**31), 2**31

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float
 from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.exact import product
-from tinytrain_compile.ops.names import named, operand, operands, result
+from tinytrain_compile.ops.names import expect_float, named, operand, operands, result
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, like, only
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 from tinytrain_compile.ops.exact import F32, sequential_sum
-from tinytrain_compile.ops.names import operands
+from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, operands
 
 REDUCTIONS = ("mean", "sum", "none")
 

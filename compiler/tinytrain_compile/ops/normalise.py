@@ -15,10 +15,9 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, like, only
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 from tinytrain_compile.ops.exact import F32, max_over, shifted, sum_over
-from tinytrain_compile.ops.names import result
+from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, result
 from tinytrain_compile.ops.repeat import along
 
 

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, only
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import BACKWARD, expect_float, only, operand
 from tinytrain_compile.ops.overlap import windows
-from tinytrain_compile.ops.row_form import RowForm
-from tinytrain_compile.ops.rows import window_rows
+from tinytrain_compile.ops.rows import RowForm, window_rows
 
 
 @dataclass(frozen=True)

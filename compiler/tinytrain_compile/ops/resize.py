@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float, kept_layout, only
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.repeat import along
 
 Matrix = NDArray[np.float64]

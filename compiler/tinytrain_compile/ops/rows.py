@@ -1,12 +1,74 @@
-"""By which rows float operators can be computed; see RowForm. Those in integers are in int8/rows.py."""
+"""Operators that can be computed a few rows of a map at a time, and those whose bytes need not move.
+
+Float operators' rows; those in integers are in int8/rows.py. The bytes of a Concat may be its inputs', and those of a
+Slice a run of its input.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+from dataclasses import dataclass
 from typing import Any
 
-from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.contiguous import cut_starts
-from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ir.types import Node, Value
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """An update that sums over rows: `add` adds one row of its maps to `total`, `apply` makes the results of the total.
+
+    total: int32, begins as 0. add: a node on maps of one row each. apply: a node that makes what the update makes.
+    """
+
+    total: Value
+    add: Node
+    apply: Node
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """One row of a node's result, or of what it sums. maps: the inputs that are read by rows; all others are read as a
+    whole.
+
+    Row r reads the rows r step - pad and on, `reach` of them, of its first map, as far as this has them, and row r of
+    the others. scratch_bytes: working memory at most, on any core, of which the first kept_bytes hold what is prepared
+    once. windows: whether the kernel finds the rows through a table; else those of a call lie one behind the other.
+    apart: these rows are counted with zeros between those of the first map: one in so many is a row of it.
+    unit: so many rows of the result, which begin at a multiple of it, are one row of all this: they are computed
+    together. sum: the node has no map as its result, but sums over the rows of its last map.
+    """
+
+    maps: tuple[int, ...]
+    reach: int = 1
+    step: int = 1
+    pad: int = 0
+    kept_bytes: int = 0
+    scratch_bytes: int = 0
+    windows: bool = False
+    apart: int = 1
+    unit: int = 1
+    sum: RowSum | None = None
+
+    def reads(self, first: int, rows: int, height: int) -> range:
+        """The rows of the first map, of this height, that rows [first, first + rows) of the result need."""
+        low, many = first // self.unit * self.step - self.pad, rows // self.unit
+        high = low + (many - 1) * self.step + self.reach
+        return range(max(-(-low // self.apart), 0), min(-(-high // self.apart), height))
+
+    def reads_of(self, place: int, first: int, rows: int, height: int) -> range:
+        """The same of any map: place counts in `maps`."""
+        return range(first, first + rows) if place and self.windows else self.reads(first, rows, height)
+
+    def height(self, node: Node) -> int:
+        """How many rows a node has: of its result, or of what it sums."""
+        return (node.outputs[0] if self.sum is None else node.inputs[self.maps[-1]]).shape[1]
+
+
+def row_pitch(value: Value) -> int:
+    """Bytes from one row of a map to the next."""
+    return value.size_bytes // value.shape[1]
+
 
 LEAST = 4
 """Elements of a vector of floats, on cores that have some."""
@@ -50,3 +112,28 @@ def window_rows(
     """Of an operator that reads its first operand in windows."""
     reach = (kernel[0] - 1) * dilations[0] + 1
     return RowForm((0,), reach, strides[0], pads[0], scratch_bytes=scratch_bytes, windows=True)
+
+
+def run_starts(node: Node, axis: int) -> tuple[int, ...] | None:
+    """Where inputs begin that follow each other on an axis, in bytes; None unless every axis before it has extent 1."""
+    if math.prod(node.outputs[0].shape[:axis]) != 1:
+        return None
+    *before, _ = node.inputs
+    return (0, *itertools.accumulate(value.size_bytes for value in before))
+
+
+def cut_starts(
+    node: Node, starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Where a slice's input begins, counted from the slice (so 0 or less); None unless the slice is one run of bytes:
+    one index of every axis up to the one that is cut, all of every axis behind it."""
+    x = node.inputs[0]
+    cut = next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes))
+    whole = sizes[cut + 1 :] == x.shape[cut + 1 :]
+    forward = all(step == 1 for step, size in zip(steps, sizes, strict=True) if size > 1)
+    if not whole or not forward:
+        return None
+    place = 0
+    for start, dim in zip(starts, x.shape, strict=True):
+        place = place * dim + start
+    return (-place * (x.size_bytes // x.elements),)

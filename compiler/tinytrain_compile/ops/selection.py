@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import (
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.names import (
     BACKWARD,
     WrongTypeError,
     expect_float,
     expect_indices,
     kept_layout,
     only,
+    operand,
 )
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
-from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.repeat import along
 
 

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops._common import expect_float, kept_layout, only
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, register
-from tinytrain_compile.ops.contiguous import cut_starts, run_starts
 from tinytrain_compile.ops.exact import scaled, sum_over
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
-from tinytrain_compile.ops.rows import slice_rows
+from tinytrain_compile.ops.rows import cut_starts, run_starts, slice_rows
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, DType, Node, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD, expect_float, expect_same_shape, kept_layout
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
 from tinytrain_compile.ops.exact import F32, product, sequential_sum
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, kept_layout, operand, result
 from tinytrain_compile.ops.owned import Owned
 
 VANISHED = 1e-8

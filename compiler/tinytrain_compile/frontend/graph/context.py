@@ -37,7 +37,7 @@ from tinytrain_compile.frontend.weights.parameters import Trainables
 from tinytrain_compile.ir.imported import FileNumbers, ParameterSource
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, DType, Graph, Layout, Node, Value
 from tinytrain_compile.ops import new_builder
-from tinytrain_compile.ops._common import WrongTypeError
+from tinytrain_compile.ops.names import WrongTypeError
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
 _WORDS = {"int32": "integers", "uint8": "truth values"}

@@ -25,7 +25,7 @@ from tinytrain_compile.lower.kernels.base import (
     total,
 )
 from tinytrain_compile.lower.schedules import best_tile, four_at_a_time, tile_reduction
-from tinytrain_compile.ops.reach import Patch, Reach
+from tinytrain_compile.ops.conv_form import Patch, Reach
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tinytrain_compile.lower.streams.functions import (
 from tinytrain_compile.ops.base import alias_of, op_def, row_form, shown_name
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.names import names_of
-from tinytrain_compile.ops.row_form import RowForm, row_pitch
+from tinytrain_compile.ops.rows import RowForm, row_pitch
 from tinytrain_compile.ops.stream import UNTIL, Ring, StreamAttrs, position_bytes
 
 _TYPES = {

@@ -18,7 +18,7 @@ from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, row_block_s
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.tir_walk import buffers_of
 from tinytrain_compile.ops.base import alias_of
-from tinytrain_compile.ops.row_form import RowSum
+from tinytrain_compile.ops.rows import RowSum
 
 
 @dataclass(frozen=True)

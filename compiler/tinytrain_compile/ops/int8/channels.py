@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops._common import BACKWARD
 from tinytrain_compile.ops.base import OpDef, register
 from tinytrain_compile.ops.int8.error import expect_dtypes
 from tinytrain_compile.ops.int8.pointwise import exponent_factor
+from tinytrain_compile.ops.names import BACKWARD
 
 _LARGEST = 128**2
 """Square of an int8, at most."""

@@ -9,6 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import Split
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, gathers
+from tinytrain_compile.ops.conv_form import Patch
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles, correlation_tiles
 from tinytrain_compile.ops.int8.line_tiles import LineTiles, line_tiles
 from tinytrain_compile.ops.int8.tiles import (
@@ -29,7 +30,6 @@ from tinytrain_compile.ops.int8.tiles import (
 )
 from tinytrain_compile.ops.linear import weight_dtypes
 from tinytrain_compile.ops.names import operand, result
-from tinytrain_compile.ops.reach import Patch
 
 FORWARD_ENDS, ERROR_ENDS = 3, 2
 """Words that the end of a sum reads of a channel: bias, factor and shift; of an error factor and shift."""

@@ -30,8 +30,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_rank_one,
 )
 from tinytrain_compile.ops.names import operand, operands, position, result
-from tinytrain_compile.ops.row_form import RowForm, RowSum
-from tinytrain_compile.ops.rows import window_rows
+from tinytrain_compile.ops.rows import RowForm, RowSum, window_rows
 
 _ON = 8
 _WIDE, _SUM = 2, 4

@@ -13,12 +13,11 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops._common import kept_layout
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.exact import F32
 from tinytrain_compile.ops.int8.error import BACKWARD, expect_dtypes
 from tinytrain_compile.ops.int8.pointwise import quantised
-from tinytrain_compile.ops.names import named, operand
+from tinytrain_compile.ops.names import kept_layout, named, operand
 from tinytrain_compile.ops.subspace import (
     ModeAttrs,
     expect_subspace,

@@ -37,7 +37,7 @@ from tinytrain_compile.ops.int8.steps import (
 from tinytrain_compile.ops.int8.tiles import packed_tiles
 from tinytrain_compile.ops.names import Named, named, operand
 from tinytrain_compile.ops.owned import Owned
-from tinytrain_compile.ops.row_form import RowForm
+from tinytrain_compile.ops.rows import RowForm
 
 SCALE = ("multiplier", "shift", "rate", "p")
 """Operands that scale a gradient, see step_size."""

@@ -9,7 +9,7 @@ from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.input_lines import BYTE_ZERO, takes_lines
-from tinytrain_compile.ops.row_form import row_pitch
+from tinytrain_compile.ops.rows import row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.parts.part import Part
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ops.base import Overlap, alias_of, op_def, row_form
 from tinytrain_compile.ops.input_lines import LINES
-from tinytrain_compile.ops.row_form import RowForm, row_pitch
+from tinytrain_compile.ops.rows import RowForm, row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
 from tinytrain_compile.plan.options import PlanError
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tinytrain_compile.ir import Node, Value
 from tinytrain_compile.ops.base import Overlap, alias_of, op_def, row_form
 from tinytrain_compile.ops.input_lines import LINES
-from tinytrain_compile.ops.row_form import RowForm, row_pitch
+from tinytrain_compile.ops.rows import RowForm, row_pitch
 from tinytrain_compile.ops.stream import Ring, RowCall, StreamAttrs, position_bytes
 
 ALIGNMENT = 8

@@ -12,7 +12,7 @@ from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.base import alias_of, row_form
-from tinytrain_compile.ops.row_form import RowForm, row_pitch
+from tinytrain_compile.ops.rows import RowForm, row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.streams.rewrite import StreamMaker, is_slice

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ops.row_form import row_pitch
+from tinytrain_compile.ops.rows import row_pitch
 from tinytrain_compile.ops.stream import Ring, StreamAttrs
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, Category, Holding, Role, Tenant
 from tinytrain_compile.report.layout import bytes_text, plural, printable, shorten

@@ -50,8 +50,8 @@ from tinytrain_compile.ops.conv import (
     gathers_error,
     is_product,
 )
+from tinytrain_compile.ops.conv_form import Patch
 from tinytrain_compile.ops.names import operand, result
-from tinytrain_compile.ops.reach import Patch
 
 CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""

@@ -32,8 +32,8 @@ from tinytrain_compile.lower.kernels.row_blocks import (
     with_table,
 )
 from tinytrain_compile.ops.conv import ConvAttrs, forward_patch, is_product
+from tinytrain_compile.ops.conv_form import Patch
 from tinytrain_compile.ops.names import operand, result
-from tinytrain_compile.ops.reach import Patch
 
 
 class RowTaps(TapWindow):

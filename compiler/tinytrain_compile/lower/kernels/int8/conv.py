@@ -35,6 +35,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_row
 from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
+from tinytrain_compile.ops.conv_form import Patch
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (
     error_patch,
@@ -48,7 +49,6 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_shape
 from tinytrain_compile.ops.names import operand, result
-from tinytrain_compile.ops.reach import Patch
 
 # ---- forward --------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tinytrain_compile.ops.conv import ConvAttrs, backward_patch, forward_patch, gathers_error
-from tinytrain_compile.ops.reach import Reach
+from tinytrain_compile.ops.conv_form import Reach
 
 TILES = (1, 2, 4)
 
