@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tinytrain_compile.ir.cost import Objective
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
@@ -32,6 +32,12 @@ from tinytrain_compile.options.option import (
     within,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+StageOptions = TypeVar("StageOptions", bound="DataclassInstance")
+"""What a stage may be told: a dataclass with fields that are called like options."""
+
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -40,7 +46,7 @@ class CompileOptions:
     The order of sections is that of `options` in report.json; --help sorts by group. given: names of the options that
     the command line sets. reserve_bytes: of a board's RAM, for all that is not the model; None: as its file says.
     runtime: parts of the loop around the step, in C.
-    quant: "auto" is what driver/checks/number_format.py makes of the model; behind the driver it is one of the others.
+    quant: "auto" is what driver/checks/model_options.py makes of the model; behind the driver it is one of the others.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
     remat: None leaves it to driver/candidates/fallbacks.py: a little, if --arena needs it; with `optimise`, to the
@@ -49,6 +55,7 @@ class CompileOptions:
     """
 
     model: Path
+    out: Path = declared(Path("out"), "common", "Output folder.", "-o", "--out")
     _: KW_ONLY
 
     # ---- the board, and the form of the project ---------------------------------------------------------------------
@@ -230,7 +237,6 @@ class CompileOptions:
 
     # ---- what everyone needs ----------------------------------------------------------------------------------------
 
-    out: Path = declared(Path("out"), "common", "Output folder.", "-o", "--out")
     target: str = declared(
         "cortex-m7", "common", "Board or core (--list-targets) or TOML.", "--target", metavar="NAME|FILE"
     )
@@ -482,6 +488,13 @@ OPTIONS: Mapping[str, Option] = {
     item.name: known for item in fields(CompileOptions) if (known := option_of(item.metadata)) is not None
 }
 """By the names of their fields, in that order."""
+
+
+def taken(kind: type[StageOptions], options: CompileOptions, **own: Any) -> StageOptions:
+    """Return the options of a stage: each field is the option of its name, unless `own` gives its value."""
+    names = {item.name for item in fields(kind)} & OPTIONS.keys() - own.keys()
+    return kind(**{name: getattr(options, name) for name in names}, **own)
+
 
 _WITHOUT_TILES = (
     "was removed in 0.2.0, since it saved 0.09 % of the instructions in float32 and 0 % in int8; leave it out"
