@@ -35,7 +35,7 @@ from benchmarks.robustness.derivative_nodes import nodes
 from testing.places import ROOT, SHARED
 from tinytrain_compile import compilation
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.derivative.judged import JudgedStep
 from tinytrain_compile.driver.derivative.optimizers import Step

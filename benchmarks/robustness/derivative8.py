@@ -30,7 +30,7 @@ from benchmarks.robustness.derivative_networks import options_of, step_of
 from testing.networks.zoo import Network, networks, networks3
 from testing.places import SHARED
 from tinytrain_compile import compilation
-from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.driver.derivative import integers
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinytrain_compile.driver import pipeline
-from tinytrain_compile.driver.checks.layout import expected_files
+from tinytrain_compile.driver.checks.project import expected_files
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, silent
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.learn.choice_by_data import choose_by_data

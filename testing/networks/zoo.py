@@ -18,7 +18,7 @@ from testing.places import SHARED
 from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
-from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.driver.trial import with_exponents
 from tinytrain_compile.errors import CompileError

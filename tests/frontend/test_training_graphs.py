@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from testing.networks.training_info import SHAPES, info_model
 from tests.training.test_optimizer import gradient_at
 from tinytrain_compile.compilation import compile_model
-from tinytrain_compile.driver.candidates.training_options import training_options, with_file_training
+from tinytrain_compile.driver.checks.model_options import training_options, with_file_training
 from tinytrain_compile.driver.pipeline import imported
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph

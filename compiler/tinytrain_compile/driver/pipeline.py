@@ -14,13 +14,9 @@ from tinytrain_compile.driver.candidates.inference_only import inference_candida
 from tinytrain_compile.driver.candidates.low_rank import as_locked
 from tinytrain_compile.driver.candidates.planner import AUTO, Candidate, Planner
 from tinytrain_compile.driver.candidates.ram_use import buffers_of, feature_bytes_of
-from tinytrain_compile.driver.candidates.training_options import with_file_training
-from tinytrain_compile.driver.checks.combinations import check_loss, check_machine, check_model
-from tinytrain_compile.driver.checks.data_notes import data_notes, option_notes
-from tinytrain_compile.driver.checks.layout import check_files, project_files
-from tinytrain_compile.driver.checks.number_format import with_number_format
-from tinytrain_compile.driver.checks.prefix import prefix_of
-from tinytrain_compile.driver.checks.project import recorded
+from tinytrain_compile.driver.checks.combinations import check_loss, check_machine, check_model, option_notes
+from tinytrain_compile.driver.checks.model_options import with_file_training, with_number_format
+from tinytrain_compile.driver.checks.project import check_files, prefix_of, project_files, recorded
 from tinytrain_compile.driver.code.generate import generate
 from tinytrain_compile.driver.code.prepared import with_prepared_weights
 from tinytrain_compile.driver.code.verified import verified
@@ -46,7 +42,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of
-from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.options.compile_options import CompileOptions, taken
 from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, prepare, saturated
@@ -130,10 +126,13 @@ def make_project(
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
-    agreed = check_file(model, floats if options.quant == "int8" else model.graph, step, samples, options)
+    compared = options.verify != "none"
+    graph = floats if options.quant == "int8" else model.graph
+    agreed = check_file(model, graph, step, samples, options) if compared else None
     progress("comparing a training step with the derivative of the file", 0.15)
-    candidate, summary = _on_data(candidate, summary, model, floats, options)
-    derived = check_derivative(model, candidate.train, samples, options)
+    if options.data is not None or options.calib is not None:
+        candidate, summary = _on_data(candidate, summary, model, floats, options)
+    derived = check_derivative(model, candidate.train, samples, options) if compared else None
     samples, loaded = with_checkpoint(candidate.train, samples, options)
     with blaming(candidate.plan.order):
         made = generate(candidate, options, target, _lowering(progress), smaller)
@@ -151,7 +150,8 @@ def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, 
     """What a dry run ends in: it refuses the samples that the run itself would refuse."""
     if options.data is not None:
         _samples(model, candidate.train.training_step, options)
-    return Result(_noted(summary, model, candidate, options))
+    noted = options.data is not None or options.calib is not None
+    return Result(_noted(summary, model, candidate, options) if noted else summary)
 
 
 def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
@@ -198,26 +198,21 @@ def _on_data(
 
 def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
     """With what looks like a mistake in --data and --calib."""
+    from tinytrain_compile.driver.checks.data_notes import data_notes
+
     notes = data_notes(model, candidate.of_one.training_step, options)
     return replace(summary, notes=(*summary.notes, *notes))
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
     """The forward graph of the model file. chosen: whether an initializer is a parameter, where rules do not say it."""
-    wanted = FrontendOptions(
-        options.input_shapes,
-        _input_layout(options),
-        options.label,
-        classes=options.classes,
-        seed=options.seed,
-        batch_norm=options.batch_norm,
-        dropout=options.dropout == "on",
-        trainable=options.trainable,
-        frozen=options.frozen,
-        chosen=chosen or {},
-        untie=options.untie,
+    wanted = taken(
+        FrontendOptions,
+        options,
+        input_layout=_input_layout(options),
         output=options.model_output,
-        weights=options.weights,
+        dropout=options.dropout == "on",
+        chosen=chosen or {},
     )
     return load_model(options.model, wanted)
 

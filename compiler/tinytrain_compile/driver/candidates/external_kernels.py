@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from tinytrain_compile.driver.checks.prefix import prefix_of
+from tinytrain_compile.driver.checks.project import prefix_of
 from tinytrain_compile.emit import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.formula import Formula, parse_formula

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.data.samples import load_samples
 from tinytrain_compile.driver.candidates.ranks import FLOAT_BYTES, LayerRanks, Pair
-from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.imported import ImportedModel

@@ -14,8 +14,8 @@ from tinytrain_compile.driver.candidates.fallbacks import Means, plan_with_fallb
 from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one
 from tinytrain_compile.driver.candidates.low_rank import LowRankChoice
 from tinytrain_compile.driver.candidates.memories import core_model, further_memories
-from tinytrain_compile.driver.candidates.training_options import training_options
 from tinytrain_compile.driver.checks.lines import check_lines
+from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import PlanChoice

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tinytrain_compile.data.samples import labelled, load_inputs
-from tinytrain_compile.driver.checks.number_format import check_int8_flags, has_formats
+from tinytrain_compile.driver.checks.model_options import check_int8_flags, has_formats
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
@@ -266,3 +266,10 @@ def _check_penalty(model: ImportedModel) -> None:
     if read is not None:
         what = f"the loss reads the weight {read} itself (a penalty), which int8 has no form of"
         raise CompileError("E0101", "--quant int8", what, "leave the penalty out, or use --quant fp32")
+
+
+def option_notes(options: CompileOptions) -> tuple[str, ...]:
+    """Return notes on options that do not do what anybody wants."""
+    if options.learning_rate == 0:
+        return ("--lr 0: nothing is learned until m_set_lr gives another learning rate",)
+    return ()

@@ -58,13 +58,6 @@ class DataNote:
     stops: bool = True
 
 
-def option_notes(options: CompileOptions) -> tuple[str, ...]:
-    """Notes on options that do not do what anybody wants."""
-    if options.learning_rate == 0:
-        return ("--lr 0: nothing is learned until m_set_lr gives another learning rate",)
-    return ()
-
-
 def data_notes(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> tuple[str, ...]:
     """Notes on --data and --calib, which have been read without an error before."""
     paths = dict.fromkeys(path for path in (options.data, options.calib) if path is not None)

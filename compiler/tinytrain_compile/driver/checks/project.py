@@ -1,4 +1,4 @@
-"""What a project remembers of the options it was made with, so that its checkpoints can be understood."""
+"""The files of a project, how they are called, and what they record of the options that made them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
+from tinytrain_compile.emit import SOURCES, PackageFacts, c_identifier, package_files
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
-from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
-from tinytrain_compile.target import list_targets
+from tinytrain_compile.target import Target, list_targets
 
 REPORT = "report.json"
 _RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}
@@ -81,3 +82,42 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
         if path is not None:
             options[name] = path
     return options | ({"target": core} if core in list_targets() else {}), scheme
+
+
+def expected_files(options: CompileOptions) -> tuple[str, ...]:
+    """Files that every run writes: what the output folder is looked at for before anything takes time."""
+    prefix, place = prefix_of(options), _place(options)
+    made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
+    sources = (f"{place}{name}" for name in ("tt_runtime.h", *made))
+    build = () if options.package else ("CMakeLists.txt",)
+    return ("report.json", "plan.json", *build, *sources)
+
+
+def project_files(bundle: SourceBundle, options: CompileOptions, target: Target) -> Mapping[str, str]:
+    """The C project in the form that is asked for: path in the output folder -> text."""
+    if options.package is None:
+        return bundle.files
+    return package_files(options.package, bundle, PackageFacts(options.model.stem, target))
+
+
+def check_files(
+    bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, batch: int
+) -> dict[str, str | bytes]:
+    """The check program, beside the sources, and the samples that it reads."""
+    from tinytrain_compile.verify.firmware import verification_files, verification_input
+
+    files: dict[str, str | bytes] = dict(verification_files(bundle, target, _place(options)))
+    files["verify/vectors.bin"] = verification_input(bundle.interface, samples, options.verify_steps, batch, None)
+    return files
+
+
+def _place(options: CompileOptions) -> str:
+    return SOURCES if options.package else ""
+
+
+def prefix_of(options: CompileOptions) -> str:
+    """--name, or what the model's file is called; CompileError E0101 for a name that C or a library has already."""
+    if options.name and c_identifier(options.name) != options.name:
+        what = f"{options.name!r} cannot stand in front of C names"
+        raise CompileError("E0101", "--name", what, f"for example {c_identifier(options.name)}")
+    return options.name or c_identifier(options.model.stem)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tinytrain_compile.driver.candidates.memories import core_model
 from tinytrain_compile.driver.candidates.planner import Candidate
-from tinytrain_compile.driver.checks.prefix import prefix_of
+from tinytrain_compile.driver.checks.project import prefix_of
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix
 from tinytrain_compile.driver.code.one_image import in_one_image
 from tinytrain_compile.emit import EmitOptions, emit_project

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.driver.derivative.clipping import Clipped, unclipped
 from tinytrain_compile.driver.derivative.file_loss import FileLoss, Point, Sample, output_saturates
 from tinytrain_compile.driver.derivative.integers import check_integers

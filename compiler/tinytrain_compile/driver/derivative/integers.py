@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytrain_compile.driver.candidates.training_options import training_options
+from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.driver.derivative.clipping import Clipped, unclipped
 from tinytrain_compile.driver.derivative.file_loss import Point, output_saturates
 from tinytrain_compile.driver.derivative.integer_rule import check_clipped, check_later

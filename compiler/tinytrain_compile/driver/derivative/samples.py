@@ -116,7 +116,8 @@ class RoundedValues:
                     continue
                 if array.size == math.prod(tensor.shape) * self._train.micro_batch:
                     real, ends = self._real(value, array.reshape(self._train.micro_batch, -1)[place])
-                    masked = next((each for each in self._names(tensor.value) if each in self._masked), value)
+                    names = self._masked & values.keys()  # the integer graph may not compute one that is only moved
+                    masked = next((each for each in self._names(tensor.value) if each in names), value)
                     if masked != value and values[masked].size == array.size:
                         ends = self._real(masked, values[masked].reshape(self._train.micro_batch, -1)[place])[1]
                     found[name] = Rounded(tensor.to_onnx(real), tensor.to_onnx(ends))
