@@ -163,4 +163,6 @@ def test_an_input_that_is_no_image_is_refused() -> None:
     assert "cannot be computed row by row" in run("flat.onnx", *flags).check_error("E0101", 2).err
     camera = run("net.onnx", *flags, "--input-type", "uint8").check_error("E0101", 2).err
     assert "--input-type: has no meaning for --quant fp32" in camera
-    assert "--input-type: is about the rows" in run("net.onnx", *INT8[:4], "--input-type", "uint8", "--dry-run").err
+    assert (
+        "--input-type: is about --input-lines" in run("net.onnx", *INT8[:4], "--input-type", "uint8", "--dry-run").err
+    )

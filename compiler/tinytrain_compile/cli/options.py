@@ -204,8 +204,9 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
             values[name] = known.read(value, known.flag)
     text = values.pop("micro_batch", None)  # what it may be depends on others
     options = CompileOptions(**values, given=_given())
+    options = replace(options, micro_batch=_micro_batch(text, options.batch, options.accumulate))
     check_options(options)
-    return replace(options, micro_batch=_micro_batch(text, options.batch, options.accumulate))
+    return options
 
 
 def _micro_batch(text: str | None, batch: int, accumulate: str) -> int | Literal["auto"] | None:

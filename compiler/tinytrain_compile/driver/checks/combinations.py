@@ -5,7 +5,8 @@ docs/options.md says which options without an effect are harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 
 from tinytrain_compile.data.samples import labelled, load_inputs
 from tinytrain_compile.driver.checks.model_options import check_int8_flags, has_formats
@@ -17,117 +18,86 @@ from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import end_of
 
+NOT_BESIDE: Mapping[str, str] = {
+    "nesterov": "dampening",
+    "features=on": "memories input_lines",
+    "inference_only": "lock features=on slices=on runtime max_step_ps count cycles",
+    "input_lines": "stream=off micro_batch cycles slices=on",
+    "plans": "arena_bytes lock memories input_lines features=on flash_budget_bytes optimise max_step_ps inference_only "
+    f"count cycles {' '.join(f'runtime={part}' for part in OF_WEIGHTS)}",
+}
+"""Option -> those that it is not possible with. A value is behind "=" if others are possible."""
+UNDER_LOCK = "optimise remat stream gains pareto"
+"""Options that choose what a lock has chosen."""
+NEEDS: Mapping[str, tuple[str, Callable[[CompileOptions], object]]] = {
+    "clip_per": ("--clip-norm", lambda o: o.clip_norm),
+    "rank_error": ("--activations", lambda o: o.activations != "exact" or ".toml" in o.update),
+    "gains": ("--update auto", lambda o: o.update == "auto"),
+    "pareto": ("--update auto", lambda o: o.update == "auto"),
+    "input_type": ("--input-lines", lambda o: o.input_lines),
+}
+"""Option -> what it is about, and whether that is asked for."""
+NAMED_UPDATE: Mapping[str, str] = {
+    "inference_only": "has to know what the build that trains updates, which with --update auto follows from its arena",
+    "plans": "plans share what is trained, and --update auto would follow from the arena",
+    "activations": "is not weighed by --update auto",
+}
+"""Options that are for an --update that is named, and why."""
+_DEFAULTS: Mapping[str, object] = {item.name: item.default for item in fields(CompileOptions)} | {"memories": {}}
 
-def _chooses_layers(o: CompileOptions) -> bool:
-    """Whether low-rank copies are asked for of layers that are still to be chosen."""
-    bounded = o.arena_bytes is not None or o.max_step_ps is not None or o.pareto
-    return o.activations != "exact" and o.update == "auto" and bounded
 
-
-_RULES: tuple[tuple[str, Callable[[CompileOptions], bool], str, str], ...] = (
-    ("dampening", lambda o: o.nesterov, "has no meaning with --nesterov", "choose one"),
-    ("clip_per", lambda o: o.clip_norm is None, "is about --clip-norm", "add that"),
-    (
-        "rank_error",
-        lambda o: o.activations == "exact" and ".toml" not in o.update,
-        "is about --activations",
-        "add that",
-    ),
-    ("activations", _chooses_layers, "is not weighed by --update auto", "name an --update"),
-    ("accumulate", lambda o: o.batch == 1, "is about several samples", "add --batch N"),
-    ("optimise", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
-    ("remat", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
-    ("stream", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
-    ("gains", lambda o: o.update != "auto", "are for --update auto", "use that"),
-    ("gains", lambda o: o.lock is not None, "have nothing to choose under --lock", "leave out --lock"),
-    ("pareto", lambda o: o.update != "auto", "is about --update auto", "use that"),
-    ("pareto", lambda o: o.lock is not None, "has nothing to choose under --lock", "leave out --lock"),
-    ("input_type", lambda o: not o.input_lines, "is about the rows of --input-lines", "add that"),
-)
-"""Option that is given, when it has no meaning, why, and what to do."""
+def _is_asked_for(o: CompileOptions, option: str) -> bool:
+    """Tell whether an option has another value than by default, or the one that is named behind "="."""
+    name, _, value = option.partition("=")
+    found = o.runtime.names if name == "runtime" else getattr(o, name)
+    if value:
+        return value in found if name == "runtime" else found == value
+    return found not in ((), None, 1) if name in ("runtime", "micro_batch") else found != _DEFAULTS[name]
 
 
 def check_options(options: CompileOptions) -> None:
-    """E0101 for options that leave another one that the command line gives nothing to do."""
+    """Raise E0101 for options that leave another one nothing to do, or are not possible together."""
     check_int8_flags(options.quant, options.int8_flags)
     for name in sorted(options.given & OPTIMIZER_OPTIONS - {*OPTIMIZERS[options.optimizer].takes}):
-        flag = OPTIONS[name].flag
-        what = f"is for --optimizer {optimizers_with(name)}"
-        raise CompileError("E0101", flag, what, f"choose one of these, or leave {flag} out")
-    for name, useless, what, way in _RULES:
-        if name in options.given and useless(options):
-            flag = OPTIONS[name].flag
-            raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
+        _refuse_alone(name, f"is for --optimizer {optimizers_with(name)}", "choose one of these")
+    for name in UNDER_LOCK.split():
+        if options.lock is not None and _is_asked_for(options, name):
+            _refuse_alone(name, "has nothing to choose under --lock", "leave out --lock")
+    for name, (needed, is_there) in NEEDS.items():
+        if _is_asked_for(options, name) and not is_there(options):
+            _refuse_alone(name, f"is about {needed}", "add that")
     _check_counting(options)
-    _check_lines(options)
-    _check_features(options)
-    _check_inference_only(options)
-    _check_plans(options)
+    for name, others in NOT_BESIDE.items():
+        found = (other for other in others.split() if _is_asked_for(options, other))
+        if _is_asked_for(options, name) and (other := next(found, "")):
+            why = "is of training, and " if name == "inference_only" else "is "
+            what = f"{why}not possible with {_typed(other)}"
+            raise CompileError("E0101", _typed(name), what, "leave one of the two out")
+    for name, what in NAMED_UPDATE.items():
+        undecided = options.update == "auto" and (name != "activations" or _is_bounded(options))
+        if undecided and _is_asked_for(options, name):
+            way = "name it: --update last:N, or the update.toml in the folder of a build"
+            raise CompileError("E0101", OPTIONS[name].flag, what, way)
 
 
-def _alone(flag: str, others: Sequence[tuple[str, bool]], why: str = "is ") -> None:
-    """E0101 for a flag beside any of the others: (option, with its value where that matters; whether it is given)."""
-    for option, given in others:
-        if given:
-            name, _, value = option.partition(" ")
-            what = f"{why}not possible with {OPTIONS[name].flag} {value}"
-            raise CompileError("E0101", flag, what.rstrip(), "leave one of the two out")
+def _is_bounded(o: CompileOptions) -> bool:
+    """Tell whether --update auto has something to choose: else all is trained."""
+    return o.arena_bytes is not None or o.max_step_ps is not None or o.pareto
 
 
-def _check_features(options: CompileOptions) -> None:
-    """E0101 for --features on with what a step on features cannot be."""
-    others = (("memories", bool(options.memories)), ("input_lines", options.input_lines))
-    if options.features == "on":
-        _alone("--features on", others)
+def _refuse_alone(name: str, what: str, way: str) -> None:
+    flag = OPTIONS[name].flag
+    raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
 
 
-def _check_inference_only(options: CompileOptions) -> None:
-    """E0101 for --inference-only with what is of training alone, or leaves open what is trained."""
-    if not options.inference_only:
-        return
-    others = (
-        ("lock", options.lock is not None),
-        ("features", options.features == "on"),
-        ("slices", options.slices == "on"),
-        ("runtime", bool(options.runtime.names)),
-        ("pareto", options.pareto),
-        ("max_step_ps", options.max_step_ps is not None),
-        ("count", options.count),
-        ("cycles", options.cycles),
-    )
-    _alone("--inference-only", others, "is of training, and ")
-    if options.update == "auto":
-        what = "has to know what the build that trains updates, and with --update auto that follows from its arena"
-        way = "name it: --update last:N, or the update.toml in the folder of that build"
-        raise CompileError("E0101", "--inference-only", what, way)
-
-
-def _check_plans(options: CompileOptions) -> None:
-    """E0101 for --plans with what is of one plan, or would give plans another state."""
-    if not options.plans:
-        return
-    others = (
-        ("arena_bytes", options.arena_bytes is not None),
-        ("lock", options.lock is not None),
-        ("memories", bool(options.memories)),
-        ("input_lines", options.input_lines),
-        ("features", options.features == "on"),
-        ("flash_budget_bytes", options.flash_budget_bytes is not None),
-        ("optimise", options.optimise is not None),
-        ("max_step_ps", options.max_step_ps is not None),
-        ("inference_only", options.inference_only),
-        ("count", options.count),
-        ("cycles", options.cycles),
-        *((f"runtime {name}", name in options.runtime.names) for name in OF_WEIGHTS),
-    )
-    _alone("--plans", others)
-    if options.update == "auto":
-        what = "plans share what is trained, and --update auto would follow from the arena"
-        raise CompileError("E0101", "--plans", what, "name it: --update last:N, or a scheme")
+def _typed(option: str) -> str:
+    """Return an option as it is typed: `--stream off` of "stream=off"."""
+    name, _, value = option.partition("=")
+    return f"{OPTIONS[name].flag} {value}".rstrip()
 
 
 def takes_no_memory(options: CompileOptions) -> bool:
-    """Whether --memory is refused beside what is asked for: so neither a board gives one nor a message names it."""
+    """Tell whether --memory is refused beside what is asked for: no board gives one then, no message names it."""
     return options.features == "on" or bool(options.plans)
 
 
@@ -138,21 +108,8 @@ def _check_memories(options: CompileOptions) -> None:
         raise CompileError("E0101", "--memory", what, way)
 
 
-def _check_lines(options: CompileOptions) -> None:
-    """E0101 for --input-lines with what takes the image as a whole."""
-    if not options.input_lines:
-        return
-    others = (
-        ("stream off", options.stream == "off" and "stream" in options.given),
-        ("micro_batch", "micro_batch" in options.given),
-        ("cycles", options.cycles),
-        ("slices", options.slices == "on"),
-    )
-    _alone("--input-lines", others)
-
-
 def _check_counting(options: CompileOptions) -> None:
-    """E0101 for --count or --cycles without QEMU."""
+    """Raise E0101 for --count or --cycles without QEMU."""
     counting = options.count or options.cycles
     if counting and (options.verify != "qemu" or options.verify_steps < 2):
         what = f"needs QEMU and two steps, got --verify {options.verify} --verify-steps {options.verify_steps}"
@@ -160,7 +117,7 @@ def _check_counting(options: CompileOptions) -> None:
 
 
 def check_machine(options: CompileOptions, target: Target) -> None:
-    """E0101 for what this target or this machine cannot do, before anything takes time; a dry run says it too."""
+    """Raise E0101 for what this target or this machine cannot do, before anything takes time; a dry run does too."""
     _check_memories(options)
     wants = (("cycles", options.cycles), ("count", options.count))
     asked = [OPTIONS[name].flag for name, wanted in wants if wanted]
@@ -210,7 +167,7 @@ def _check_dropout(options: CompileOptions, model: ImportedModel) -> None:
 
 
 def check_model(options: CompileOptions, model: ImportedModel) -> None:
-    """E0101 for options that this model leaves nothing to do, or cannot be honoured with it."""
+    """Raise E0101 for options that this model leaves nothing to do, or that are not possible with it."""
     if options.dropout == "on":
         _check_dropout(options, model)
     if options.quant == "int8":
@@ -230,23 +187,16 @@ def check_model(options: CompileOptions, model: ImportedModel) -> None:
 
 
 def _check_inputs(options: CompileOptions, model: ImportedModel) -> None:
-    """E0101 for options that are about the one input of a model, if it has several."""
-    asked = {
-        "--input-lines": bool(options.input_lines),
-        "--features on": options.features == "on",
-        "--plans": bool(options.plans),
-        "--runtime replay": "replay" in options.runtime.names,
-        "--micro-batch": options.micro_batch not in (None, "auto", 1),
-    }
-    for option, given in asked.items():
-        if given:
+    """Raise E0101 for options that are about the one input of a model, if it has several."""
+    for option in ("input_lines", "features=on", "plans", "runtime=replay", "micro_batch"):
+        if _is_asked_for(options, option) and (option, options.micro_batch) != ("micro_batch", "auto"):
             names = ", ".join(one.name for one in model.data)
             what = f"it is for models of one data input, and this one has {len(model.data)}: {names}"
-            raise CompileError("E0101", option, what, "leave it out")
+            raise CompileError("E0101", _typed(option), what, "leave it out")
 
 
 def check_loss(options: CompileOptions, model: ImportedModel) -> None:
-    """E0304 if nothing says whether a model repeats its input or tells classes apart."""
+    """Raise E0304 if nothing says whether a model repeats its input or tells classes apart."""
     known = options.loss is not None or model.loss is not None or model.output_shape != model.input_shape
     if known or end_of(model.graph, model.graph.outputs[0]).op in ("Softmax", "LogSoftmax"):
         return
@@ -257,7 +207,7 @@ def check_loss(options: CompileOptions, model: ImportedModel) -> None:
 
 
 def _check_penalty(model: ImportedModel) -> None:
-    """E0101 for a loss that reads weights itself, which int8 has in other units."""
+    """Raise E0101 for a loss that reads weights itself, which int8 has in other units."""
     written = None if model.loss is None else model.loss.written
     if written is None:
         return
