@@ -41,9 +41,9 @@ Quantise Query Quote
 Raise Rank Reach Read Rebuild Recall Receive Recognise Recompute Reconstruct Record Reduce Refer Refuse Register
 Reject Relate Release Remark Remember Remove Rename Render Reorder Repeat Replace Replay Report Represent Reproduce
 Request Require Rescale Reserve Reset Reshape Resolve Restore Restrict Retry Return Reuse Reverse Rewrite Round Run
-Sample Saturate Save Say Scale Scatter Schedule Search See Select Send Separate Set Settle Shape Share Shift Shorten
-Show Shrink Shuffle Sign Simulate Skip Slice Solve Sort Specialise Spell Split Spread Square Stack Start Stay Step Stop
-Store Stream Strip Study Subtract Suggest Sum Supply Suppose Survive Swap Switch
+Sample Saturate Save Say Scale Scatter Schedule Score Search Select Send See Separate Set Settle Shape Share Shift
+Shorten Show Shrink Shuffle Sign Simulate Skip Slice Solve Sort Specialise Spell Split Spread Square Stack Start Stay
+Step Stop Store Stream Strip Study Subtract Suggest Sum Supply Suppose Survive Swap Switch
 Take Tell Test Tie Tile Time Touch Trace Train Transform Translate Transpose Traverse Treat Trim Truncate Try Turn
 Undo Unfold Unify Unpack Unroll Update Use
 Validate Vary Verify View Visit

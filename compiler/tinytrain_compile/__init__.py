@@ -22,7 +22,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when they are asked for: --help has no use for them."""
+    """Load a name when it is asked for: --help has no use for it."""
     from importlib import import_module
 
     if name not in _HOMES:

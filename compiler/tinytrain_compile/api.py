@@ -41,7 +41,7 @@ class Compiled:
         return write_output(checked_path("save", folder), self.files, self.project.inputs, force).paths
 
     def twin(self, plan: int = -1) -> Twin:
-        """A new device on the desk, with the weights of the file. Any number may live side by side.
+        """Return a new device on the desk, with the weights of the file. Any number may live side by side.
 
         Without a C compiler it computes by the numpy reference, with a warning that says so.
 
@@ -58,7 +58,10 @@ class Compiled:
         return Twin(Instance(self.library(), interface), project.model, train)
 
     def library(self) -> Path:
-        """The generated C as a library of this machine; it lives as long as this object. E0602 without a compiler."""
+        """Return the generated C as a library of this machine; it lives as long as this object.
+
+        E0602 without a compiler.
+        """
         if self._library is None:
             kept = ExitStack()
             weakref.finalize(self, kept.close)

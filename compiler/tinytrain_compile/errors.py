@@ -39,7 +39,7 @@ class CompileError(Exception):
         self._given = (code, where, what, try_, details)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by its arguments, so that it reaches whoever waits for another process."""
+        """Return what pickles it by its arguments, so that it reaches whoever waits for another process."""
         return type(self), self._given
 
     @property
@@ -49,6 +49,6 @@ class CompileError(Exception):
 
 
 def _line(text: str) -> str:
-    """Names come from untrusted files: one printable line, whatever is in them."""
+    """Make one printable line of a name, whatever is in it: names come from untrusted files."""
     cleaned = "".join(c if c.isprintable() else "?" for c in text)
     return cleaned if len(cleaned) <= 400 else cleaned[:397] + "..."

@@ -40,8 +40,11 @@ FEWEST = 40
 
 
 def choose_by_data(planner: Planner, progress: Progress) -> Candidate:
-    """What --update auto trains, where --data has labelled samples; the prior's choice where all layers fit, nothing
-    does, there are too few samples, or there is no C compiler on this machine: then it is said why."""
+    """Choose what --update auto trains if --data has labelled samples.
+
+    The prior chooses, and a note says why, if all layers fit, nothing does, there are too few samples, or this machine
+    has no C compiler.
+    """
     first = search_update(planner, planner.layer_count)
     if first.choice.update is None:
         return first
@@ -82,7 +85,7 @@ def _new(candidate: Candidate, known: list[Candidate]) -> bool:
 
 
 def _tables(planner: Planner, desk: Desk, library: Path, folder: Path, progress: Progress) -> Iterator[GainTable]:
-    """Tables of all rules but the prior. library: of the desk."""
+    """Yield tables of all rules but the prior. library: of the desk."""
     layers = layers_of(planner.model.graph)
     yield from tables_without_data(layers)
     if planner.model.training is not None:  # the file says how it is trained: its steps are not its gradients
@@ -191,8 +194,10 @@ def _round(
 
 
 def updates_within(desk: Desk, runs: int, passes: int) -> int:
-    """Of a run, so that all of a round stay below half of the work that is allowed. Held-back samples are passed
-    forward once a run."""
+    """Return the updates of a run with which all of a round stay below half of the allowed work.
+
+    Held-back samples are passed forward once a run.
+    """
     forward, backward = work_of(desk.train)
     left = WORK_MACS // (2 * runs) - forward * len(desk.held.x)
     most = passes * len(desk.x) // desk.train.batch

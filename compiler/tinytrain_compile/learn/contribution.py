@@ -124,7 +124,10 @@ def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progre
 
 
 def table(layers: Sequence[Layer], gains: Sequence[Gain]) -> str:
-    """The CSV that --gains reads: a weight with channels on two axes has rows for each; the largest gain is 1000."""
+    """Write the CSV that --gains reads: a weight with channels on two axes has rows for each.
+
+    The largest gain is 1000.
+    """
     wholes = [gain for gain in gains if not gain.channels]
     most, by_name = max((gain.gain for gain in wholes), default=0.0), {layer.name: layer for layer in layers}
     text = io.StringIO()
@@ -141,7 +144,10 @@ def table(layers: Sequence[Layer], gains: Sequence[Gain]) -> str:
 
 
 def _shares(groups: Sequence[Gain]) -> Iterator[tuple[str, float]]:
-    """Of every channel of an axis: what its group gains, of the sum over groups; where none gains, as much for each."""
+    """Yield for every channel of an axis what its group gains, of the sum over groups.
+
+    As much for each if none gains.
+    """
     total, count = sum(group.gain for group in groups), sum(len(group.channels) for group in groups)
     for group in groups:
         share = group.gain / total / len(group.channels) if total > 0 else 1 / count
@@ -149,7 +155,7 @@ def _shares(groups: Sequence[Gain]) -> Iterator[tuple[str, float]]:
 
 
 def _parts(desk: Desk, groups: int) -> Iterator[_Part]:
-    """Biases and weights of all layers that have them, and groups of their channels, but of the network's outputs."""
+    """Yield biases, weights and groups of channels of all layers that have them, but not of the network's outputs."""
     whole, layers = whole_only(desk.model.graph), desk.layers
     for layer in layers:
         if layer.biases:
@@ -184,7 +190,7 @@ class _Plan:
         return [head, *each]
 
     def runs(self, updates: Updates) -> list[Run]:
-        """At every rate and in every order; one where nothing is trained."""
+        """Yield a run for every rate and order; one run if nothing is trained."""
         if not updates:
             return [Run({})]
         rates = [self.rate * step for step in RATE_STEPS]

@@ -41,7 +41,7 @@ class Place:
     force: bool
 
     def check(self) -> None:
-        """E0104 for what may not be written."""
+        """Raise E0104 for what may not be written."""
         for path in (self.path, self.path.with_name(data_name(self.path.name))):
             if path.is_dir() or not path.resolve().parent.is_dir():
                 what = "is a folder" if path.is_dir() else "its folder is not there"
@@ -81,7 +81,7 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
 
 
 def judged_file(project: Project, twin: Twin, options: CompileOptions, path: Path) -> Exported:
-    """The file with what a twin of options.model has learned, once it is judged. path: where it is tried out."""
+    """Return the file with what a twin of options.model has learned, once it is judged. path: to try it out."""
     learned = twin.state_dict()
     written = written_file(options.model, path.name, project.model, learned)
     Place(path, True).write(written)
@@ -113,7 +113,7 @@ def _compiled(options: CompileOptions, scheme: Path, progress: Progress) -> Proj
 
 
 def _load(twin: Twin, checkpoint: Path, left_out: bool) -> None:
-    """left_out: whether the project has fixed subspaces and the twin has none."""
+    """Load a checkpoint. left_out: whether the project has fixed subspaces and the twin has none."""
     try:
         twin.load(checkpoint)
     except CompileError as problem:

@@ -20,6 +20,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.twin import Twin
 
 SAMPLES = 4
+"""On which the file and the device are compared: each runs the whole file in onnx.reference."""
 TOLERANCE = 1e-5
 """Of float32 outputs: |file - twin| <= TOLERANCE max(1, max |twin|)."""
 
@@ -62,7 +63,7 @@ def check_export(project: Project, twin: Twin, options: CompileOptions, learned:
 
 
 def _read_again(model: ImportedModel, options: CompileOptions, learned: Mapping[str, Array]) -> ImportedModel:
-    """The file as it was imported, but for its numbers: rules that look at these do not choose parameters anew."""
+    """Read the file as it was imported, but for its numbers: rules that look at these do not choose parameters anew."""
     chosen = {choice.name: choice.trained for choice in model.choices} | dict.fromkeys(learned, True)
     return imported(replace(options, classes=None, untie=False, trainable=(), frozen=()), chosen)
 
@@ -95,7 +96,10 @@ def _as_learned(model: ImportedModel, again: ImportedModel, learned: Mapping[str
 
 
 def _step(tensor: FileNumbers, real: Array) -> Array:
-    """How far numbers of a tensor of the file are apart, next to these; 0 where all of float32 are numbers of it."""
+    """Return how far numbers of a tensor of the file are apart, next to these.
+
+    0 if all of float32 are numbers of it.
+    """
     close = np.abs(real.astype(np.float64))
     if tensor.stored is not None:  # and both were rounded to float32
         return tensor.stored.scale + close * 2.0**-22
@@ -109,7 +113,10 @@ def _listed(names: list[str]) -> str:
 def _outputs_differ(
     twin: Twin, model: ImportedModel, train: TrainGraph, samples: Samples, options: CompileOptions, exact: bool
 ) -> float | None:
-    """The largest difference of an output of the file from the twin's; E0606 for one that is too large, if `exact`."""
+    """Return the largest difference of an output of the file from the twin's.
+
+    E0606 for one that is too large, if `exact`.
+    """
     values = ImportedValues(model, train, None)
     raw = twin.instance.infer(in_input_slot(twin.instance.interface, samples.x))
     ours = [twin.as_output(each[None]) for each in raw]
@@ -128,7 +135,7 @@ def _outputs_differ(
 
 
 def _output(file: FileModel, model: ImportedModel, given: Mapping[str, Array]) -> Array:
-    """What the file makes of a sample; of a batch of its own, the first sample's."""
+    """Return what the file makes of a sample; of a batch of its own, the first sample's."""
     size = 1 if model.input_shape[:1] != (1,) else file.batch_of(model.input_name)
     values: dict[str, Array] = dict(file.constants)
     for one in model.data:

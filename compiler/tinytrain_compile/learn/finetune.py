@@ -105,7 +105,7 @@ def _edge_note(found: Searched) -> tuple[str, ...]:
 
 
 def _check_inputs(model: ImportedModel) -> None:
-    """E0101 for a model of several data inputs."""
+    """Raise E0101 for a model of several data inputs."""
     if model.more:
         names = ", ".join(one.name for one in model.data)
         what = f"finetune trains models of one data input, and this one has {len(model.data)}: {names}"
@@ -123,8 +123,10 @@ def _data_notes(where: str, arrays: Mapping[str, Array], project: Project) -> tu
 
 
 def write_finding(finding: Finding, options: CompileOptions, given: Mapping[str, Any], out: Path) -> tuple[Path, ...]:
-    """The options that were given and what is recommended, as --config reads it; a page; the scheme that --update auto
-    has chosen. E0104 where that cannot be written."""
+    """Write the options that were given and what is recommended, as --config reads it; a page.
+
+    The scheme that --update auto has chosen. E0104 if that cannot be written.
+    """
     page, scheme = _files(out)
     more = {"update": scheme.name} if finding.scheme else {}
     texts = {out: finding_toml(finding, {**given, **more}), page: finding_html(finding, options.model.name)}
@@ -146,7 +148,7 @@ def _files(out: Path) -> tuple[Path, Path]:
 def _variants(
     options: CompileOptions, effort: Effort, arrays: Mapping[str, Array], folder: Path, progress: Progress
 ) -> Iterable[Variant]:
-    """Each is compiled. What chooses a scheme by samples sees those alone that training may see."""
+    """Yield a compilation for each. What chooses a scheme by samples sees only those that training may see."""
     data = None
     if "y" in arrays:
         data = folder / str(options.data and options.data.name)  # as messages name it
@@ -180,7 +182,7 @@ def _variants(
 
 
 def _check_batches(where: str, variants: Sequence[Variant], data: OwnData) -> None:
-    """E0105 for a batch that the samples of a run do not fill."""
+    """Raise E0105 for a batch that the samples of a run do not fill."""
     count, most = int(len(data.own.x) * (1 - CHECK_SHARE)), max(variant.batch for variant in variants)
     if most > count:
         what = f"a batch of {most} is more than the {count} samples that a run trains on"
@@ -223,7 +225,7 @@ def _digest(projects: Sequence[Project], data: OwnData) -> str:
 
 
 def _with_facts(finding: Finding, project: Project, data: OwnData, room: Room) -> Finding:
-    """With what the device needs for it, by the target's figures, and what is trained."""
+    """Add what the device needs for it, by the target's figures, and what is trained."""
     summary = project.summary
     train, choice = summary.train, summary.choice
     chosen = None if choice is None else choice.update

@@ -17,7 +17,7 @@ class KnownRuns:
     """What each run has found, as JSON, by a text that names the run; of another digest nothing is known."""
 
     def __init__(self, out: Path, digest: str) -> None:
-        """out: the result; the file lies beside it. digest: of all that decides outcomes."""
+        """Open the file beside a result. out: the result; digest: of all that decides outcomes."""
         self.path, self._found = out.with_name(out.name + PARTIAL), dict[str, Mapping[str, Any]]()
         lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines() if self.path.is_file() else []
         kept = [digest]
@@ -52,7 +52,7 @@ class KnownRuns:
 
 
 def check_out(out: Path, ending: str, what: str) -> None:
-    """E0101 or E0104 where a result cannot be written under this name, before anything is run for it."""
+    """Raise E0101 or E0104 where a result cannot be written under this name, before anything is run for it."""
     if out.suffix != ending:
         raise CompileError("E0101", "-o", f"{out.name} is no {ending}", f"name {what}")
     if out.is_dir() or not out.resolve().parent.is_dir():

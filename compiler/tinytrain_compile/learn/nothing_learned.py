@@ -14,7 +14,7 @@ KNOWN = 0.98
 
 
 def check_learned(finding: Finding, where: str) -> None:
-    """E0309 if neither held-back nor test samples are known better after training, or only the former."""
+    """Raise E0309 if neither held-back nor test samples are known better after training, or only the former."""
     if finding.worth_it:
         return
     cause, way = _cause(finding)
@@ -24,7 +24,7 @@ def check_learned(finding: Finding, where: str) -> None:
 
 
 def _ends(finding: Finding) -> tuple[str, str]:
-    """Scores before and after, of the samples that say so."""
+    """Return the scores before and after that an error shows."""
     curve = finding.learned[0].curve if _held_back_are_known(finding) else finding.chosen.curve
     return score_text(curve[0]), score_text(curve[-1])
 
@@ -49,7 +49,7 @@ def _cause(finding: Finding) -> tuple[str, str]:
 
 
 def _held_back_are_known(finding: Finding) -> bool:
-    """Whether held-back samples were learned, so that it is the test samples that were not."""
+    """Tell whether held-back samples were learned, so that it is the test samples that were not."""
     return replace(finding, learned=(replace(finding.learned[0], curve=finding.chosen.curve),)).worth_it
 
 

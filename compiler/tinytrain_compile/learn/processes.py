@@ -11,6 +11,6 @@ Found = TypeVar("Found")
 
 
 def in_processes(call: Callable[..., Found], work: Iterable[tuple[Any, ...]], jobs: int) -> Iterator[Found]:
-    """What `call` makes of each, in order, as it comes. jobs: processes, -1 for all cores. joblib is not typed."""
+    """Yield what `call` makes of each, in order, as it comes. jobs: processes, -1 for all cores."""
     pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
     yield from pool((call, one, {}) for one in work)

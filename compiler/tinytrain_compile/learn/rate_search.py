@@ -17,12 +17,12 @@ from tinytrain_compile.ir.learning import Curve, Learned, RateSchedule, Score, T
 from tinytrain_compile.learn.known_runs import KnownRuns
 from tinytrain_compile.learn.training import CHECK_SHARE, Build, LearningRun, learn_all
 
-STEP = 10.0**0.5
+STEP = 10.0**0.5  # two rates a decade: on a wider grid the best may lie unseen between two
 FIRST_RATES = tuple(STEP**power for power in range(-3, 4))
 """Learning rates of the first round, times the one that the options say."""
 MORE_RATES = 4
 """At most so many more in that round, which trains for an eighth of the epochs."""
-NEXT_STEP = 10.0**0.25
+NEXT_STEP = STEP**0.5
 NEXT_TO = (1 / NEXT_STEP, 1.0, NEXT_STEP)
 """Rates of the last round, times the best so far; and how far further ones are apart."""
 MORE_WORK = 0.2
@@ -70,13 +70,13 @@ class Effort:
         return min(SECOND_SEEDS, self.seeds), max(1, self.epochs // SECOND_SHARE)
 
     def more_epochs(self, builds: int) -> float:
-        """Epochs that a search with so many builds may add in its second and last round."""
+        """Return the epochs that a search with so many builds may add in its second and last round."""
         seeds, epochs = self.second
         last = (len(NEXT_TO) + 1) * self.seeds * self.epochs
         return MORE_WORK * (len(FIRST_RATES) * builds * self.first + SURVIVORS * seeds * epochs + last)
 
     def most_runs(self, builds: int, finals: int) -> int:
-        """Runs of a search with so many builds and final trainings, at most."""
+        """Return the most runs that a search with so many builds and final trainings makes."""
         first, (seeds, epochs) = len(FIRST_RATES) * builds + MORE_RATES, self.second
         more = int(self.more_epochs(builds) / epochs)
         return first + SURVIVORS * seeds + (len(NEXT_TO) + finals) * self.seeds + more
@@ -194,7 +194,10 @@ class RateSearch:
         return Searched(rounds, chosen, (place[0], float(f"{rate:.4g}")), end)  # as it is written
 
     def _first_round(self) -> dict[Place, Tried]:
-        """(variant, rate) -> how it went, in order of both: FIRST_RATES, and more while the best may lie outside."""
+        """Train FIRST_RATES, and more while the best may lie outside.
+
+        Returns (variant, rate) -> how it went, in their order.
+        """
         rates = [variant.project.summary.learning_rate for variant in self._trainings.variants]
         each = [(variant, rate * step) for variant, rate in enumerate(rates) for step in FIRST_RATES]
         found = dict(zip(each, self._trainings.tried(each, 1, self._effort.first), strict=True))
@@ -206,8 +209,10 @@ class RateSearch:
         return dict(sorted(found.items()))
 
     def _last_round(self, place: Place) -> tuple[dict[Place, Tried], dict[Place, Tried]]:
-        """Rates around a place, on some of the seeds; then the best and its neighbours on all of them. Returns all
-        rates, and those that were trained on all seeds."""
+        """Train rates around a place on some of the seeds; then the best and its neighbours on all of them.
+
+        Returns all rates, and those that were trained on all seeds.
+        """
         effort, around = self._effort, [(place[0], place[1] * step) for step in NEXT_TO]
         seen = self._going_on(around, NEXT_STEP, min(LAST_SEEDS, effort.seeds), effort.epochs)
         each = list(seen)
@@ -217,7 +222,7 @@ class RateSearch:
         return dict(sorted({**seen, **last}.items())), last
 
     def _survivors(self, first: Mapping[Place, Tried]) -> list[Place]:
-        """The best of the first round; one without clipping is among them, to compare clipping with."""
+        """Choose the best of the first round; one without clipping is among them, to compare clipping with."""
         left, best = dict(first), list[Place]()
         while left and len(best) < SURVIVORS:
             best.append(likely_best(left, self._judges))
@@ -230,9 +235,10 @@ class RateSearch:
     def _going_on(
         self, each: Sequence[Place], step: float, seeds: int, epochs: int, seen: Mapping[Place, Tried] = NOTHING
     ) -> dict[Place, Tried]:
-        """These, and further rates while the best is the largest or the smallest of its variant and work is left.
+        """Add further rates while the best is the largest or smallest of its variant and work is left.
 
-        seen: what was trained as long before, on some of the seeds."""
+        seen: what was trained as long before, on some of the seeds.
+        """
         found = dict(zip(each, self._trainings.tried(each, seeds, epochs), strict=True))
         while (more := _beyond(found, step, self._judges, seen)) is not None:
             cost = epochs * (seeds - (seen[more].seeds if more in seen else 0))
@@ -258,7 +264,7 @@ class RateSearch:
 
 
 def likely_best(tried: Mapping[Place, Tried], judges: int) -> Place:
-    """The smallest loss among those that are as accurate as the best one, but for chance.
+    """Choose the smallest loss among those that are as accurate as the best one, but for chance.
 
     judges: samples that judge each seed. An accuracy on a hundred samples has a standard error of up to 5 %, and the
     best of many is above its own mean; losses of neighbouring rates differ more clearly.
@@ -272,8 +278,10 @@ def likely_best(tried: Mapping[Place, Tried], judges: int) -> Place:
 def _beyond(
     found: Mapping[Place, Tried], step: float, judges: int, seen: Mapping[Place, Tried] = NOTHING
 ) -> Place | None:
-    """The next rate beyond the best of all, if that is an end of its variant; larger ones first. It is one of those
-    that were seen, if there is one."""
+    """Return the next rate beyond the best of all, if that is an end of its variant; larger ones first.
+
+    It is one of those that were seen, if there is one.
+    """
     variant, best = likely_best(found, judges)
     own = [rate for other, rate in found if other == variant]
     if best not in (max(own), min(own)):
@@ -286,7 +294,7 @@ def _beyond(
 
 
 def _around(tried: Sequence[Tried], best: Tried) -> Sequence[Tried]:
-    """Three neighbours by rate, the best in the middle unless it is at an end."""
+    """Return three neighbours by rate, the best in the middle unless it is at an end."""
     first = min(max(tried.index(best) - 1, 0), len(tried) - 3)
     return tried[first : first + 3]
 
@@ -297,9 +305,11 @@ def _end_of(best: Place, last: dict[Place, Tried]) -> int:
 
 
 def top_of(tried: Sequence[Tried], chosen: Tried) -> float:
-    """The rate at the top of the parabola through three accuracies (losses, if there are none or if these have chosen),
-    over logarithms of rates that are equally far apart: less noisy than the best of three. Never outside them, nor
-    further than half a step from the chosen one, which is the answer if there is no top.
+    """Return the rate at the top of the parabola through three accuracies, which is less noisy than the best of three.
+
+    It is over logarithms of rates that are equally far apart; losses stand for accuracies if there are none or if they
+    have chosen. The result is never outside the three, nor further than half a step from the chosen one, which is the
+    answer if there is no top.
     """
     by_loss = max(tried, key=lambda one: one.best.worth) is not chosen  # then accuracies are alike
     figures = [-one.best.loss if by_loss or one.best.accuracy is None else one.best.accuracy for one in tried]

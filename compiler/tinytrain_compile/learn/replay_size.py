@@ -39,7 +39,7 @@ class Room:
 
 
 def room_for(options: CompileOptions, summary: Summary) -> Room:
-    """Room for old samples beside a compilation and the other parts of --runtime."""
+    """Return room for old samples beside a compilation and the other parts of --runtime."""
     target = with_board(options, load_target(options.target))[1]
     feature_bytes = summary.feature_bytes
     most = most_samples(target, summary.plan, summary.train, options.runtime, feature_bytes)
@@ -47,8 +47,11 @@ def room_for(options: CompileOptions, summary: Summary) -> Room:
 
 
 def reservoir_sizes(asked: int, old: int, most: int | None) -> tuple[int, ...]:
-    """Sizes to try, smallest first. asked: the largest that the user allows; old: old samples of the file, half of
-    which judge; most: what fits (None: anything)."""
+    """Return sizes to try, smallest first.
+
+    asked: the largest that the user allows; old: old samples of the file, half of which judge; most: what fits (None:
+    anything).
+    """
     allowed = min(asked, old // 2, asked if most is None else most)
     return tuple(sorted({min(FEWEST_KEPT, allowed), allowed} - {0}))
 
@@ -64,8 +67,10 @@ def final_trainings(trainings: Trainings, place: Place, epochs: int, sizes: Sequ
 
 
 def kept_of(learned: Sequence[Learned]) -> int:
-    """How many old samples to keep: 0 if nothing is forgotten without, or nothing is brought back; more only if that
-    brings back more."""
+    """Return how many old samples to keep: 0 if nothing is forgotten without them, or nothing is brought back.
+
+    More only if that brings back more.
+    """
     best = learned[0]
     for one in learned[1:]:
         if _lost(best) and _brings_back(one.old[-1], best.old[-1]):

@@ -82,14 +82,17 @@ class Desk:
         return {name: self.start.get(name, self.train.graph.constants[name]) for name in known}
 
     def judged_by(self, part: int, parts: int) -> Desk:
-        """The same samples, every so-many-th of them held back (at most MOST_HELD): another part for every number."""
+        """Hold back every so-many-th of the samples (at most MOST_HELD): another part for every number."""
         x, y = np.concatenate([self.held.x, self.x]), np.concatenate([self.held.y, self.y])
         held = np.arange(part, len(x), parts)[:MOST_HELD]
         rest = np.setdiff1d(np.arange(len(x)), held)
         return replace(self, x=x[rest], y=y[rest], held=Samples(x[held], y[held]))
 
     def run_all(self, runs: Sequence[Run], library: Path, jobs: int, done: Callable[[int, Score], None]) -> list[Score]:
-        """Scores on held-back samples in order, from so many processes (joblib); `done` is told each as it comes."""
+        """Run all, by so many processes (joblib), and return scores on held-back samples in order.
+
+        `done` gets each as it comes.
+        """
         found = list[Score]()
         for index, outputs in enumerate(
             in_processes(train_for_a_while, ((library, self.job(run)) for run in runs), jobs)
@@ -160,7 +163,7 @@ def begun(library: Path, interface: Interface, start: Mapping[str, Array]) -> In
 
 
 def train_for_a_while(library: Path, job: Job) -> Array | None:
-    """The outputs (or losses: see `Job.labels`) of what is held back after the run; None where a loss was NaN."""
+    """Train, and return the outputs (or losses: see `Job.labels`) of what is held back; None if a loss was NaN."""
     instance = begun(library, job.interface, job.start)
     first = instance.state()
     kept = [(name, mask, first[name]) for name, mask in job.frozen.items() if mask is not False]
@@ -190,7 +193,7 @@ def _clip(now: Sequence[Array], before: Sequence[Array], limit: float) -> None:
 
 
 def _frozen(updates: Updates, name: str, shape: tuple[int, ...]) -> Array | bool:
-    """Which elements of a parameter a run leaves as they are, or whether all."""
+    """Tell which elements of a parameter a run leaves as they are, or whether all."""
     if name not in updates:
         return True
     piece = updates[name]

@@ -143,8 +143,10 @@ class Build:
         return Curve(tuple(found), tuple(old), steps)
 
     def _parts(self, run: LearningRun) -> tuple[Samples, Samples]:
-        """Own samples that a run trains on, and those that it holds back: what it is judged by, or in a final run what
-        says the threshold (none, if there is none to be said)."""
+        """Return own samples that a run trains on, and those that it holds back.
+
+        The latter judge a run; in a final run they give the threshold (none, if there is none to be said).
+        """
         if run.final and not self._says_threshold:
             return self.own, Samples(self.own.x[:0], self.own.y[:0])
         labels = self.own.y if class_count(self.train) else None
@@ -152,7 +154,10 @@ class Build:
         return Samples(self.own.x[rest], self.own.y[rest]), Samples(self.own.x[kept], self.own.y[kept])
 
     def _old_parts(self, run: LearningRun) -> tuple[Samples | None, Samples | None]:
-        """Old samples that are replayed, and those that tell what was forgotten: never the same, for all runs alike."""
+        """Return old samples that are replayed, and those that tell what was forgotten.
+
+        Never the same, for all runs alike.
+        """
         if self.old is None:
             return None, None
         pool, kept = old_parts(len(self.old.x), run.replay)
@@ -169,7 +174,10 @@ class Build:
         rng: np.random.Generator,
         rates: Iterator[float],
     ) -> None:
-        """All samples once in an order of their own, with as many old ones; a last part of a batch is left out."""
+        """Train on all samples once, in an order of their own, with as many old ones.
+
+        A last part of a batch is left out.
+        """
         x, y = fit.x, fit.y
         if pool is not None and len(pool.x):
             chosen = rng.integers(0, len(pool.x), len(x))
@@ -191,7 +199,7 @@ class Build:
         return self._of_copies(instance, held) if self._says_threshold else self._score(instance, self.test)
 
     def _of_copies(self, instance: Instance, held: Samples) -> Score:
-        """Of test samples of which some may be faults: the loss is that of the others. held: say the threshold."""
+        """Score test samples of which some may be faults: the loss is that of the others. held: say the threshold."""
         errors = _errors(instance.infer(self.test.x), self.test.y)
         threshold = float(np.percentile(_errors(instance.infer(held.x), held.y), PERCENTILE))
         if self.faults is None:
@@ -203,7 +211,7 @@ class Build:
 
 @contextmanager
 def _as_kept(instance: Instance, average: Average | None) -> Generator[None]:
-    """At the end of an epoch: with the mean that a device would keep, where there is to be one."""
+    """Yield once, at the end of an epoch, with the mean of states in place if a device would keep one."""
     if average is None:
         yield
         return
@@ -219,19 +227,19 @@ def _as_kept(instance: Instance, average: Average | None) -> Generator[None]:
 
 
 def _errors(outputs: Array, wanted: Array) -> Array:
-    """Mean squared error of each sample."""
+    """Return the mean squared error of each sample."""
     return np.square(outputs.astype(np.float64) - wanted.reshape(outputs.shape)).mean(axis=1)
 
 
 def area(sound: Array, faulty: Array) -> float:
-    """Area under the ROC curve: how often a faulty one has the larger error (ties count half)."""
+    """Return the area under the ROC curve: how often a faulty one has the larger error (ties count half)."""
     order = np.sort(sound)
     below, upto = (np.searchsorted(order, faulty, side).sum() for side in ("left", "right"))
     return float(below + upto) / (2 * len(sound) * len(faulty))
 
 
 def _seed_noise(instance: Instance, seed: int) -> None:
-    """Another beginning of the rounding noise for every seed, as it would be on another device."""
+    """Begin the rounding noise elsewhere for every seed, as it would be on another device."""
     for slot in instance.interface.state:
         if slot.name == "noise" and instance.tensor("noise").dtype == np.int32:  # not a float parameter of that name
             held = instance.tensor("noise").view(np.uint32)
@@ -241,7 +249,7 @@ def _seed_noise(instance: Instance, seed: int) -> None:
 def learn_all(
     builds: Sequence[Build], runs: Sequence[LearningRun], jobs: int, done: Callable[[int, Curve], None]
 ) -> list[Curve]:
-    """Curves in order, from so many processes; `done` is told each as it comes."""
+    """Train all, by so many processes, and return curves in order; `done` gets each as it comes."""
     found = list[Curve]()
     for index, curve in enumerate(in_processes(Build.learn, ((builds[run.build], run) for run in runs), jobs)):
         found.append(curve)

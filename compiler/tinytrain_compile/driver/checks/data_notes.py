@@ -59,13 +59,16 @@ class DataNote:
 
 
 def data_notes(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> tuple[str, ...]:
-    """Notes on --data and --calib, which have been read without an error before."""
+    """Return notes on --data and --calib, which have been read without an error before."""
     paths = dict.fromkeys(path for path in (options.data, options.calib) if path is not None)
     return tuple(note.text for path in paths for note in _of_file(path, model, train))
 
 
 def notes_of(name: str, x: Array, y: Array | None, model: ImportedModel, train: TrainGraph) -> tuple[DataNote, ...]:
-    """Notes on samples that a model takes. name: of their file; x: in the graph's layout; y: as it is in the file."""
+    """Return notes on samples that a model takes.
+
+    name: of their file; x: in the graph's layout; y: as it is in the file.
+    """
     found = list(_of_inputs(name, x, model))
     if y is not None and y.dtype.kind in "fiub" and y.size:
         found += _of_labels(name, y, label_shape(len(x), model, train), train)
@@ -96,7 +99,7 @@ def _of_input(what: str, name: str, x: Array, model: ImportedModel, source: Valu
 
 
 def _scale(x: Array, model: ImportedModel, source: Value) -> str:
-    """What is wrong with the scale of inputs, and what to do; "" if nothing is."""
+    """Tell what is wrong with the scale of inputs, and what to do; "" if nothing is."""
     x = x[:COMPARED].astype(np.float64)
     pixels = x.min() >= 0 and 20 < x.max() <= 255 and (x == np.rint(x)).all()
     known = _input_range(model.graph, source)
@@ -115,7 +118,7 @@ def _scale(x: Array, model: ImportedModel, source: Value) -> str:
 
 
 def _misfit(x: Array, low: float, high: float) -> str:
-    """What is wrong with inputs for a format that holds numbers from low to high; "" if nothing is."""
+    """Tell what is wrong with inputs for a format that holds numbers from low to high; "" if nothing is."""
     step = (high - low) / 255
     outside = float(((x < low - step) | (x > high + step)).mean())
     if outside > OUTSIDE_SHARE:
@@ -124,7 +127,7 @@ def _misfit(x: Array, low: float, high: float) -> str:
 
 
 def _input_range(graph: Graph, source: Value) -> tuple[float, float] | None:
-    """What the format of the input holds; None if it has none."""
+    """Return what the format of the input holds; None if it has none."""
     if source.quant is not None:
         q = source.quant
         return (q.low - q.zero) * q.scale[0], (q.high - q.zero) * q.scale[0]
@@ -136,7 +139,7 @@ def _input_range(graph: Graph, source: Value) -> tuple[float, float] | None:
 
 
 def _first_sums(x: Array, graph: Graph, source: Value) -> float:
-    """Root mean square of the sums that the first layers with weights make of samples; 0 if there are none.
+    """Return the root mean square of the sums that the first layers with weights make of samples; 0 without any.
 
     What comes before these layers (a normalisation, a division) is computed, so that inputs that the network scales
     itself are not out of scale.
@@ -189,7 +192,7 @@ def _of_labels(name: str, y: Array, wanted: tuple[int, ...], train: TrainGraph) 
 
 
 def _of_classes(name: str, y: Array) -> Iterator[DataNote]:
-    """Notes on one label for each sample: their order and how many of each there are."""
+    """Yield notes on one label for each sample: their order and how many of each there are."""
     found, counts = np.unique(y, return_counts=True)
     if len(found) < 2:
         return

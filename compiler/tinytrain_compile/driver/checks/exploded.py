@@ -19,7 +19,7 @@ have without training, and so many times what a guess without any model has: an 
 def exploding_note(
     train: TrainGraph, samples: Samples, report: VerifyReport, options: CompileOptions
 ) -> tuple[str, ...]:
-    """A note that says what to do; none for random samples, whose losses say nothing."""
+    """Return a note that says what to do; none for random samples, whose losses say nothing."""
     losses = report.losses
     if options.data is None or len(losses) < 2 or max(losses[1:]) <= SUSPICIOUS * losses[0]:
         return ()
@@ -37,7 +37,7 @@ def exploding_note(
 
 
 def untrained_losses(train: TrainGraph, samples: Samples, steps: int) -> list[float]:
-    """The loss of every step's samples by the weights of the file: steps at rate 0."""
+    """Return the loss of every step's samples by the weights of the file: steps at rate 0."""
     trainer, count, found = Trainer(train), len(samples.x), list[float]()
     trainer.set_rate(0.0)
     for step in range(steps):
@@ -47,7 +47,7 @@ def untrained_losses(train: TrainGraph, samples: Samples, steps: int) -> list[fl
 
 
 def _guessing(train: TrainGraph, samples: Samples) -> float:
-    """About the loss of a guess: all classes alike, or 0 for every value."""
+    """Estimate the loss of a guess: all classes alike, or 0 for every value."""
     if samples.y.dtype.kind in "iu":
         return math.log(max(train.logits.shape[-1], 2))
     return max(float(np.mean(np.square(samples.y, dtype=np.float64))), math.log(2) / 10)

@@ -14,7 +14,7 @@ _WHERE = "--input-lines"
 
 
 def check_lines(train: TrainGraph, plan: MemoryPlan, model: ImportedModel, options: CompileOptions) -> None:
-    """E0101 unless a plan takes the image row by row, never twice, and never needs more than some rows of it."""
+    """Raise E0101 unless a plan takes the image row by row, never twice, and never needs more than some rows of it."""
     stream = next((node for node in plan.order if takes_lines(node)), None)
     image = train.graph.inputs[0]
     if stream is None or not isinstance(stream.attrs, StreamAttrs):

@@ -24,7 +24,9 @@ _OF_CLIPPING = frozenset(("batch", "accumulate"))
 
 
 def recorded(options: CompileOptions, told: bool, train: TrainGraph) -> dict[str, Any]:
-    """By the command's long names, `_` for `-`; of a file its name alone. told: the model says how it is trained.
+    """Return the options that decide what a checkpoint means, by long names, `_` for `-`; of a file its name alone.
+
+    told: the model says how it is trained.
 
     A subspace of samples that follows is as long as a step takes samples: where there may be one, their number counts.
     """
@@ -52,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[str, Any], str]:
-    """The options that a project was made with, as `tinytrain_compile.compile` takes them, and its scheme.
+    """Return the options that a project was made with, as `tinytrain_compile.compile` takes them, and its scheme.
 
     target is the core, on which a step's float32 numbers depend (has it a fused multiply-add?); without a board's
     memories, which are no limit on the desk. It is left out if the target was a file.
@@ -85,7 +87,7 @@ def read_project(folder: Path, files: Mapping[str, Path | None]) -> tuple[dict[s
 
 
 def expected_files(options: CompileOptions) -> tuple[str, ...]:
-    """Files that every run writes: what the output folder is looked at for before anything takes time."""
+    """Name the files that every run writes; the output folder is checked for them before anything takes time."""
     prefix, place = prefix_of(options), _place(options)
     made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
     sources = (f"{place}{name}" for name in ("tt_runtime.h", *made))
@@ -94,7 +96,7 @@ def expected_files(options: CompileOptions) -> tuple[str, ...]:
 
 
 def project_files(bundle: SourceBundle, options: CompileOptions, target: Target) -> Mapping[str, str]:
-    """The C project in the form that is asked for: path in the output folder -> text."""
+    """Return the C project in the form that is asked for: path in the output folder -> text."""
     if options.package is None:
         return bundle.files
     return package_files(options.package, bundle, PackageFacts(options.model.stem, target))
@@ -103,7 +105,7 @@ def project_files(bundle: SourceBundle, options: CompileOptions, target: Target)
 def check_files(
     bundle: SourceBundle, samples: Samples, options: CompileOptions, target: Target, batch: int
 ) -> dict[str, str | bytes]:
-    """The check program, beside the sources, and the samples that it reads."""
+    """Return the check program, beside the sources, and the samples that it reads."""
     from tinytrain_compile.verify.firmware import verification_files, verification_input
 
     files: dict[str, str | bytes] = dict(verification_files(bundle, target, _place(options)))
@@ -116,7 +118,7 @@ def _place(options: CompileOptions) -> str:
 
 
 def prefix_of(options: CompileOptions) -> str:
-    """--name, or what the model's file is called; CompileError E0101 for a name that C or a library has already."""
+    """Return --name, or the name of the model's file; CompileError E0101 for one that C or a library has already."""
     if options.name and c_identifier(options.name) != options.name:
         what = f"{options.name!r} cannot stand in front of C names"
         raise CompileError("E0101", "--name", what, f"for example {c_identifier(options.name)}")

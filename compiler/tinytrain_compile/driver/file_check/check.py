@@ -56,13 +56,19 @@ def check_file(
 
 
 def _float_judge(model: ImportedModel, floats: Graph, options: CompileOptions) -> TrainGraph:
-    """Training of the float32 graph, for the loss that the model ends in: what is trained plays no part in that."""
+    """Build training of the float32 graph, for the loss that the model ends in.
+
+    What is trained plays no part in that.
+    """
     chosen = training_options(options, model)
     return build_training(replace(model, graph=floats), resolve_update(floats, "all"), chosen)
 
 
 def compare(file: FileModel, ours: ImportedValues, samples: Sequence[tuple[Array, Array | None]]) -> FileAgreement:
-    """Every tensor that both have, on every sample (x, label) in the graph's layout; E0605 for the first difference."""
+    """Compare every tensor that both have, on every sample (x, label) in the graph's layout.
+
+    E0605 for the first difference.
+    """
     walk = _Walk(file, ours)
     for index, (x, y) in enumerate(samples):
         walk.sample(index, x, y)
@@ -174,7 +180,10 @@ class _Walk:
                 self._output(node, name, [each[index] for each in results if index < len(each)], form, state)
 
     def _results(self, node: FileNode, state: _WalkState) -> list[tuple[Array, ...]]:
-        """The node's outputs as the file gives them, from either way of reading; nothing where there is no answer."""
+        """Return the node's outputs as the file gives them, from either way of reading.
+
+        Nothing if there is no answer.
+        """
         rounded, plain = state.values
         names = [name for name in node.inputs if name]
         differ = any(rounded.get(name) is not plain.get(name) or name in state.unrounded for name in names)
@@ -221,7 +230,7 @@ class _Walk:
             state.values[0][name], state.values[1][name] = kept[0], kept[-1]
 
     def _unrounded(self, node: FileNode, name: str, ours: Sequence[Held], form: Format, state: _WalkState) -> None:
-        """The real numbers of what the file stores as integers, where we do not, clamped to their range."""
+        """Take down the real numbers of what the file stores as integers and we do not, clamped to their range."""
         source = state.values[1].get(node.inputs[0]) if not ours and node.op == "QuantizeLinear" else None
         if not ours and node.op in _MOVED_OPS:
             source = self._moved(node, name, state)
@@ -230,7 +239,7 @@ class _Walk:
             state.unrounded[name] = np.clip(real, form.real(form.low), form.real(form.high)).astype(np.float32)
 
     def _moved(self, node: FileNode, name: str, state: _WalkState) -> Array | None:
-        """The same of integers that are moved (a Pad puts others beside them)."""
+        """Move the real numbers of moved integers (not of a Pad, which puts others beside them)."""
         data = node.inputs if node.op == "Concat" else (node.inputs[0],)
         if node.op == "Pad" or not all(source in state.unrounded for source in data):
             return None
@@ -249,7 +258,7 @@ class _Walk:
         return self._ours.tensor(name, stored or self._is_stored(name))
 
     def _is_stored(self, name: str) -> bool:
-        """Whether a tensor only shows under another name what was read from integers."""
+        """Tell whether a tensor only shows under another name what was read from integers."""
         known, value = self._model.tensors, self._model.tensors.get(name)
         node = self._makers.get(name)
         while value is not None and node is not None and (node.op in _MOVED_OPS or node.op == "Dropout"):
@@ -262,7 +271,7 @@ class _Walk:
     def _compare(
         self, node: FileNode, name: str, ours: Sequence[Held], theirs: Sequence[Array], form: Format | None
     ) -> None:
-        """One of the forms that we hold must agree with what the file makes of one of the forms before it."""
+        """Check that one of the forms that we hold agrees with what the file makes of one of the forms before it."""
         found: list[Distance] = []
         for held, array in itertools.product(ours, [self._of_sample(each, ours[0]) for each in theirs]):
             if form is None:
@@ -275,18 +284,18 @@ class _Walk:
         raise self._differs(node, name, found[0].wrong)
 
     def _sample_axis(self, theirs: Array, ours: Array) -> int | None:
-        """The axis along which the file has a batch of its own, where it has one."""
+        """Return the axis along which the file has a batch of its own, if it has one."""
         pairs = enumerate(zip(theirs.shape, ours.shape, strict=False))
         longer = [axis for axis, (a, b) in pairs if self._batch > 1 and a == self._batch * b]
         return longer[0] if len(longer) == 1 and theirs.ndim == ours.ndim else None
 
     def _of_sample(self, theirs: Array, ours: Held) -> Array:
-        """Of such a batch, the first."""
+        """Return the first sample of such a batch."""
         axis = self._sample_axis(theirs, ours.array)
         return theirs if axis is None else theirs.take(range(ours.array.shape[axis]), axis)
 
     def _of_batch(self, ours: Held, theirs: Array) -> Held:
-        """As many of ours as such a batch has."""
+        """Repeat ours as often as such a batch has samples."""
         axis = self._sample_axis(theirs, ours.array)
         return ours if axis is None else replace(ours, array=np.concatenate([ours.array] * self._batch, axis))
 
@@ -297,7 +306,7 @@ class _Walk:
 
 
 def _before_rounding(nodes: Sequence[FileNode]) -> frozenset[str]:
-    """Tensors that are only ever read to be rounded, some of them moved first."""
+    """Name tensors that are only ever read to be rounded, some of them moved first."""
     readers: dict[str, list[FileNode]] = {}
     for node in nodes:
         for name in node.inputs:
@@ -312,17 +321,17 @@ def _before_rounding(nodes: Sequence[FileNode]) -> frozenset[str]:
 
 
 def batch_with(x: Array, size: int) -> Array:
-    """A sample, and others behind it where the file takes so many at once: it must not matter which."""
+    """Return a sample, and others after it if the file takes so many at once: it must not matter which."""
     return np.concatenate([np.roll(x.ravel(), index).reshape(x.shape) for index in range(size)])
 
 
 def as_stored(real: Array, form: Format | None) -> Array:
-    """Our numbers as the file stores them, rounded as here: a number between two may be rounded otherwise there."""
+    """Round our numbers as the file stores them: a number between two may be rounded otherwise there."""
     return real if form is None else quantised(real, form.scale, form.zero, form.low, form.high).astype(form.dtype)
 
 
 def _format_of(node: FileNode, values: Mapping[str, Array], formats: Mapping[str, Format]) -> Format | None:
-    """How the file stores the node's outputs; None for real numbers."""
+    """Tell how the file stores the node's outputs; None for real numbers."""
     first = node.result_scale
     if first is None:
         return formats.get(node.inputs[0]) if node.op in _MOVED_OPS and node.inputs else None

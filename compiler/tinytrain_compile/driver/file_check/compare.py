@@ -50,7 +50,7 @@ class Distance:
 
 
 def in_numbers(ours: Held, theirs: Array) -> Distance:
-    """Two tensors of real numbers: by TOLERANCE, or one step where ours is stored in integers."""
+    """Compare two tensors of real numbers: by TOLERANCE, or one step if ours is stored in integers."""
     if ours.array.shape != theirs.shape:
         return _shapes(ours.array, theirs)
     a, b = ours.array.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
@@ -65,7 +65,7 @@ def in_numbers(ours: Held, theirs: Array) -> Distance:
 
 
 def in_steps(ours: Held, theirs: Array, form: Format) -> Distance:
-    """Real numbers against the file's integers."""
+    """Compare real numbers with the file's integers."""
     if ours.array.shape != theirs.shape:
         return _shapes(ours.array, theirs)
     real, b = ours.array.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
@@ -92,7 +92,7 @@ def _shapes(ours: Array, theirs: Array) -> Distance:
 
 
 def _errors(a: Array, b: Array) -> Array:
-    """|a - b|; 0 for two of one sign that are MASKED and for two that are no numbers, infinite for one that is none."""
+    """Return |a - b|; 0 for two of one sign that are MASKED and for two NaN, infinite if only one is NaN."""
     with np.errstate(invalid="ignore"):
         error = np.abs(a - b)
     out_of_reach = (np.abs(a) >= MASKED) & (np.abs(b) >= MASKED) & (np.sign(a) == np.sign(b))

@@ -39,7 +39,9 @@ class ImportedValues:
         floats: Graph | None,
         judge: TrainGraph | None = None,
     ) -> None:
-        """floats: the forward graph to run; None: the integer graph of `train`, whose steps take one sample.
+        """Prepare a run.
+
+        floats: the forward graph to run; None: the integer graph of `train`, whose steps take one sample.
 
         train None: only the forward graph, without a loss. judge: the graph that the model's own loss is taken from,
         where that is not `train` (which may be the integer form of the float32 graph that is run).
@@ -56,7 +58,7 @@ class ImportedValues:
         self.loss: Array | None = None
 
     def _prepare(self, train: TrainGraph) -> None:
-        """What of the training graph is run: up to its outputs if it is the integer one, and to its loss."""
+        """Choose what of the training graph is run: up to its outputs if it is the integer one, and to its loss."""
         graph = train.graph
         targets = graph.outputs if self.integer else ()
         needed = graph.ancestors(targets if self.model.loss is None else (*targets, train.loss))
@@ -77,7 +79,7 @@ class ImportedValues:
             self._values = run_graph(self._floats, feeds(self._real_inputs(x), self._floats.inputs))
 
     def quantised_anew(self, constants: Mapping[str, Array]) -> frozenset[str]:
-        """Integer initializers of the file that the graph holds with other numbers.
+        """Return integer initializers of the file that the graph holds with other numbers.
 
         --rescale on leaves room; asymmetric weights take other scales.
         """
@@ -96,8 +98,10 @@ class ImportedValues:
         )
 
     def computed_anew(self, known: Mapping[str, Array]) -> frozenset[str]:
-        """Integer constants that the file computes, and whose numbers the graph does not hold in any order: it computes
-        them in real numbers, and quantises them as a weight is."""
+        """Return integer constants that the file computes and whose numbers the graph does not hold in any order.
+
+        It computes them in real numbers, and quantises them as a weight is.
+        """
         if self._train is None or not self.integer:
             return frozenset()
         held = [np.sort(array, None) for array in self._train.graph.constants.values() if array.dtype == np.int8]
@@ -136,7 +140,7 @@ class ImportedValues:
         return packed({value.name: _real_input(part, value, one) for value, part, one in values})
 
     def tensor(self, name: str, stored: bool) -> tuple[Held, ...]:
-        """A tensor of the file as the graph holds it; nothing where it does not.
+        """Return a tensor of the file as the graph holds it; nothing if it does not.
 
         stored: after it was rounded to integers in the file. The integer graph may hold a value twice: rounded, for
         nodes that compute with integers, and as it was, for a part that computes in float32. Then the rounded one is
@@ -173,7 +177,7 @@ def _real(integers: Array, scale: float, zero: int) -> Array:
 
 
 def _as_int8(array: Array) -> Array | None:
-    """Integers of a file as the graph stores them: bytes are 128 lower; None for any others."""
+    """Store integers of a file as the graph does: bytes are 128 lower; None for any others."""
     if array.dtype == np.uint8:
         return (array.astype(np.int16) - 128).astype(np.int8)
     return array if array.dtype == np.int8 else None
