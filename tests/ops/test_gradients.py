@@ -133,7 +133,7 @@ def test_work_and_memory_declarations(op: str) -> None:
             assert source < len(node.inputs)
         for output, source in alias_of(node):
             assert node.outputs[output].type == node.inputs[source].type
-        starts = definition.starts(node)
+        starts = definition.placed.starts(node)
         assert not definition.view or starts is not None
         if starts is not None and node.outputs[0].dtype != "bits":  # run on addresses, nothing moves
             item = node.outputs[0].size_bytes // node.outputs[0].elements

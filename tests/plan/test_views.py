@@ -166,13 +166,13 @@ def test_contiguous_means_next_to_each_other_in_memory() -> None:
         a, b = builder.emit("Neg", (x,)), builder.emit("Exp", (x,))
         for axis in range(len(shape)):
             joined = builder.emit("Concat", (a, b), ConcatAttrs(axis))
-            starts = op_def("Concat").starts(builder.nodes[-1])
+            starts = op_def("Concat").placed.starts(builder.nodes[-1])
             first = next((i for i, dim in enumerate(shape) if dim > 1), 0)
             assert (starts is not None) == (axis <= first), (shape, axis)
             sizes = tuple(1 + (dim - 1) // 2 if i == axis else dim for i, dim in enumerate(shape))
             builder.emit("Slice", (joined,), SliceAttrs((0,) * len(shape), (1,) * len(shape), sizes))
             if joined.shape[axis] > 1 and axis in axes and shape[0] == 1:
-                assert op_def("Slice").starts(builder.nodes[-1]) == (0,)
+                assert op_def("Slice").placed.starts(builder.nodes[-1]) == (0,)
 
 
 def joined_branches() -> Graph:

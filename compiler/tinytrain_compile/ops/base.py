@@ -125,6 +125,10 @@ def _no_rows(_node: Node) -> RowForm | None:
     return None
 
 
+def _no_overwrites(_node: Node) -> tuple[tuple[int, int], ...]:
+    return ()
+
+
 def _same_attrs(_node: Node, attrs: Attrs, _count: int) -> Attrs:
     return attrs
 
@@ -137,12 +141,40 @@ def _nowhere(_node: Node) -> tuple[int, ...] | None:
     return None
 
 
-def _nothing(_node: Node) -> tuple[tuple[int, int], ...]:
-    return ()
-
-
 def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
     return 0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Of an operator that the planner places in a way of its own.
+
+    view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
+    starts: where each input begins, in bytes from the output's first, if the output's bytes are those of its inputs (a
+        view's always; of an op with `as_view` where nothing would have to move), else None.
+    as_view: the view that means the same as this op where there are `starts`.
+    page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
+    overwrites: of an op whose names do not say which results overwrite which operands: these pairs, see `alias_of`.
+    """
+
+    view: bool = False
+    starts: Callable[[Node], tuple[int, ...] | None] = _nowhere
+    as_view: str = ""
+    page: Literal["", "out", "in"] = ""
+    overwrites: Callable[[Node], tuple[tuple[int, int], ...]] = _no_overwrites
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What becomes of an operator if axis 0 of its operands is so many samples.
+
+    repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
+        times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
+    sums: whether the results are sums over axis 0 of the operands, the samples.
+    """
+
+    repeat: RepeatRule = _same_attrs
+    sums: Callable[[Any], bool] = _no_sum_of_samples
 
 
 @dataclass(frozen=True)
@@ -162,21 +194,14 @@ class OpDef:
     gradient: a rule, or NonDifferentiable(why).
     exact: float32, operation by operation in the kernel's order, no fused multiply-add: byte-equal to the generated C.
         None: the reference is that already (integers, data movement, the same operations in the same order).
-    overwrites: of an op whose names do not say which results overwrite which operands: these pairs, see `alias_of`.
     reuses: operands whose address result 0 MAY share when they die here and sizes agree (`inplace`).
     overlaps: pairs that MAY share bytes at different addresses when the input dies here, whatever their sizes.
-    view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
-    starts: where each input begins, in bytes from the output's first, if the output's bytes are those of its inputs (a
-        view's always; of an op with `as_view` where nothing would have to move), else None.
-    as_view: the view that means the same as this op where there are `starts`.
+    placed: see Placed.
     scratch: bytes of working memory that the kernel needs while it runs.
     macs: nominal multiply-accumulates, padding taps counted.
     accumulator: largest magnitude that an int32 sum of the kernel can reach, whatever the data, from the shapes; what
         could leave int32 is refused. 0: nothing is summed, or only with saturation.
-    page: a copy out of, or into, the arena: a call of the runtime (tt_page.h), not a kernel.
-    repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
-        times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
-    sums_samples: whether the results are sums over axis 0 of the operands, the samples.
+    samples: see Samples.
     error: of an op whose result 0 is an int8 error: what is kept of it.
     rows: how a few rows of result 0, a map of one image, are computed at a time, or of what an update sums; None: a
         node is not (see row_form).
@@ -191,26 +216,36 @@ class OpDef:
     gradient: GradientRule | NonDifferentiable
     attrs: type[Attrs] = Attrs
     reuses: tuple[str, ...] = ()
-    view: bool = False
-    starts: Callable[[Node], tuple[int, ...] | None] = _nowhere
-    as_view: str = ""
+    placed: Placed = Placed()
     scratch: Callable[[Node], int] = _no_scratch
     macs: Callable[[Node], int] = _no_work
     exact: ReferenceRule | None = None
     accumulator: Callable[[tuple[Value, ...], Any], int] = _no_sums
-    page: Literal["", "out", "in"] = ""
     overlaps: Callable[[Node], tuple[Overlap, ...]] = _no_overlaps
-    repeat: RepeatRule = _same_attrs
-    sums_samples: Callable[[Any], bool] = _no_sum_of_samples
+    samples: Samples = Samples()
     inputs: tuple[str, ...] = field(kw_only=True)
     outputs: tuple[str, ...] = ("y",)
     present: Callable[[Any], Iterable[str]] | None = None
     error: ErrorState | None = None
     rows: Callable[[Node], RowForm | None] = _no_rows
     traits: frozenset[Trait] = frozenset()
-    overwrites: Callable[[Node], tuple[tuple[int, int], ...]] = _nothing
     owned: Owned | None = None
     shown: Callable[[Any], tuple[str, str]] | None = None
+
+    @property
+    def view(self) -> bool:
+        """Whether output 0 is made of its inputs' bytes, where they lie."""
+        return self.placed.view
+
+    @property
+    def as_view(self) -> str:
+        """The view that means the same as this op where its inputs have `starts`."""
+        return self.placed.as_view
+
+    @property
+    def page(self) -> Literal["", "out", "in"]:
+        """Whether it is a copy out of, or into, the arena."""
+        return self.placed.page
 
     @cached_property
     def overwritten(self) -> frozenset[str]:
@@ -310,7 +345,7 @@ def alias_of(node: Node) -> tuple[tuple[int, int], ...]:
     definition = op_def(node.op)
     if definition.alias is None:
         return _pairs(input_names(node.op, node.attrs, len(node.inputs)), output_names(node))
-    return (*definition.alias, *definition.overwrites(node))
+    return (*definition.alias, *definition.placed.overwrites(node))
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -19,6 +19,7 @@ from tinytrain_compile.ops.base import (
     InferRule,
     NonDifferentiable,
     OpDef,
+    Samples,
     register,
 )
 from tinytrain_compile.ops.exact import largest_of
@@ -258,7 +259,7 @@ register(
         _reduce_max_rule,
         ReduceMaxAttrs,
         exact=_reduce_max_exact,
-        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
         inputs=("x",),
     )
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, TensorType, Value
-from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Samples, register
 from tinytrain_compile.ops.conv_form import (
     TILE_WIDTH,
     ConvAttrs,
@@ -339,7 +339,7 @@ CONV_GRAD_WEIGHT = register(
         ConvAttrs,
         macs=lambda node: result(node, "dw").elements * math.prod(operand(node, "dy").shape[:3]),
         exact=_grad_weight_exact,
-        sums_samples=lambda _attrs: True,
+        samples=Samples(sums=lambda _attrs: True),
         inputs=("x", "dy"),
         outputs=("dw",),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, OpDef, Placed, Samples, register
 from tinytrain_compile.ops.names import BACKWARD, expect_float, like, only, operands
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.scalar_math import random_bits
@@ -95,9 +95,8 @@ register(
         lambda arrays, _attrs: (arrays[0],),
         lambda _ctx, _node, gradients: {0: only(gradients)},
         DropoutAttrs,
-        view=True,
-        repeat=_repeat,
-        starts=lambda _node: (0,),
+        samples=Samples(_repeat),
+        placed=Placed(True, lambda _node: (0,)),
         inputs=("x",),
         traits=ELEMENTWISE,
     )
@@ -111,7 +110,7 @@ register(
         _drop,
         _rule,
         RandomDropoutAttrs,
-        repeat=_one_count,
+        samples=Samples(_one_count),
         reuses=("x",),
         inputs=("x", "count", "active"),
     )

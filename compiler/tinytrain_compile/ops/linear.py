@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Split, register
+from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Samples, Split, register
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.exact import product
 from tinytrain_compile.ops.names import expect_float, named, operand, operands, result
@@ -247,7 +247,7 @@ GEMM_GRAD_WEIGHT = register(
         NonDifferentiable("second derivatives are never needed"),
         macs=lambda node: result(node, "dw").elements * operand(node, "x").shape[0],
         exact=_gemm_grad_weight_exact,
-        sums_samples=lambda _attrs: True,
+        samples=Samples(sums=lambda _attrs: True),
         inputs=("x", "dy"),
         outputs=("dw",),
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, OpDef, Samples, register
 from tinytrain_compile.ops.exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, result
 from tinytrain_compile.ops.repeat import along
@@ -199,7 +199,7 @@ register(
         _softmax,
         _softmax_rule,
         AxisAttrs,
-        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
         exact=_softmax_exact,
         inputs=("x",),
         reuses=("x",),
@@ -227,7 +227,7 @@ register(
         _log_softmax,
         _log_softmax_rule,
         AxisAttrs,
-        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
         exact=_log_softmax_exact,
         inputs=("x",),
         reuses=("x",),
@@ -255,7 +255,7 @@ register(
         _normalize,
         _normalize_rule,
         NormalizeAttrs,
-        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
         exact=_normalize_exact,
         inputs=("x",),
         outputs=("xhat", "rstd"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytrain_compile.ir.types import Array, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import MOVES_DATA, NonDifferentiable, OpDef, Placed, register
 
 
 def _infer(inputs: tuple[Value, ...], _attrs: Any) -> tuple[TensorType, ...]:
@@ -26,7 +26,7 @@ register(
         _infer,
         _reference,
         _WHY,
-        page="out",
+        placed=Placed(page="out"),
         inputs=("x",),
         traits=MOVES_DATA,
     )
@@ -38,7 +38,7 @@ register(
         _infer,
         _reference,
         _WHY,
-        page="in",
+        placed=Placed(page="in"),
         inputs=("x",),
         traits=MOVES_DATA,
     )

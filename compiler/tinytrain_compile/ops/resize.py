@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, OpDef, Samples, register
 from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.repeat import along
 
@@ -235,7 +235,7 @@ register(
         _rule,
         ResizeAttrs,
         macs=_macs,
-        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
         inputs=("x", "first", "weights"),
     )
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Samples, register
 from tinytrain_compile.ops.names import (
     BACKWARD,
     WrongTypeError,
@@ -135,7 +135,7 @@ register(
         _top,
         NonDifferentiable("a choice is piecewise constant", flat=True),
         TopAttrs,
-        repeat=_of_each,
+        samples=Samples(_of_each),
         inputs=("x",),
     )
 )
@@ -147,7 +147,7 @@ register(
         _take,
         _take_rule,
         TakeAlongAttrs,
-        repeat=_of_each,
+        samples=Samples(_of_each),
         inputs=("x", "index"),
     )
 )
@@ -171,7 +171,7 @@ register(
         _cumulate,
         _sum_rule,
         CumSumAttrs,
-        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
         inputs=("x",),
     )
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, register
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, Placed, Samples, register
 from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
@@ -273,9 +273,8 @@ register(
         _reshape,
         _reshape_rule,
         ReshapeAttrs,
-        view=True,
-        repeat=repeat_shape,
-        starts=lambda _node: (0,),
+        samples=Samples(repeat_shape),
+        placed=Placed(True, lambda _node: (0,)),
         inputs=("x",),
         traits=MOVES_DATA,
     )
@@ -288,7 +287,7 @@ register(
         _transpose,
         _transpose_rule,
         TransposeAttrs,
-        repeat=lambda _node, attrs, _count: along(attrs, attrs.perm[1:]),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.perm[1:])),
         inputs=("x",),
         traits=MOVES_DATA,
     )
@@ -328,10 +327,9 @@ register(
         _concat,
         _concat_rule,
         ConcatAttrs,
-        starts=_concat_starts,
-        as_view="ConcatView",
+        placed=Placed(starts=_concat_starts, as_view="ConcatView"),
         overlaps=_concat_overlaps,
-        repeat=lambda _node, attrs, _count: along(attrs, (attrs.axis,)),
+        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
         inputs=("x*",),
         traits=MOVES_DATA,
     )
@@ -344,11 +342,10 @@ register(
         _slice,
         _slice_rule,
         SliceAttrs,
-        starts=_slice_starts,
-        as_view="SliceView",
+        placed=Placed(starts=_slice_starts, as_view="SliceView"),
         overlaps=_slice_overlaps,
         rows=slice_rows,
-        repeat=repeat_places,
+        samples=Samples(repeat_places),
         inputs=("x",),
         traits=MOVES_DATA,
     )
@@ -362,7 +359,7 @@ register(
         _embed_rule,
         EmbedAttrs,
         overlaps=_embed_overlaps,
-        repeat=repeat_places,
+        samples=Samples(repeat_places),
         inputs=("x",),
         traits=MOVES_DATA,
     )
@@ -376,7 +373,7 @@ register(
         _expand_rule,
         ExpandAttrs,
         exact=_expand_exact,
-        repeat=repeat_shape,
+        samples=Samples(repeat_shape),
         inputs=("x",),
         reuses=("x",),
     )
@@ -390,8 +387,7 @@ register(
         _reduce_rule,
         ReduceAttrs,
         exact=_reduce_exact,
-        repeat=lambda _node, attrs, _count: along(attrs, attrs.axes),
-        sums_samples=lambda attrs: 0 in attrs.axes,
+        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes), lambda attrs: 0 in attrs.axes),
         inputs=("x",),
         reuses=("x",),
     )

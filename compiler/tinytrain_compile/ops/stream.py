@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, op_def, register, run_node
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, Placed, op_def, register, run_node
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 
 UNTIL = "_until"
@@ -125,7 +125,7 @@ register(
         scratch=lambda node: _attrs(node).scratch_bytes,
         macs=lambda node: sum(op_def(inner.op).macs(inner) for inner in _attrs(node).nodes),
         overlaps=lambda node: _attrs(node).covers,
-        overwrites=lambda node: _attrs(node).overwrites,
+        placed=Placed(overwrites=lambda node: _attrs(node).overwrites),
         inputs=("x*",),
         outputs=("y*",),
     )

@@ -1,8 +1,8 @@
-"""Concat and Slice as views: what the planner makes of those whose bytes need not move (`OpDef.starts`)."""
+"""Concat and Slice as views: what the planner makes of those whose bytes need not move (`OpDef.placed`)."""
 
 from __future__ import annotations
 
-from tinytrain_compile.ops.base import MOVES_DATA, OPS, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import MOVES_DATA, OPS, NonDifferentiable, OpDef, Placed, register
 from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
 
 _WHY = NonDifferentiable("parts of a buffer are planned after differentiation")
@@ -15,8 +15,7 @@ register(
         _CONCAT.reference,
         _WHY,
         ConcatAttrs,
-        view=True,
-        starts=_CONCAT.starts,
+        placed=Placed(True, _CONCAT.placed.starts),
         inputs=("x*",),
         traits=MOVES_DATA,
     )
@@ -29,8 +28,7 @@ register(
         _SLICE.reference,
         _WHY,
         SliceAttrs,
-        view=True,
-        starts=_SLICE.starts,
+        placed=Placed(True, _SLICE.placed.starts),
         inputs=("x",),
         traits=MOVES_DATA,
     )

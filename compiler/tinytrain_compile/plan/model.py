@@ -181,7 +181,7 @@ class _Collector:
                 self.touch(index, self.storage_of[value.name])
 
     def _view(self, node: Node, source: Value, value: Value) -> None:
-        if value.name not in self.parts.place and op_def(node.op).starts(node) != (0,):
+        if value.name not in self.parts.place and op_def(node.op).placed.starts(node) != (0,):
             raise PlanError("no view", f"what {node.name!r} reads cannot lie where it shows it")
         if source.name in self.storage_of:  # else: a view of flash or of the caller's memory takes nothing either
             self.join(value, self.storage_of[source.name], self.version_of[source.name])

@@ -85,7 +85,7 @@ class ViewGroups:
         They cannot if one of them lies in flash or in persistent memory, if one is there twice or lies elsewhere by
         another view, or if one begins at no multiple of the alignment.
         """
-        starts, output = op_def(node.op).starts(node), node.outputs[0]
+        starts, output = op_def(node.op).placed.starts(node), node.outputs[0]
         if starts is None or any(start % alignment for start in starts):
             return False
         if any(value.name not in self.place for value in node.inputs):

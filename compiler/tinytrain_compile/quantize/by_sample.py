@@ -20,7 +20,7 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
     count, source = rewriter.train.micro_batch, rewriter.producers.get(operand(node, "g").name)
     while source is not None and source.op == "Reshape":
         source = rewriter.producers.get(operand(source, "x").name)
-    if count == 1 or source is None or not op_def(source.op).sums_samples(source.attrs):
+    if count == 1 or source is None or not op_def(source.op).samples.sums(source.attrs):
         return False
     if any(_in_subspace(rewriter, value) for value in operands(source).several("dy?")):
         return False

@@ -1,7 +1,7 @@
 """The forward graph for several samples at once: axis 0 of all that depends on the input is so many times as long.
 
 Samples lie one behind the other in every tensor, and no operator may mix them: what an operator does to several is what
-it does to each. Each says so by `OpDef.repeat`, and shapes are inferred anew, so that what cannot be is refused.
+it does to each. Each says so by `OpDef.samples`, and shapes are inferred anew, so that what cannot be is refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
         raise SamplesMixError(f"{where}: a tensor has no axis of the samples")
     inputs = tuple(known.get(value.name, value) for value in node.inputs)
     try:
-        attrs = definition.repeat(node, node.attrs, count)
+        attrs = definition.samples.repeat(node, node.attrs, count)
         kinds = infer(node.op, inputs, attrs)
     except ValueError as problem:
         raise SamplesMixError(f"{where}: {problem}") from problem
