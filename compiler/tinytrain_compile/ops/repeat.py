@@ -1,4 +1,4 @@
-"""Attributes for several samples at once (OpDef.samples), where they speak of axis 0, which is `count` times as long."""
+"""Attributes for several samples at once (OpDef.samples), if they speak of axis 0, which is `count` times as long."""
 
 from __future__ import annotations
 
