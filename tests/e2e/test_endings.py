@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -21,7 +22,7 @@ from tests.e2e.broken import write
 from tests.e2e.command import run, run_process, tree
 from tinytrain_compile.cli import start
 from tinytrain_compile.files import output_folder
-from tinytrain_compile.verify import temporary, tools
+from tinytrain_compile.verify import tools
 
 COMMAND = [sys.executable, "-m", "tinytrain_compile"]
 
@@ -105,10 +106,10 @@ class Late:
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_just_before_a_wait_for_a_job() -> None:
     late = Late()
-    with temporary.workers(1) as pool:
+    with tools.workers(1) as pool:
         job = pool.submit(late)
         with pytest.raises(KeyboardInterrupt):
-            late.waited_for(lambda: temporary.result_of(job))
+            late.waited_for(lambda: tools.result_of(job))
         late.over.set()
     assert late.in_time
 
@@ -244,7 +245,7 @@ def test_a_full_temporary_folder(mlp: str, tmp_path: Path, monkeypatch: pytest.M
     environment = compiler(tmp_path, "echo 'x.c:1: fatal error: error writing to x.s: No space left on device'; exit 1")
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(temporary.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     run(mlp, "-o", tmp_path / "out", "--verify", "host").check_error("E0110", 2)
     assert tree(tmp_path / "tmp") == {}
     assert not (tmp_path / "out").exists()

@@ -22,7 +22,7 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import run_steps
-from tinytrain_compile.verify.results import RunResult
+from tinytrain_compile.verify.run import RunResult
 
 STEPS = 20
 TRAINS: dict[str, Callable[[], TrainGraph]] = {

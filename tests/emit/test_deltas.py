@@ -39,7 +39,7 @@ from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import build_library, compile_project, link_project
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
 from tinytrain_compile.verify.run import run_image
-from tinytrain_compile.verify.temporary import work_folder
+from tinytrain_compile.verify.tools import work_folder
 
 pytestmark = needs_gcc
 PROGRAM = Path(__file__).parent / "programs" / "delta.c"

@@ -29,7 +29,7 @@ from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import build_library, compile_project, link_project, write_files
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
 from tinytrain_compile.verify.run import run_image
-from tinytrain_compile.verify.temporary import work_folder
+from tinytrain_compile.verify.tools import work_folder
 
 PROGRAMS = Path(__file__).parent / "programs"
 CHECKS = re.findall(r'^    \{"(\w+)", \1\},$', (PROGRAMS / "parts.c").read_text(), re.MULTILINE)

@@ -1,10 +1,10 @@
-"""Compiles a generated project with its check program, for the host or for the target's board."""
+"""Compiles a generated project with its check program, for the host or for the target's board; its sizes."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,8 +22,16 @@ from tinytrain_compile.verify.firmware import (
     verification_files,
 )
 from tinytrain_compile.verify.objects import compile_once
-from tinytrain_compile.verify.temporary import result_of, workers
-from tinytrain_compile.verify.tools import TOOL_TIMEOUT_S, Tools, first_line, run_program
+from tinytrain_compile.verify.symbols import defined_functions, read_object
+from tinytrain_compile.verify.tools import (
+    TOOL_TIMEOUT_S,
+    Tools,
+    first_line,
+    result_of,
+    run_program,
+    work_folder,
+    workers,
+)
 
 Mode = Literal["host", "qemu", "debug"]
 """debug: on the host, under AddressSanitizer (for projects that were emitted with tt_debug.h)."""
@@ -180,3 +188,35 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FlashSizes:
+    """Bytes of all objects of a project; functions: of every external function, by name."""
+
+    code_bytes: int
+    const_bytes: int
+    functions: Mapping[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        """Code and constants."""
+        return self.code_bytes + self.const_bytes
+
+
+def flash_sizes(bundle: SourceBundle, target: Target, tools: Tools) -> FlashSizes:
+    """Compile for the target and add up. Errors: E0602."""
+    with work_folder() as folder:
+        objects = compile_project(bundle, target, "qemu", tools, folder, ()).model_objects
+        infos = [read_object(path) for path in objects]
+        functions = dict(functions_in(objects))
+    return FlashSizes(sum(i.code_bytes for i in infos), sum(i.const_bytes for i in infos), functions)
+
+
+def functions_in(objects: Iterable[Path]) -> Iterator[tuple[str, int]]:
+    """(name, bytes) of every external function of these objects."""
+    for path in objects:
+        yield from ((function.name, function.size_bytes) for function in defined_functions(path) if function.external)

@@ -14,8 +14,16 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
 from tinytrain_compile.ir.summary import FileAgreement, InstructionCounts, VerifyReport
 from tinytrain_compile.target import Target
-from tinytrain_compile.verify.build import Compiled, Mode, compile_project, link_project
-from tinytrain_compile.verify.compare import ReferenceRun, compare_bytes, compare_reference
+from tinytrain_compile.verify.build import Compiled, Mode, compile_project, functions_in, link_project
+from tinytrain_compile.verify.compare import (
+    LoadedReference,
+    ReferenceRun,
+    StepReference,
+    compare_bytes,
+    compare_loaded,
+    compare_reference,
+    compare_steps,
+)
 from tinytrain_compile.verify.count import (
     COUNTS,
     Call,
@@ -28,15 +36,10 @@ from tinytrain_compile.verify.count import (
 )
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.firmware import sample_indices, verification_input
-from tinytrain_compile.verify.loaded import LoadedReference, compare_loaded
-from tinytrain_compile.verify.results import RunResult
-from tinytrain_compile.verify.run import RunLimit, execute, limit_of
-from tinytrain_compile.verify.sizes import functions_in
-from tinytrain_compile.verify.stack import StackBound, library_table, read_call_graph, stack_bound
-from tinytrain_compile.verify.stepwise import StepReference, compare_steps
-from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, read_object
-from tinytrain_compile.verify.temporary import result_of, work_folder, workers
-from tinytrain_compile.verify.tools import Tools, find_tools
+from tinytrain_compile.verify.run import RunLimit, RunResult, execute, limit_of
+from tinytrain_compile.verify.stack import StackBound, read_call_graph, stack_bound
+from tinytrain_compile.verify.symbols import check_no_double, check_symbols, hidden_callees, library_table, read_object
+from tinytrain_compile.verify.tools import Tools, find_tools, result_of, work_folder, workers
 
 _BLOCKS = "blocks.txt"
 VerifyMode = Literal["qemu", "host", "none"]

@@ -10,8 +10,8 @@ from typing import Any
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface
 from tinytrain_compile.ir.summary import InstructionCounts
-from tinytrain_compile.verify.elf import defined_functions, open_elf
 from tinytrain_compile.verify.firmware import WHOLE_CALLS
+from tinytrain_compile.verify.symbols import defined_functions, open_elf
 from tinytrain_compile.verify.tools import TOOL_TIMEOUT_S, Tools, first_line, run_program
 
 COUNTED_STEP = 1

@@ -16,8 +16,7 @@ from tinytrain_compile.verify.build import compile_project, link_project
 from tinytrain_compile.verify.count import COUNTS, functions_of, prepare_count, read_calls
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
 from tinytrain_compile.verify.run import run_image
-from tinytrain_compile.verify.temporary import work_folder
-from tinytrain_compile.verify.tools import Tools
+from tinytrain_compile.verify.tools import Tools, work_folder
 
 POOL_BYTES = 2 << 20
 """RAM for the operands of one kernel at a time."""

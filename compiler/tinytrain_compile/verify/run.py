@@ -1,18 +1,170 @@
-"""Runs training steps of a generated project, on the host or under QEMU."""
+"""Runs training steps of a generated project, on the host or under QEMU, and reads what they wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify.build import Built, Mode, build
 from tinytrain_compile.verify.firmware import qemu_arguments, verification_input
-from tinytrain_compile.verify.results import RunResult, parse_output
 from tinytrain_compile.verify.tools import Tools, find_tools, first_line, run_program
+
+# ---- reading output.bin ----------------------------------------------------------------------------------------------
+
+FloatArray = NDArray[Any]
+_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _END = 1, 2, 3, 4, 5, 6, 7, 9
+_STACK, _ARENA, _INFER_BATCH = 8, 10, 11
+_CHECKPOINT_FAULTS = {
+    1: "no room for a checkpoint and a second instance",
+    2: "m_save failed, or did not write m_state_size bytes",
+    3: "m_init_memories of a second instance failed",
+    4: "m_load of a fresh checkpoint failed",
+    5: "the state after m_load differs from the state that m_save wrote",
+    6: "m_load accepted a damaged checkpoint",
+    7: "m_load of a damaged checkpoint did not leave the initial state",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """Everything that one run computed.
+
+    losses: one per micro-batch (steps * batch samples), float32.
+    output_first, output_last: what m_infer gives before and after training, then what m_infer_batch gives where there
+        is one, float32.
+    states: after every step, slot name -> bytes.
+    faults: what the check program itself found wrong (a status, the guards, the checkpoint); empty is good.
+    stack_measured_bytes: deepest stack of any API call but save and load; None on the host.
+    arena_measured_bytes: high-water mark of the painted arena: end of the highest byte that a call changed.
+    """
+
+    losses: FloatArray
+    output_first: FloatArray
+    output_last: FloatArray
+    states: tuple[Mapping[str, bytes], ...]
+    faults: tuple[str, ...]
+    stack_measured_bytes: int | None
+    arena_measured_bytes: int = 0
+
+    @property
+    def status(self) -> str:
+        """`ok`, or the first fault."""
+        return self.faults[0] if self.faults else "ok"
+
+
+def parse_output(data: bytes, interface: Interface, where: str) -> RunResult:
+    """Read the records of output.bin; E0602 if they are incomplete."""
+    reader = _Reader(interface)
+    try:
+        for tag, payload in _records(data):
+            reader.record(tag, payload)
+    except (struct.error, ValueError) as error:
+        raise _incomplete(where) from error
+    if not reader.complete:
+        raise _incomplete(where)
+    return reader.result()
+
+
+def _incomplete(where: str) -> CompileError:
+    return CompileError("E0602", where, "the check program's output is incomplete", "please report this with the model")
+
+
+def _records(data: bytes) -> Iterator[tuple[int, bytes]]:
+    position = 0
+    while position < len(data):
+        tag, size = struct.unpack_from("<II", data, position)
+        position += 8
+        if position + size > len(data):
+            raise ValueError("short record")
+        yield tag, data[position : position + size]
+        position += size
+
+
+class _Reader:
+    def __init__(self, interface: Interface) -> None:
+        self._interface = interface
+        self._losses: list[bytes] = []
+        self._outputs: list[FloatArray] = []
+        self._states: list[dict[str, bytes]] = []
+        self._faults: list[str] = []
+        self._stack: int | None = None
+        self._arena = 0
+        self._ended = False
+
+    @property
+    def complete(self) -> bool:
+        return self._ended and len(self._outputs) == 2
+
+    def record(self, tag: int, payload: bytes) -> None:
+        step = len(self._states)
+        if tag == _INIT:
+            self._status(payload, "m_init_memories")
+        elif tag == _INFER:
+            self._status(payload, "m_infer")
+            self._outputs.append(np.frombuffer(payload[4:], dtype="<f4"))
+        elif tag == _INFER_BATCH:
+            self._status(payload, "m_infer_batch")
+            self._outputs[-1] = np.concatenate([self._outputs[-1], np.frombuffer(payload[4:], dtype="<f4")])
+        elif tag == _SAMPLE:
+            self._status(payload, f"training, step {step}")
+            self._losses.append(payload[4:8])
+        elif tag == _APPLY:
+            self._status(payload, f"m_apply, step {step}")
+        elif tag == _STATE:
+            self._states.append(self._slots(payload))
+        else:
+            self._final(tag, payload)
+
+    def _final(self, tag: int, payload: bytes) -> None:
+        if tag == _CHECKPOINT:
+            (code,) = struct.unpack("<I", payload)
+            if code:
+                self._faults.append(f"checkpoint: {_CHECKPOINT_FAULTS.get(code, code)}")
+        elif tag == _GUARDS:
+            below, above, free = struct.unpack("<III", payload)
+            if below or above or free:
+                where = f"{below} guard bytes below it, {above} above it, {free} in free RAM"
+                self._faults.append(f"writes outside the arena or the stack: {where}")
+        elif tag == _ARENA:
+            (self._arena,) = struct.unpack("<I", payload)
+        elif tag == _STACK:
+            (self._stack,) = struct.unpack("<I", payload)
+        elif tag == _END:
+            self._ended = True
+        else:
+            raise ValueError(f"unknown record {tag}")
+
+    def _status(self, payload: bytes, call: str) -> None:
+        (status,) = struct.unpack_from("<I", payload)
+        if status:
+            self._faults.append(f"{call}: status {status}")
+
+    def _slots(self, payload: bytes) -> dict[str, bytes]:
+        slots: dict[str, bytes] = {}
+        position = 0
+        for slot in self._interface.state:
+            slots[slot.name] = payload[position : position + slot.size_bytes]
+            position += slot.size_bytes
+        if position != len(payload):
+            raise ValueError("state record of the wrong size")
+        return slots
+
+    def result(self) -> RunResult:
+        losses = np.frombuffer(b"".join(self._losses), dtype="<f4")
+        first, last = self._outputs
+        return RunResult(losses, first, last, tuple(self._states), tuple(self._faults), self._stack, self._arena)
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
 
 RUN_TIMEOUT_S = 600.0
 """Of a run whose work nobody has said."""

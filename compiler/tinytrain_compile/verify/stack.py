@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.target import Target
-from tinytrain_compile.verify.elf import defined_functions
+from tinytrain_compile.verify.symbols import defined_functions
 
 _NODE = re.compile(r'node: \{ title: "(?P<title>[^"]*)" label: "(?P<label>[^"]*)"')
 _EDGE = re.compile(r'edge: \{ sourcename: "(?P<source>[^"]*)" targetname: "(?P<target>[^"]*)"')
@@ -44,12 +43,6 @@ class CallGraph:
     frames: dict[str, int] = field(default_factory=dict[str, int])
     callees: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     dynamic: set[str] = field(default_factory=set[str])
-
-
-def library_table(target: Target) -> Mapping[str, int]:
-    """Library function -> stack bytes on the target's architecture; only functions that generated code may call."""
-    assert target.architecture is not None, "the libraries of this machine have no table"
-    return target.architecture.library_stack
 
 
 def read_call_graph(objects: Iterable[Path]) -> CallGraph:
