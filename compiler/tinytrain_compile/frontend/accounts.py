@@ -15,11 +15,10 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.exporters.derived_numbers import is_flat
 from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS, has_record, notes_on
-from tinytrain_compile.frontend.file.folding import fold
 from tinytrain_compile.frontend.file.model import LOSS_OPS, QUANTISED_OPS, Links, OnnxModel, OnnxNode, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.entries import Claim, tied_weights
-from tinytrain_compile.frontend.weights.parameters import SETTINGS, Merged
+from tinytrain_compile.frontend.weights.parameters import SETTINGS, Merged, constant_outputs
 from tinytrain_compile.ir.imported import ImportedModel, ParameterChoice
 from tinytrain_compile.ir.types import Array, Value
 
@@ -49,14 +48,8 @@ def accounted(
 
 def _tables(ctx: ImportContext, nodes: Iterable[OnnxNode], links: Links) -> dict[str, Array]:
     """What Constant nodes hold, if it is a table of different numbers that more than a setting reads."""
-    found: dict[str, Array] = {}
-    for node in nodes:
-        if node.op != "Constant" or node.domain or {"value_string", "value_strings"} & set(node.attrs):
-            continue
-        (array,) = fold(node, {}, ctx.model.opset)
-        if array.dtype.kind == "f" and array.size and not is_flat(array) and not _is_setting(node.output(0), links):
-            found[node.output(0)] = array
-    return found
+    found = constant_outputs(nodes, ctx.model.opset)
+    return {n: a for n, a in found.items() if a.size and not is_flat(a) and not _is_setting(n, links)}
 
 
 def _is_setting(name: str, links: Links) -> bool:

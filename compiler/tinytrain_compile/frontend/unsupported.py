@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Mapping
 
 import onnx
-from onnx import defs, helper, shape_inference
+from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.forms import inferred_types
 from tinytrain_compile.frontend.file.model import LEARNED, MICROSOFT, OnnxModel, OnnxNode
 from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import KINDS
-from tinytrain_compile.ir.types import TensorType
 
 _QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"
 _UNROLLED = "steps written out (a recurrent layer of Keras: unroll=True), or LSTM, GRU, RNN"
@@ -44,16 +44,17 @@ class Complaints:
         self._lines: list[str] = []
         self._operators: dict[str, None] = {}
         self._foreign = False
-        self._types: Mapping[str, TensorType] | None = None
+        self._types: Mapping[str, tuple[tuple[int, ...], int]] | None = None
 
     def add(self, ctx: ImportContext, node: OnnxNode, reason: Unsupported) -> None:
         """Note a node, and give its outputs stand-ins of their type so that the nodes behind it are checked too."""
         self._note(node, reason)
         if self._types is None:
-            self._types = _inferred_types(self._model)
+            self._types = inferred_types(self._model)
         for name in node.outputs:
-            if name in self._types and not ctx.has(name):
-                ctx.stand_in(name, self._types[name].shape, self._types[name].dtype)
+            shape, kind = self._types.get(name, ((), 0))
+            if kind in _NUMBERS and not ctx.has(name):
+                ctx.stand_in(name, shape, KINDS[helper.tensor_dtype_to_np_dtype(kind).kind])
 
     def unreached(self, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
         """A node whose inputs are unknown because of an unsupported one: at least its operator can be checked."""
@@ -98,24 +99,3 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsuppo
 def _one_line(text: str) -> str:
     cleaned = "".join(c if c.isprintable() else "?" for c in text)
     return cleaned if len(cleaned) <= 300 else cleaned[:297] + "..."
-
-
-def _inferred_types(model: OnnxModel) -> Mapping[str, TensorType]:
-    """Shapes and element types by ONNX's own inference: only on the way to an error, and only where it succeeds."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    resolved = {value.name: value.shape for value in model.inputs}
-    for value in proto.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, resolved.get(value.name, ()), strict=False):
-            dim.dim_value = size
-    try:
-        graph = shape_inference.infer_shapes(proto).graph
-    except Exception:  # a damaged graph has no shapes; the error that brought us here is reported anyway
-        return {}
-    types: dict[str, TensorType] = {}
-    for value in (*graph.value_info, *graph.output):
-        dims = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        kind = value.type.tensor_type.elem_type
-        if value.type.tensor_type.HasField("shape") and all(dim > 0 for dim in dims) and kind in _NUMBERS:
-            types[value.name] = TensorType(dims, KINDS[helper.tensor_dtype_to_np_dtype(kind).kind])
-    return types

@@ -33,8 +33,7 @@ _MATRICES = 6
 
 def numbered_remarks(model: OnnxModel, links: Links) -> dict[str, Remark]:
     """Remark on the initializers of PyTorch's TorchScript exporter of whose making their names tell."""
-    floats = (name for name, array in model.constants.items() if array.dtype.kind == "f" and array.size)
-    names = [name for name in floats if number_of(name) is not None and links.is_used(name)]
+    names = [name for name in model.floats if number_of(name) is not None and links.is_used(name)]
     chains = _chains(model, names)
     found = {name: _remark(name, model.constants[name], chains[name], links) for name in names}
     buffers = {name: Remark("may be a buffer") for name in model.constants if _is_buffer(name, model, links)}

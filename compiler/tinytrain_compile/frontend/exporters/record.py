@@ -68,7 +68,7 @@ class Record:
 
     def remarks(self, model: OnnxModel, links: Links) -> dict[str, Remark]:
         """Remark on every floating-point initializer that is read."""
-        floats = {n: a for n, a in model.constants.items() if a.dtype.kind == "f" and a.size and links.is_used(n)}
+        floats = {name: array for name, array in model.floats.items() if links.is_used(name)}
         return _Reading(model, links, self, floats).remarks()
 
 

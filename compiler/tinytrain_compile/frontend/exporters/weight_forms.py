@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from tinytrain_compile.frontend.exporters.derived_numbers import FEW
-from tinytrain_compile.frontend.file.model import OnnxNode
+from tinytrain_compile.frontend.file.model import OnnxNode, new_node
 from tinytrain_compile.ir.types import Array
 
 _AXES_ARE_INPUTS = 18
@@ -59,8 +58,7 @@ class Form:
                 inputs.append(name(f"{tensor}.{op.lower()}.of"))
                 constants[inputs[1]] = extra
             title = f"{tensor}.copy" if last else f"{tensor}.{op.lower()}"
-            proto = helper.make_node(op, inputs, [output], name=title, **dict(attrs))
-            made.append(OnnxNode(title, op, "", tuple(inputs), (output,), dict(attrs), proto))
+            made.append(new_node(title, op, inputs, (output,), attrs))
             source = output
         return made, constants
 

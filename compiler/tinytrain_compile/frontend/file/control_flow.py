@@ -12,13 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.fixed_batch import shapes_of
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
+from tinytrain_compile.frontend.file.forms import inferred_types
 from tinytrain_compile.frontend.file.guard import read_node
-from tinytrain_compile.frontend.file.model import CONTROL_FLOW, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import CONTROL_FLOW, OnnxModel, OnnxNode, new_node, reachable
 from tinytrain_compile.frontend.file.protobuf import bodies, tensor_array
 from tinytrain_compile.ir.types import Array
 
@@ -60,7 +59,7 @@ class _Written:
 class _Writer:
     def __init__(self, model: OnnxModel, folder: Path) -> None:
         self._model, self._folder = model, folder
-        self._shapes = shapes_of(model)
+        self._types = inferred_types(model)
         known = {name: array for name, array in model.constants.items() if _is_small(array)}
         names = {node.name for node in model.nodes} | {name for n in model.nodes for name in n.outputs}
         self._now = _Written(dict(model.constants), known, names)
@@ -105,7 +104,7 @@ class _Writer:
 
     def _learn(self, node: OnnxNode) -> None:
         """Keep the results of a node that follow from what is known."""
-        shape = self._shapes.get(node.input(0))
+        shape, _ = self._types.get(node.input(0), (None, 0))
         if node.op == "Shape" and shape is not None and not node.attrs:
             self._now.known[node.output(0)] = np.array(shape, np.int64)
         elif node.op in FOLDABLE and not node.domain and all(name in self._now.known for name in node.inputs if name):
@@ -208,9 +207,7 @@ class _Writer:
 
     def _emit(self, node: OnnxNode, op: str, inputs: Sequence[str], output: str, **attrs: int) -> None:
         name = self._name(f"{node.name}/{op}")
-        proto: onnx.NodeProto = helper.make_node(op, list(inputs), [output], name=name)
-        proto.attribute.extend(helper.make_attribute(key, value) for key, value in attrs.items())
-        made = OnnxNode(name, op, "", tuple(inputs), (output,), attrs, proto)
+        made = new_node(name, op, inputs, (output,), attrs)
         self._now.nodes.append(made)
         self._learn(made)
 

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import onnx
-from onnx import shape_inference
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.forms import proto_of
-from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxModel, OnnxNode, rewritten
+from tinytrain_compile.frontend.file.forms import inferred_types
+from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, Links, OnnxModel, OnnxNode, rewritten
 from tinytrain_compile.ir.types import Array
 
 _Shapes = Mapping[str, tuple[int, ...]]
@@ -40,9 +38,9 @@ def at_batch_1(model: OnnxModel) -> OnnxModel:
     if labels:
         raise _refused(model, batch, f"input {labels[0].name} is not")
     links = Links(model.nodes, model.outputs, model.constants)
-    before = shapes_of(model)
+    before = _shapes(model)
     one = _Rewriter(model, links, before, batch).run()
-    after = shapes_of(one)
+    after = _shapes(one)
     axes = {value.name: 0 for value in model.inputs}
     for node in model.nodes:
         for name in () if node.op in LOSS_OPS else filter(None, node.outputs):
@@ -63,7 +61,7 @@ def at_batch_1(model: OnnxModel) -> OnnxModel:
 def _is_time_first(model: OnnxModel) -> bool:
     """Tell whether the first axis can be the steps of one sample's sequence, and no operator of images denies it."""
     source = next(value for value in model.inputs if len(value.shape) > 1)
-    rank = 2 if source.elem_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64) else 3
+    rank = 2 if source.elem_type in INDICES else 3
     images = any(node.op in _FIRST_AXIS for node in model.nodes)
     return source is model.inputs[0] and len(source.shape) == rank and source.shape[1] == 1 and not images
 
@@ -98,22 +96,8 @@ def _crosses(node: OnnxNode, axes: Mapping[str, int], shapes: _Shapes) -> bool:
     return node.op in _ALONG and node.integer("axis", _ALONG[node.op]) % rank == axis
 
 
-def shapes_of(model: OnnxModel) -> Mapping[str, tuple[int, ...]]:
-    """Return shapes of all tensors, as onnx infers them; nothing where it cannot."""
-    proto = proto_of(model)
-    for value in proto.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    try:
-        graph = shape_inference.infer_shapes(proto, data_prop=True).graph
-    except Exception:  # of the C++ part; what has no shape is refused by name
-        return {}
-    found = {value.name: value.shape for value in model.inputs}
-    for value in (*graph.value_info, *graph.output):
-        kind: onnx.TypeProto.Tensor = value.type.tensor_type
-        dims = tuple(dim.dim_value for dim in kind.shape.dim)
-        if kind.HasField("shape") and all(dim > 0 for dim in dims):
-            found[value.name] = dims
-    return found
+def _shapes(model: OnnxModel) -> _Shapes:
+    return {name: shape for name, (shape, _) in inferred_types(model).items()}
 
 
 class _Rewriter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -62,6 +62,24 @@ def proto_of(model: OnnxModel) -> onnx.ModelProto:
     foreign = [entry for entry in model.proto.opset_import if entry.domain not in DEFAULT_DOMAINS]
     opsets = [helper.make_opsetid("", model.opset), *foreign]
     return helper.make_model(graph, opset_imports=opsets, ir_version=max(model.proto.ir_version, FREE_INITIALIZERS))
+
+
+def inferred_types(model: OnnxModel) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    """Return shape and element type of every tensor that onnx can infer, of inputs too; none of a damaged graph."""
+    proto = proto_of(model)
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        graph = shape_inference.infer_shapes(proto, data_prop=True).graph
+    except Exception:  # of the C++ part; what has no shape is refused by name
+        return {}
+    found = {value.name: (value.shape, value.elem_type) for value in model.inputs}
+    for value in (*graph.value_info, *graph.output):
+        kind: onnx.TypeProto.Tensor = value.type.tensor_type
+        dims = tuple(dim.dim_value for dim in kind.shape.dim)
+        if kind.HasField("shape") and all(dim > 0 for dim in dims):
+            found[value.name] = dims, kind.elem_type
+    return found
 
 
 def at_opset_13(model: OnnxModel) -> onnx.ModelProto:

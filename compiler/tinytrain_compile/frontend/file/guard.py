@@ -14,7 +14,7 @@ from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS, LEARNED, MICROSOFT, OnnxInput, OnnxModel, OnnxNode
-from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite, reads, tensor_array
+from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite, free_name, reads, tensor_array
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.types import Array
 
@@ -159,9 +159,7 @@ def _named(nodes: Iterable[onnx.NodeProto]) -> Iterable[tuple[str, onnx.NodeProt
         name = node.name
         if not name or times[name] > 1:
             name = f"{name or node.op_type}_{next((out for out in node.output if out), '')}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
+            name = free_name(name, taken)
         yield name, node
 
 

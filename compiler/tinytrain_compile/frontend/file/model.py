@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 from tinytrain_compile.ir.imported import Copy, StoredTensor
 from tinytrain_compile.ir.types import Array, Quant
@@ -166,6 +167,11 @@ class OnnxModel:
     deciding: frozenset[str] = frozenset()
 
     @property
+    def floats(self) -> dict[str, Array]:
+        """Constants of floating-point numbers that have elements."""
+        return {name: array for name, array in self.constants.items() if array.dtype.kind == "f" and array.size}
+
+    @property
     def operators(self) -> frozenset[tuple[str, str]]:
         """Domain and name of every operator that a node has: what decides which parts of the importer are needed."""
         return frozenset((node.domain, node.op) for node in self.nodes)
@@ -192,6 +198,17 @@ class OnnxModel:
             for attribute in node.proto.attribute if node.domain != LEARNED else ():
                 found |= {attribute.t.data_type, attribute.i if attribute.name in TYPE_ATTRIBUTES else 0}
         return frozenset(OTHER_FLOATS.keys() & found)
+
+
+def new_node(
+    name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], attrs: Mapping[str, Any] | None = None
+) -> OnnxNode:
+    """Return a node of the standard; arrays in attributes are tensors in its protobuf."""
+    proto: onnx.NodeProto = helper.make_node(op, inputs, outputs, name=name)
+    given = attrs or {}
+    values = {key: numpy_helper.from_array(v) if hasattr(v, "dtype") else v for key, v in given.items()}
+    proto.attribute.extend(helper.make_attribute(key, value) for key, value in values.items())
+    return OnnxNode(name, op, "", tuple(inputs), tuple(outputs), given, proto)
 
 
 def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequence[str] | None = None) -> OnnxNode:

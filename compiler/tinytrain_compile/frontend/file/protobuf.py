@@ -6,6 +6,7 @@ import errno
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -186,6 +187,20 @@ def external_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
     if len(data) != size:
         raise _missing(where, path.name, f"it ends {size - len(data)} bytes too early")
     return np.frombuffer(data, dtype=dtype.newbyteorder("<")).astype(dtype).reshape(dims)
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """Return a name that is not taken yet: this one, or a longer one; it is taken then."""
+    while wanted in taken:
+        wanted += "_"
+    taken.add(wanted)
+    return wanted
+
+
+def type_name(number: int) -> str:
+    """Return what onnx.TensorProto calls an element type, in small letters; "unknown (N)" for a number without."""
+    kinds: Any = onnx.TensorProto.DataType
+    return str(kinds.Name(number)).lower() if number in kinds.values() else f"unknown ({number})"
 
 
 def _missing(where: str, name: str, why: str) -> CompileError:

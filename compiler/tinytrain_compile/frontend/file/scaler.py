@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 
-from tinytrain_compile.frontend.file.model import LEARNED, OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.model import LEARNED, OnnxModel, OnnxNode, new_node
+from tinytrain_compile.frontend.file.protobuf import free_name
 
 
 def without_scalers(model: OnnxModel) -> OnnxModel:
@@ -26,24 +24,9 @@ def _is_scaler(node: OnnxNode) -> bool:
 
 def _parts(node: OnnxNode, taken: set[str]) -> Iterator[OnnxNode]:
     """Yield the nodes that stand for a Scaler; a number that it lacks is 0 or 1."""
-    offset, scale, centred = (_fresh(f"{node.name}.{part}", taken) for part in ("offset", "scale", "centred"))
+    offset, scale, centred = (free_name(f"{node.name}.{part}", taken) for part in ("offset", "scale", "centred"))
     for name, attribute, default in ((offset, "offset", 0.0), (scale, "scale", 1.0)):
         numbers = np.asarray(node.attrs.get(attribute) or [default], np.float32)
-        value = numpy_helper.from_array(numbers)
-        yield _made(name, "Constant", (), name, {"value": (value, numbers)})
-    yield _made(centred, "Sub", (node.input(0), offset), centred, {})
-    yield _made(node.name, "Mul", (centred, scale), node.output(0), {})
-
-
-def _made(name: str, op: str, inputs: tuple[str, ...], output: str, attrs: Mapping[str, tuple[Any, Any]]) -> OnnxNode:
-    """Return a node; attrs: name -> attribute as protobuf, and as the importer reads it."""
-    proto: onnx.NodeProto = helper.make_node(op, inputs, [output], name=name)
-    proto.attribute.extend(helper.make_attribute(key, value) for key, (value, _) in attrs.items())
-    return OnnxNode(name, op, "", inputs, (output,), {key: value for key, (_, value) in attrs.items()}, proto)
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
+        yield new_node(name, "Constant", (), (name,), {"value": numbers})
+    yield new_node(centred, "Sub", (node.input(0), offset), (centred,))
+    yield new_node(node.name, "Mul", (centred, scale), (node.output(0),))

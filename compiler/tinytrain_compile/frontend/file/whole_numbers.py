@@ -15,6 +15,7 @@ from onnx import helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import INDICES, Links, OnnxInput, OnnxModel, OnnxNode, rewritten, unused
+from tinytrain_compile.frontend.file.protobuf import type_name
 from tinytrain_compile.ir.imported import WholeNumbers
 
 _T = onnx.TensorProto
@@ -128,7 +129,6 @@ def _check_width(source: OnnxInput, node: OnnxNode) -> None:
 
 
 def _refused(source: OnnxInput, what: str) -> CompileError:
-    names = {number: name.lower() for name, number in _T.DataType.items()}
-    kind = names.get(source.elem_type, f"unknown ({source.elem_type})")
+    kind = type_name(source.elem_type)
     try_ = "use a float32 input, integers that a Cast to float32 reads first, or such that Gather looks up"
     return CompileError("E0221", f"input {source.name}", f"its type is {kind}{what and f', and {what}'}", try_)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxInput, OnnxModel, reachable
+from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, OnnxInput, OnnxModel, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import Entry, Order
 from tinytrain_compile.frontend.loss.forms import joined, known_loss
@@ -193,7 +193,7 @@ def describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Orde
     if site.label.shape != wanted:
         what = f"labels of shape {list(site.label.shape)} for scores of shape {list(scores.shape)}"
         raise CompileError("E0305", where, what, f"give labels of shape {list(wanted)}")
-    if site.label.elem_type not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+    if site.label.elem_type not in INDICES:
         raise CompileError("E0305", where, "labels must be class indices (int32 or int64)", "change their type")
     try:
         weights = class_weights(ctx, site.node, scores.shape[1])

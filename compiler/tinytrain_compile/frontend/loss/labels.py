@@ -14,7 +14,8 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
-from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxInput, OnnxNode
+from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, Links, OnnxInput, OnnxNode
+from tinytrain_compile.frontend.file.protobuf import type_name
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.loss.own_loss import NO_LABEL
 from tinytrain_compile.ir.types import Array, Value
@@ -126,10 +127,8 @@ def declare_label(ctx: ImportContext, label: OnnxInput) -> Value:
     if label is NO_LABEL:
         return ctx.no_label()
     numbers = label.elem_type == onnx.TensorProto.FLOAT or _is_cast(ctx.links, label.name)
-    integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-    if not numbers and label.elem_type not in integers:
-        names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
-        what = f"labels are {names.get(label.elem_type, f'of unknown type {label.elem_type}')}"
+    if not numbers and label.elem_type not in INDICES:
+        what = f"labels are {type_name(label.elem_type)}"
         raise CompileError("E0305", f"input {label.name}", what, "use float32, or int32 or int64 for class indices")
     return ctx.label_input(label.name, label.shape, not numbers)
 
@@ -147,7 +146,7 @@ def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
     label = ctx.labels.get(node.input(0))
     if label is None or node.op not in _LABEL_VIEWS or node.domain:
         return from_label_alone(ctx, node)
-    if node.op == "Cast" and node.integer("to", 0) not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+    if node.op == "Cast" and node.integer("to", 0) not in INDICES:
         _as_numbers(ctx, node, label)
         return True
     others = {name: ctx.entry(name).data for name in node.inputs[1:] if name and ctx.entry(name).is_constant}

@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import LOSS_OPS, Links, OnnxInput, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, Links, OnnxInput, OnnxModel, OnnxNode, reachable
 
 NO_LABEL = OnnxInput("", (1,), onnx.TensorProto.FLOAT)
 """In place of the labels, if a loss reads none: a network that repeats its input, or that is to be sure."""
@@ -236,11 +236,11 @@ def _feeds_layer(nodes: Sequence[OnnxNode], needs: Mapping[str, frozenset[str]],
 
 def is_class_of_loss(nodes: Sequence[OnnxNode], name: str) -> bool:
     """Tell whether a loss operator reads an input as class indices, as it is or in another shape or integer type."""
-    shown, integers = {name}, (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+    shown = {name}
     for node in nodes:
         if node.op in LOSS_OPS and node.input(1) in shown:
             return True
         views = node.op in ("Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
-        if node.input(0) in shown and (views or (node.op == "Cast" and node.integer("to", 0) in integers)):
+        if node.input(0) in shown and (views or (node.op == "Cast" and node.integer("to", 0) in INDICES)):
             shown.add(node.output(0))
     return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
-from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Fold, Order, plain
+from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Fold, plain
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
     broadcast,
@@ -40,8 +40,7 @@ def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
     gamma = _per_channel(ctx, node, x, 1)
     inverse = ctx.constant((1.0 / statistics.deviation).reshape(gamma.shape), f"{node.name}.inverse_deviation", node)
     scale = ctx.emit(node, "Mul", (gamma, inverse), suffix="factor")
-    y = ctx.emit(node, "Mul", (y, scale), suffix="scale")
-    y = ctx.emit(node, "Add", (y, _per_channel(ctx, node, x, 2)), suffix="shift")
+    y = _scaled_and_shifted(ctx, node, y, lambda index: scale if index == 1 else _per_channel(ctx, node, x, index))
     ctx.define_value(node.output(0), y, x.shape, x.order)
 
 
@@ -53,41 +52,37 @@ def _per_channel(ctx: ImportContext, node: OnnxNode, x: Entry, index: int, data:
     return ctx.operand(node, per_channel, x.order, x.rank)
 
 
-def _channel_op(ctx: ImportContext, node: OnnxNode, op: str, x: Entry, value: Value, index: int) -> Value:
-    """value (lying like x) times or plus the node's input at an index, one number per channel."""
-    operand = _per_channel(ctx, node, x, index)
-    return ctx.emit(node, op, (value, operand), suffix="scale" if op == "Mul" else "shift")
+def _scaled_and_shifted(ctx: ImportContext, node: OnnxNode, value: Value, operand: Callable[[int], Value]) -> Value:
+    """Return a value times the node's second input, plus its third; operand: makes them fit."""
+    scaled = ctx.emit(node, "Mul", (value, operand(1)), suffix="scale")
+    return ctx.emit(node, "Add", (scaled, operand(2)), suffix="shift")
+
+
+def _check_factors(ctx: ImportContext, node: OnnxNode, x: Entry, wanted: tuple[int, ...], bias: str) -> None:
+    scale, shift = (required_input(ctx, node, i, what).shape for i, what in ((1, "scale"), (2, bias)))
+    if scale != wanted or shift != wanted:
+        raise ValueError(f"scale {scale} and {bias} {shift} for an input of shape {x.shape}")
 
 
 def _instance_norm(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
-    factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "B"))]
-    if x.rank < 3 or any(data.shape != (x.shape[1],) for data in factors):
-        raise ValueError(f"scale {factors[0].shape} and B {factors[1].shape} for an input of shape {x.shape}")
-    axes = ir_axes(x.order, tuple(range(2, x.rank)))
-    attrs = NormalizeAttrs(axes, node.number("epsilon", 1e-5))
+    _check_factors(ctx, node, x, (x.shape[1],) if x.rank > 2 else (-1,), "B")
+    attrs = NormalizeAttrs(ir_axes(x.order, tuple(range(2, x.rank))), node.number("epsilon", 1e-5))
     normal = ctx.emit(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
-    scaled = _channel_op(ctx, node, "Mul", x, normal, 1)
-    y = _channel_op(ctx, node, "Add", x, scaled, 2)
+    y = _scaled_and_shifted(ctx, node, normal, lambda index: _per_channel(ctx, node, x, index))
     ctx.define_value(node.output(0), y, x.shape, x.order)
 
 
 def _group_norm(ctx: ImportContext, node: OnnxNode) -> None:
     x = ctx.entry(node.input(0))
     groups, epsilon = node.integer("num_groups", 0), node.number("epsilon", 1e-5)
-    factors = [required_input(ctx, node, i, what).astype(np.float32) for i, what in ((1, "scale"), (2, "bias"))]
     per_group = ctx.model.opset < 21  # opset 21 changed scale and bias from one per group to one per channel
-    wanted = (groups,) if per_group else (x.shape[1],) if x.rank > 2 else ()
-    if any(data.shape != wanted for data in factors):
-        raise ValueError(f"scale {factors[0].shape} and bias {factors[1].shape} for an input of shape {x.shape}")
-    if per_group:
-        affine = (ctx.entry(node.input(1)), ctx.entry(node.input(2)))
-        ctx.define(node.output(0), group_normalised(ctx, node, x, groups, epsilon, affine))
-        return
-    normal = group_normalised(ctx, node, x, groups, epsilon)
-    scaled = _channel_op(ctx, node, "Mul", normal, normal.computed, 1)
-    y = _channel_op(ctx, node, "Add", normal, scaled, 2)
-    ctx.define_value(node.output(0), y, x.shape, normal.order)
+    _check_factors(ctx, node, x, (groups,) if per_group else (x.shape[1],) if x.rank > 2 else (), "bias")
+    normal = group_normalised(ctx, node, x, groups, epsilon, per_group)
+    if not per_group:
+        y = _scaled_and_shifted(ctx, node, normal.computed, lambda index: _per_channel(ctx, node, normal, index))
+        normal = replace(normal, value=y)
+    ctx.define(node.output(0), normal)
 
 
 def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
@@ -96,26 +91,18 @@ def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
     axes = tuple(range(first, x.rank))
     attrs = NormalizeAttrs(ir_axes(x.order, axes), node.number("epsilon", 1e-5))
     y, rstd = ctx.emit_all(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
-    for op, index in (("Mul", 1), ("Add", 2)):
+    for op, index, suffix in (("Mul", 1, "scale"), ("Add", 2, "shift")):
         factor = ctx.optional(node.input(index))
         if factor is not None:
-            y = _affine(ctx, node, op, y, x.order, (x.shape, factor))
+            if broadcast(x.shape, factor.shape) != x.shape:
+                raise ValueError(f"scale or bias {factor.shape} for an input of shape {x.shape}")
+            y = ctx.emit(node, op, (y, ctx.operand(node, factor, x.order, x.rank)), suffix=suffix)
     ctx.define_value(node.output(0), y, x.shape, x.order)
     if ctx.links.is_used(node.output(1)):
         ctx.define(node.output(1), reduce_entry(ctx, node, x, axes, mean=True, suffix="mean"))
     if ctx.links.is_used(node.output(2)):
         kept = reduced_shape(x.shape, axes)
         ctx.define_value(node.output(2), rstd, kept, x.order)
-
-
-def _affine(
-    ctx: ImportContext, node: OnnxNode, op: str, value: Value, order: Order, operand: tuple[tuple[int, ...], Entry]
-) -> Value:
-    shape, factor = operand
-    if broadcast(shape, factor.shape) != shape:
-        raise ValueError(f"scale or bias {factor.shape} for an input of shape {shape}")
-    table = ctx.operand(node, factor, order, len(shape))
-    return ctx.emit(node, op, (value, table), suffix="scale" if op == "Mul" else "shift")
 
 
 def _softmax(ctx: ImportContext, node: OnnxNode) -> None:
@@ -290,9 +277,9 @@ def folding_note(count: int) -> str:
 
 
 def group_normalised(
-    ctx: ImportContext, node: OnnxNode, x: Entry, groups: int, epsilon: float, affine: tuple[Entry, ...] = ()
+    ctx: ImportContext, node: OnnxNode, x: Entry, groups: int, epsilon: float, affine: bool = False
 ) -> Entry:
-    """x with mean 0 and variance 1 over each group of channels; `affine`: scale and shift per group, if any."""
+    """x with mean 0 and variance 1 over each group of channels; affine: and then scaled and shifted per group."""
     channels, rest = x.shape[1], math.prod(x.shape[2:])
     if groups < 1 or channels % groups:
         raise ValueError(f"{channels} channels in {groups} groups")
@@ -301,13 +288,19 @@ def group_normalised(
     order = x.order if last else plain(x.rank)
     value = ctx.value(node, x, order)
     if last:
-        grouped, reduced, factor_shape = (x.shape[0], rest, groups, channels // groups), (1, 3), (groups, 1)
+        grouped, reduced = (x.shape[0], rest, groups, channels // groups), (1, 3)
     else:
-        grouped, reduced, factor_shape = (x.shape[0], groups, channels // groups * rest), (2,), (groups, 1)
+        grouped, reduced = (x.shape[0], groups, channels // groups * rest), (2,)
     y = ctx.emit(node, "Normalize", (ctx.reshape(node, value, grouped),), NormalizeAttrs(reduced, epsilon))
-    for op, entry, index in zip(("Mul", "Add"), affine, (1, 2), strict=False):
-        factor = ctx.weight(entry, node, index, lambda array: array.reshape(factor_shape))
-        y = ctx.emit(node, op, (y, factor), suffix="scale" if op == "Mul" else "shift")
+    if affine:
+        y = _scaled_and_shifted(
+            ctx,
+            node,
+            y,
+            lambda index: ctx.weight(
+                ctx.entry(node.input(index)), node, index, lambda array: array.reshape((groups, 1))
+            ),
+        )
     return Entry(x.shape, ctx.reshape(node, y, value.shape), order)
 
 

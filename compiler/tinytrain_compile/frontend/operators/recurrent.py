@@ -13,7 +13,7 @@ import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import Handler, ImportContext
-from tinytrain_compile.frontend.graph.entries import Entry
+from tinytrain_compile.frontend.graph.entries import Entry, Order, plain
 from tinytrain_compile.frontend.graph.operands import is_zero
 from tinytrain_compile.frontend.operators.recurrent_form import Activation, Form, form_of
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Value
@@ -166,24 +166,24 @@ def _run(to: _Direction, rows: Value) -> list[_State]:
 
 
 def _define_sequence(ctx: ImportContext, node: OnnxNode, form: Form, states: list[list[Value]]) -> None:
-    """Y, from the states by direction and step."""
+    """Define Y, from the states by direction and step."""
     pieces = [steps[place] for place in range(form.steps) for steps in states]
     whole = (form.batch, form.steps, len(states), form.hidden)
-    value = ctx.reshape(node, _joined(ctx, node, pieces, "Y"), whole)
-    if form.batch_first:
-        ctx.define_value(node.output(0), value, whole)
-    else:
-        ctx.define_value(node.output(0), value, (form.steps, len(states), form.batch, form.hidden), (2, 0, 1, 3))
+    _define(ctx, node, form, 0, ctx.reshape(node, _joined(ctx, node, pieces, "Y"), whole), (2, 0, 1, 3))
 
 
 def _define_last(ctx: ImportContext, node: OnnxNode, form: Form, output: int, states: list[Value]) -> None:
-    """Y_h or Y_c, from the last states by direction."""
+    """Define Y_h or Y_c, from the last states by direction."""
+    value = _joined(ctx, node, states, "Y_h" if output == 1 else "Y_c")
     whole = (form.batch, len(states), form.hidden)
-    value = ctx.reshape(node, _joined(ctx, node, states, "Y_h" if output == 1 else "Y_c"), whole)
-    if form.batch_first:
-        ctx.define_value(node.output(output), value, whole)
-    else:
-        ctx.define_value(node.output(output), value, (len(states), form.batch, form.hidden), (1, 0, 2))
+    _define(ctx, node, form, output, ctx.reshape(node, value, whole), (1, 0, 2))
+
+
+def _define(ctx: ImportContext, node: OnnxNode, form: Form, output: int, value: Value, order: Order) -> None:
+    """Define an output; order: of its axes in the value, if the node does not have samples first."""
+    order = plain(len(order)) if form.batch_first else order
+    shape = tuple(value.shape[order.index(axis)] for axis in range(len(order)))
+    ctx.define_value(node.output(output), value, shape, order)
 
 
 def _joined(ctx: ImportContext, node: OnnxNode, pieces: list[Value], what: str) -> Value:

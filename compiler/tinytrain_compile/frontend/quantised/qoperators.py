@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import fold_all
 from tinytrain_compile.frontend.file.guard import check_schema
 from tinytrain_compile.frontend.file.model import MICROSOFT, OnnxModel, OnnxNode, Quantisation, Refusal
+from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.frontend.quantised.scales import Refused, read_scales
 from tinytrain_compile.ir.types import Array
 
@@ -36,23 +38,22 @@ class _Form:
     bias: int = -1
 
 
-_BOTH: Mapping[str, _Form] = {
-    "QLinearConv": _Form("Conv", (0, 3), 6, 8),
-    "QLinearMatMul": _Form("MatMul", (0, 3), 6),
-}
 _FORMS: Mapping[str, _Form] = {
     "QGemm": _Form("Gemm", (0, 3), 7, 6),
     "QLinearAdd": _Form("Add", (0, 3), 6),
     "QLinearAveragePool": _Form("AveragePool", (0,), 3),
-    "QLinearConv": _BOTH["QLinearConv"],
+    "QLinearConv": _Form("Conv", (0, 3), 6, 8),
     "QLinearGlobalAveragePool": _Form("GlobalAveragePool", (0,), 3),
     "QLinearLeakyRelu": _Form("LeakyRelu", (0,), 3),
+    "QLinearMatMul": _Form("MatMul", (0, 3), 6),
     "QLinearMul": _Form("Mul", (0, 3), 6),
     "QLinearReduceMean": _Form("ReduceMean", (0,), 3),
     "QLinearSigmoid": _Form("Sigmoid", (0,), 3),
     "QLinearSoftmax": _Form("Softmax", (0,), 3),
     "QLinearWhere": _Form("Where", (1, 4), 7),
 }
+_STANDARD = ("QLinearConv", "QLinearMatMul")
+"""Those that ONNX has; onnxruntime's domain has no QLinearMatMul."""
 QLINEAR_OPS = (*_FORMS, "QLinearConcat")
 """Operators that become three."""
 _OWN_ATTRIBUTES = ("channels_last", "opset")
@@ -71,9 +72,8 @@ def in_qdq_form(model: OnnxModel) -> OnnxModel:
 def _form(node: OnnxNode) -> _Form | None:
     if node.domain == MICROSOFT and node.op == "QLinearConcat":
         return _Form("Concat", tuple(range(2, len(node.inputs), 3)), 0)
-    if node.domain == MICROSOFT:
-        return _FORMS.get(node.op)
-    return None if node.domain else _BOTH.get(node.op)
+    theirs = node.domain == MICROSOFT and node.op != "QLinearMatMul"
+    return _FORMS.get(node.op) if theirs or (not node.domain and node.op in _STANDARD) else None
 
 
 def _is_same(node: OnnxNode) -> bool:
@@ -89,7 +89,8 @@ class _Rewriter:
         self._refused: dict[str, Refusal] = {}
         self._places: dict[str, tuple[str, int]] = {}
         tensors = (name for node in model.nodes for name in (node.name, *node.inputs, *node.outputs))
-        self._taken = {*tensors, *model.constants, *(value.name for value in model.inputs)}
+        taken = {*tensors, *model.constants, *(value.name for value in model.inputs)}
+        self._free = partial(free_name, taken=taken)
 
     def run(self) -> OnnxModel:
         for node in self._model.nodes:
@@ -129,27 +130,27 @@ class _Rewriter:
         if not scale and form.op == "Gemm":  # its result is not quantised
             self._make(node.name, form.op, operands, node.outputs, node)
             return
-        result = self._fresh(f"{node.output(0)}.real")
+        result = self._free(f"{node.output(0)}.real")
         if form.op == "Softmax":
             self._softmax(node, operands[0], result)
         else:
             self._make(node.name, form.op, operands, (result,), node)
-        self._make(self._fresh(f"{node.name}.q"), "QuantizeLinear", (result, scale, zero), node.outputs)
+        self._make(self._free(f"{node.name}.q"), "QuantizeLinear", (result, scale, zero), node.outputs)
 
     def _softmax(self, node: OnnxNode, x: str, result: str) -> None:
         """Below opset 13, to which it may belong in a newer model too, it is one over all axes from `axis` on."""
         if node.integer("opset", 13) >= 13 or node.integer("axis", -1) == -1:
             self._make(node.name, "Softmax", (x,), (result,), axis=node.integer("axis", -1))
             return
-        shape, flat, whole = (self._fresh(f"{result}.{part}") for part in ("shape", "flat", "whole"))
-        self._make(self._fresh(f"{node.name}.shape"), "Shape", (x,), (shape,))
-        self._make(self._fresh(f"{node.name}.flat"), "Flatten", (x,), (flat,), axis=node.integer("axis", -1))
+        shape, flat, whole = (self._free(f"{result}.{part}") for part in ("shape", "flat", "whole"))
+        self._make(self._free(f"{node.name}.shape"), "Shape", (x,), (shape,))
+        self._make(self._free(f"{node.name}.flat"), "Flatten", (x,), (flat,), axis=node.integer("axis", -1))
         self._make(node.name, "Softmax", (flat,), (whole,), axis=-1)
-        self._make(self._fresh(f"{node.name}.back"), "Reshape", (whole, shape), (result,))
+        self._make(self._free(f"{node.name}.back"), "Reshape", (whole, shape), (result,))
 
     def _dequantised(self, node: OnnxNode, at: int, axis: int) -> str:
         """The real numbers of an operand; axis: which the scales of a constant lie on."""
-        name = self._fresh(f"{node.name}.{at}")
+        name = self._free(f"{node.name}.{at}")
         inputs = [node.input(at), node.input(at + 1), node.input(at + 2)]
         self._make(name, "DequantizeLinear", inputs if inputs[2] else inputs[:2], (name,), axis=axis)
         self._places[name] = node.output(0), at
@@ -166,7 +167,7 @@ class _Rewriter:
             factors.append(read_scales(node, self._known, node.input(at + 1), node.input(at + 2), "").scale)
         if factors[0].size != 1:
             raise Refused("x_scale", "an activation with a scale per channel", "one scale for the whole tensor")
-        scale, name = (self._fresh(f"{node.name}.bias{part}") for part in ("_scale", ""))
+        scale, name = (self._free(f"{node.name}.bias{part}") for part in ("_scale", ""))
         unit = factors[0] * factors[1] * node.number("alpha", 1.0)
         self._constants[scale] = unit if unit.size > 1 else unit.reshape(())
         self._make(name, "DequantizeLinear", (node.input(form.bias), scale), (name,), axis=0)
@@ -181,14 +182,8 @@ class _Rewriter:
         kinds = [self._known[name].dtype for at in form.data if (name := node.input(at + 2)) in self._known]
         if not kinds:
             raise Refused("zero_point", "without one the type of its result is open", "a zero point, which may be 0")
-        name = self._fresh(f"{node.name}.zero")
+        name = self._free(f"{node.name}.zero")
         self._constants[name] = np.zeros((), kinds[0])
-        return name
-
-    def _fresh(self, name: str) -> str:
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
         return name
 
     def _make(
@@ -206,7 +201,7 @@ class _Rewriter:
         proto.attribute.extend(helper.make_attribute(key, value) for key, value in found.items())
         for attribute in () if like is None else like.proto.attribute:
             if attribute.name == "axes" and self._model.opset >= _AXES_AS_INPUT:
-                inputs = (*inputs, self._fresh(f"{name}.axes"))
+                inputs = (*inputs, self._free(f"{name}.axes"))
                 self._constants[inputs[-1]] = np.asarray(attribute.ints, np.int64)
                 proto.input.append(inputs[-1])
             elif attribute.name not in _OWN_ATTRIBUTES:

@@ -15,6 +15,7 @@ import onnx
 from onnx import defs, helper, numpy_helper
 
 from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS, MICROSOFT
+from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.frontend.training_file.proto import number_of, refused, text_of
 from tinytrain_compile.ir.types import Array
 
@@ -49,10 +50,7 @@ class Rewriter:
 
     def fresh(self, name: str) -> str:
         """Return the name, made longer if the file has it."""
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
+        return free_name(name, self._taken)
 
     def add_constant(self, node: onnx.NodeProto, what: str, numbers: Array) -> str:
         """Add an initializer for a node; return its name."""

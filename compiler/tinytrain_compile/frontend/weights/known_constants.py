@@ -178,8 +178,12 @@ def is_mask(case: Case) -> bool:
 
 def is_of_waves(case: Case) -> bool:
     """Every column (or row) is a sampled sine: x[p + 1] + x[p - 1] = k x[p] with one k for all p."""
-    table = case.table
-    return table.ndim == 2 and (_waves(table) or _waves(table.T))
+    return _either_way(case, _waves)
+
+
+def _either_way(case: Case, holds: Callable[[NDArray[np.float64]], bool]) -> bool:
+    """Tell whether something is so of a table's rows or of its columns."""
+    return case.table.ndim == 2 and (holds(case.table) or holds(case.table.T))
 
 
 def _waves(table: NDArray[np.float64]) -> bool:
@@ -197,10 +201,7 @@ def _waves(table: NDArray[np.float64]) -> bool:
 
 def is_transform(case: Case) -> bool:
     """Every row is a cosine or sine under a window: nearly all of its energy is around one frequency."""
-    table = case.table
-    if table.ndim != 2 or not case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")):
-        return False
-    return _peaks(table) or _peaks(table.T)
+    return case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")) and _either_way(case, _peaks)
 
 
 def _peaks(table: NDArray[np.float64]) -> bool:
@@ -218,10 +219,7 @@ def _peaks(table: NDArray[np.float64]) -> bool:
 
 def is_filter_bank(case: Case) -> bool:
     """Triangles over frequencies, each beginning where the one before has passed (mel, bark)."""
-    table = case.table
-    if table.ndim != 2 or not case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")):
-        return False
-    return _triangles(table) or _triangles(table.T)
+    return case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")) and _either_way(case, _triangles)
 
 
 def _triangles(table: NDArray[np.float64]) -> bool:

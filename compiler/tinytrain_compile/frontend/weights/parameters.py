@@ -67,11 +67,10 @@ def by_rules(model: OnnxModel, links: Links) -> Trainables:
 
 def with_numbers_of_the_loss(found: Trainables, model: OnnxModel, links: Links) -> Trainables:
     """Add the initializers that only the model's own loss reads. links: of the model with its loss."""
-    read = [name for name, array in model.constants.items() if array.dtype.kind == "f" and links.is_used(name)]
     rest = {
-        name: ParameterChoice(name, False, OF_THE_LOSS, model.constants[name].size)
-        for name in read
-        if name not in found.choices and model.constants[name].size
+        name: ParameterChoice(name, False, OF_THE_LOSS, array.size)
+        for name, array in model.floats.items()
+        if links.is_used(name) and name not in found.choices
     }
     return Trainables({**found.choices, **rest}, remarks_on(model, links))
 
@@ -99,9 +98,12 @@ def _record(model: OnnxModel) -> Record | None:
 
 def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
     """Decide about every initializer that the outputs depend on. E0101 for globs that match nothing, or both."""
-    floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size}
-    made = {name: array for name, array in _constant_outputs(model).items() if links.is_used(name) and array.size}
-    used = {name: array for name, array in floats.items() if links.is_used(name)}
+    made = {
+        name: array
+        for name, array in constant_outputs(model.nodes, model.opset).items()
+        if links.is_used(name) and array.size
+    }
+    used = {name: array for name, array in model.floats.items() if links.is_used(name)}
     asked = _asked({**used, **made}, links, options)
     candidates = {**(used or made), **{name: made[name] for name in asked if name in made}}
     prepared = prepared_inputs(model, links)
@@ -150,12 +152,12 @@ def _uses(links: Links, tensor: str) -> Iterator[Use]:
                     yield Use(node, index)
 
 
-def _constant_outputs(model: OnnxModel) -> dict[str, Array]:
-    """What Constant nodes hold, if it is a tensor of floating-point numbers."""
+def constant_outputs(nodes: Iterable[OnnxNode], opset: int) -> dict[str, Array]:
+    """Return what Constant nodes hold, if it is a tensor of floating-point numbers."""
     found: dict[str, Array] = {}
-    for node in model.nodes:
+    for node in nodes:
         if node.op == "Constant" and not node.domain and not {"value_string", "value_strings"} & set(node.attrs):
-            (array,) = fold(node, {}, model.opset)
+            (array,) = fold(node, {}, opset)
             if array.dtype.kind == "f":
                 found[node.output(0)] = array
     return found
@@ -203,9 +205,7 @@ def merged(model: OnnxModel) -> tuple[Merged, ...]:
     """Initializers that may have been several: behind an Identity, or one number throughout with several readers."""
     links = Links(model.nodes, model.outputs, model.constants)
     found: list[Merged] = []
-    for name, array in model.constants.items():
-        if array.dtype.kind != "f" or not array.size:
-            continue
+    for name, array in model.floats.items():
         others = [node.output(0) for node in links.readers(name) if node.op == "Identity" and not node.domain]
         if _is_fresh(links, name, array):
             others += [_name(name, node) for node in _further_readers(links, name)]
@@ -252,7 +252,7 @@ def without_copies(model: OnnxModel) -> OnnxModel:
 
     A zero state times a weight, plus a bias, is that bias: one parameter in the framework. So is a weight transposed.
     """
-    floats = {name: array for name, array in model.constants.items() if array.dtype.kind == "f" and array.size > 1}
+    floats = {name: array for name, array in model.floats.items() if array.size > 1}
     record = _record(model)
     made = {name: None for name in floats if (is_made_up(name) if record is None else name not in record.kinds)}
     if not made:

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import MOVES
+from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.ir.imported import ParameterSource, StoredTensor
 from tinytrain_compile.ir.types import Array
 
@@ -112,9 +113,7 @@ def _unused(graph: onnx.GraphProto, name: str) -> str:
     """The name, longer where the file has a tensor of that name."""
     known = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
     known.update(name for node in graph.node for name in (*node.input, *node.output))
-    while name in known:
-        name += "_"
-    return name
+    return free_name(name, known)
 
 
 def _biases(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
