@@ -97,7 +97,7 @@ class Row:
     def verified(self, folder: Path) -> tuple[str, bool]:
         """(result of the generated C after some steps: reference, host and board, in words; whether it passes)."""
         asked: dict[str, Any] = {**self.options, "verify": "qemu", "verify_steps": STEPS}
-        summary = compile_model(CompileOptions(self.path, folder / "out", classes=10, force=True, **asked)).summary
+        summary = compile_model(CompileOptions(self.path, out=folder / "out", classes=10, force=True, **asked)).summary
         assert summary is not None
         result = summary.verify.result
         return f"{self.what:36} {self.name:15} {STEPS} steps in QEMU: {result}", result == "pass"
@@ -145,7 +145,7 @@ def samples(folder: Path) -> Path:
 def steps_of(row: Row, folder: Path, core: str, **changes: Any) -> int:
     """Instructions of a step on a core."""
     asked: dict[str, Any] = {**row.options, **changes, "target": core, "count": True, "verify_steps": 2}
-    summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **asked)).summary
+    summary = compile_model(CompileOptions(row.path, out=folder / "out", classes=10, force=True, **asked)).summary
     assert summary is not None and summary.verify.counts is not None
     return sum(summary.verify.counts.step.values())
 
@@ -191,7 +191,7 @@ def stacked(folder: Path, _record: Record) -> Iterator[Line]:
 def _stack(folder: Path, name: str) -> tuple[str, bool]:
     """A line of that table."""
     row = Row("49 kB scheme, arena + stack", name, {**scheme(name), "stream": "min"})
-    summary = compile_model(CompileOptions(row.path, folder / "out", classes=10, force=True, **row.options)).summary
+    summary = compile_model(CompileOptions(row.path, out=folder / "out", classes=10, force=True, **row.options)).summary
     assert summary is not None and summary.verify.stack_bytes is not None
     arena, stack = summary.plan.arena_bytes, summary.verify.stack_bytes
     found = arena + stack

@@ -31,6 +31,6 @@ def agreement(path: Path, **options: Any) -> FileAgreement:
     """What a compilation with these options finds; E0605 if the file and the imported graph differ."""
     settings = {"update": "last:1", "verify": "host", **options}
     with mock.patch.object(pipeline, "check_file", _check), pytest.raises(_DoneError) as done:
-        compilation.compile_model(CompileOptions(path, path.parent / "out", **settings))
+        compilation.compile_model(CompileOptions(path, out=path.parent / "out", **settings))
     assert done.value.found is not None
     return done.value.found

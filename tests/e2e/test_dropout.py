@@ -42,7 +42,7 @@ def train_graph(folder: Path, model: onnx.ModelProto | None = None, **options: A
     """What the command trains, planned."""
     path = write(model or network(), folder)
     chosen = {"update": "all", "dropout": "on", "seed": SEED, "learning_rate": RATE, **options}
-    made = CompileOptions(path, folder / "out", **chosen)
+    made = CompileOptions(path, out=folder / "out", **chosen)
     return Planner(imported(made), made, load_target("cortex-m4"), Externals()).exact("all").train
 
 

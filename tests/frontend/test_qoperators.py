@@ -185,7 +185,7 @@ def test_network_trains_and_every_integer_is_within_a_step_of_onnxruntimes(name:
         return judges[-1]
 
     with mock.patch.object(file_check, "FileModel", judge):
-        options = CompileOptions(path, tmp_path / "out", loss="mse", quant="int8", head="int8", verify="host")
+        options = CompileOptions(path, out=tmp_path / "out", loss="mse", quant="int8", head="int8", verify="host")
         result = compile_model(options)
     assert result.summary is not None
     verified = result.summary.verify
@@ -237,7 +237,7 @@ def test_weights_at_the_lowest_integer_are_what_the_file_says(tmp_path: Path) ->
         output = DequantizeLinear(q, {y})
         }}"""
     path = write(m.model(text), tmp_path)
-    options = CompileOptions(path, tmp_path / "out", loss="mse", quant="int8", head="int8", verify="host")
+    options = CompileOptions(path, out=tmp_path / "out", loss="mse", quant="int8", head="int8", verify="host")
     summary = compile_model(options).summary
     assert summary is not None and summary.verify.result == "pass"
     stored = summary.train.graph.constants["w"]
