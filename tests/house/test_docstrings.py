@@ -14,7 +14,6 @@ NOT_YET = """
 driver
 driver/candidates
 driver/code
-driver/derivative
 driver/search
 frontend
 frontend/evaluator

@@ -317,15 +317,6 @@ def _inside(path: str) -> bool:
     return "/".join(parts) == path and ".." not in parts and not re.search(r"[\\:\0]", path) and path[:1] not in "/."
 
 
-def own_file(folder: Path, path: str) -> Path | None:
-    """Return a file of an earlier output, if it is there and is what was written; OSError if that cannot be said."""
-    try:
-        known = read_manifest(folder / MANIFEST) or {}
-    except ValueError:
-        return None
-    return folder / path if path in known and unchanged(folder / path, known[path]) else None
-
-
 def unchanged(place: Path, digest: str) -> bool:
     """Tell whether a regular file holds what a run wrote there."""
     if place.is_symlink() or not place.is_file():

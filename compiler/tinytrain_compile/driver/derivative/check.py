@@ -140,7 +140,7 @@ class _Check:
             raise CompileError("E0607", f"initializer {name}", what, REPORT)
 
     def _little(self, name: str) -> Array:
-        """A small step of a tensor, in a random direction."""
+        """Return a small step of a tensor, in a random direction."""
         array = self._file.constants[name]
         size = max(float(np.sqrt(np.mean(array**2))), LEAST_SIZE)
         return np.random.default_rng(array.size).standard_normal(array.shape) * SMALL * size
@@ -199,7 +199,7 @@ class _Check:
         check_rule(clipped, how, update, three, (first, second), "its norm clips it to")
 
     def _again(self, judged: JudgedStep, states: tuple[State, State], rate: float) -> State:
-        """The state after a second update on the same samples, from the numbers of the first."""
+        """Update a second time on the same samples, from the numbers of the first, and return the state."""
         begin, after = states
         return judged.step({**after, **judged.numbers(begin)}, self._batch.x, self._batch.y, rate)[0]
 
@@ -208,7 +208,7 @@ class _Check:
         return self._train.terms.divisor != "one"
 
     def _chosen(self, samples: Samples) -> _Batch:
-        """The batch that is judged: few different samples, the first of them most often."""
+        """Choose the batch that is judged: few different samples, the first of them most often."""
         train = self._train
         size = train.micro_batch if train.in_place else train.batch
         found: list[tuple[int, Sample]] = []

@@ -55,7 +55,7 @@ class Clipped:
         return {name: min(1.0, most / (math.sqrt(squares[groups[name]]) or 1e-300)) for name in norms}
 
     def _group(self, part: Part) -> str:
-        """Tensors that are clipped together: all of them, or those that one node of the graph reads first."""
+        """Name the group of tensors that are clipped together: all, or those that one node of the graph reads first."""
         if self.how.clip_per == "model":
             return ""
         nodes = self.model.graph.nodes

@@ -56,7 +56,7 @@ class FileLoss:
     """The loss of a batch as a function of the file's numbers."""
 
     def __init__(self, file: FileFunction, model: ImportedModel, asked: str | None) -> None:
-        """asked: the loss that the user names; None: the default, or the one in the file."""
+        """Prepare the loss. asked: by the user's name for it; None: the default, or the one in the file."""
         self._file, self._model = file, model
         self._makers = {name: node for node in file.nodes for name in node.outputs}
         own = model.loss
@@ -102,7 +102,7 @@ class FileLoss:
         return float(np.dot(ends, point.shares)) - point.loss
 
     def _with_copies(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """These tensors, and initializers that follow from one of them and so move with it."""
+        """Return these tensors, and initializers that follow from one of them and so move with it."""
         follow = {
             name: np.asarray(copy.of(tensors[copy.source]), np.float64)
             for name, copy in self._model.copies.items()
@@ -111,7 +111,7 @@ class FileLoss:
         return {**tensors, **follow}
 
     def _feeds(self, sample: Sample) -> dict[str, Array]:
-        """The sample as often as the file takes samples at once: they are the same, so that the first tells."""
+        """Repeat the sample as often as the file takes samples at once: they are the same, so that the first tells."""
         given = {**sample.x, self._label: sample.y} if self._label else sample.x
         count, kinds = self._batch, self._file.inputs
         return {name: np.concatenate([array] * count).astype(kinds[name]) for name, array in given.items()}
@@ -124,7 +124,10 @@ class FileLoss:
         return whole / self._batch if self._joined == "sum" else whole
 
     def _shares(self, samples: Sequence[Sample]) -> tuple[float, ...]:
-        """What each sample's loss counts in that of the batch: PyTorch's `reduction` over all samples at once."""
+        """Return what each sample's loss counts in that of the batch.
+
+        PyTorch's `reduction` over all samples at once.
+        """
         counts = np.array([sample.count for sample in samples], np.float64)
         if self._joined == "sum":
             return tuple(counts)
@@ -132,7 +135,10 @@ class FileLoss:
         return tuple(weights / weights.sum())
 
     def _weight(self, sample: Sample) -> float:
-        """What the labels of a sample weigh: the weighted mean of SoftmaxCrossEntropyLoss in the ONNX specification."""
+        """Return what the labels of a sample weigh.
+
+        The weighted mean of SoftmaxCrossEntropyLoss in the ONNX specification.
+        """
         node = self._makers.get(self._through(self._output, ("Identity",)))
         if node is None or node.op not in _LOSS_OPS:
             return 1.0
@@ -158,11 +164,11 @@ class FileLoss:
         return name
 
     def _last(self) -> FileNode | None:
-        """The operator that makes the numbers of the output."""
+        """Return the operator that makes the numbers of the output."""
         return self._makers.get(self._through(self._output, (*_VIEWS, "Clip", "QuantizeLinear", "DequantizeLinear")))
 
     def _probabilities(self) -> bool:
-        """Whether every number of the output lies from 0 to 1 by what makes it."""
+        """Tell whether every number of the output lies from 0 to 1 by what makes it."""
         moved = (*_VIEWS, *_BETWEEN, "QuantizeLinear", "DequantizeLinear")
         node = self._makers.get(self._through(self._output, moved))
         return node is not None and node.meaning in ("Sigmoid", "HardSigmoid", "Softmax")
@@ -182,14 +188,14 @@ def _written(kind: str, end: FileNode | None, probabilities: bool) -> Callable[[
 
 
 def _axis(end: FileNode) -> int:
-    """The axis of a softmax at the end; 1 of any other."""
+    """Return the axis of a softmax at the end; 1 of any other."""
     if end.meaning not in ("Softmax", "LogSoftmax"):
         return 1
     return next((attribute.i for attribute in end.proto.attribute if attribute.name == "axis"), -1)
 
 
 def _bce_of_probabilities(p: Array, y: Array) -> float:
-    """Infinite if a wrong probability is so close to 1 that float64 has lost what is left of it."""
+    """Return infinite if a wrong probability is so close to 1 that float64 has lost what is left of it."""
     y = y.reshape(p.shape)
     if np.any((p < SURE) & (y > 0) | (1 - p < SURE) & (y < 1)):
         return float("inf")
@@ -204,7 +210,7 @@ def _bce_of_scores(s: Array, y: Array) -> float:
 
 
 def _cross_entropy(out: Array, y: Array, end: str, axis: int) -> float:
-    """Mean of -log p of the labels. Classes: axis 1 of the output, or the axis of the softmax that it ends in."""
+    """Return the mean of -log p of the labels. Classes: axis 1 of the output, or the axis of its last softmax."""
     steps = out.ndim == 3 and out.shape[0] > 1 and out.shape[1] == 1  # (time, 1, classes)
     axis = axis % out.ndim if end else 1
     axis = (2 if steps else 1) if out.shape[axis] < 2 else axis

@@ -195,7 +195,10 @@ class IntegerSlopes:
         return off
 
     def _hidden(self, batch: Batch, part: Part) -> float:
-        """The squared norm of a gradient that appears once an error on the way has more bits; 0 if there is none."""
+        """Return the squared norm of a gradient that appears once an error on the way has more bits.
+
+        0 if there is none.
+        """
         for exponent in self.step.exponents:
             found = self.step.run(batch.x, batch.y, finer=(exponent, FINER[0]))
             square = self.step.gradients(found, (part,))[part.name].square
@@ -211,7 +214,7 @@ class IntegerSlopes:
         }
 
     def _along(self, part: Part, point: Point, shown: Shown, rise: Callable[[Mapping[str, Array]], float]) -> float:
-        """The product of both gradients. If ours is nothing, the file's along a random direction is kept."""
+        """Return the product of both gradients. If ours is nothing, the file's along a random direction is kept."""
         row, length, own = self.found[part.name], float(np.sqrt(shown.square)), self._size(part, point)
         row.size = own
         if length:
@@ -227,7 +230,7 @@ class IntegerSlopes:
         shown: Mapping[str, Shown],
         rise: Callable[[Mapping[str, Array]], float],
     ) -> None:
-        """The difference along one random direction, in which all tensors of a layer count alike."""
+        """Compare along one random direction, in which all tensors of a layer count alike."""
         lengths = {part.name: float(np.sqrt(shown[part.name].square)) for part in group}
         counted = [part for part in group if lengths[part.name]]
         if not counted:
@@ -246,13 +249,13 @@ class IntegerSlopes:
         return np.where(shown.known, self._rng.integers(0, 2, part.shape) * 2.0 - 1.0, 0)
 
     def _size(self, part: Part, point: Point) -> float:
-        """The norm of a parameter, as the file's numbers have it."""
+        """Return the norm of a parameter, as the file's numbers have it."""
         numbers = point.known[0][part.origin].reshape(-1)[part.source.places.reshape(-1)]
         factor = np.abs(np.broadcast_to(part.factor(), part.shape)).reshape(-1)
         return max(norm((numbers * factor,)), LEAST_SIZE * float(np.sqrt(numbers.size)))
 
     def _layers(self) -> list[list[Part]]:
-        """Parts by the node of the file that reads them: the same nodes are evaluated again behind it."""
+        """Group parts by the node of the file that reads them: the same nodes are evaluated again after it."""
         groups: dict[str, list[Part]] = {}
         for part in self.step.parts:
             groups.setdefault(self._reader(part.origin), []).append(part)

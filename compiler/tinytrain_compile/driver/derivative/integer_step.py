@@ -137,7 +137,7 @@ class IntegerStep:
         return numbers * self._doubled(part, state) * self._scale(part, unit)
 
     def _doubled(self, part: Part, state: State) -> NDArray[np.float64]:
-        """By channel, how much larger the scale is than at first (--rescale)."""
+        """Return by channel how much larger the scale is than at first (--rescale)."""
         unit = self.unit(part)
         if unit is None or not unit.shift:
             return np.ones(())
@@ -170,7 +170,7 @@ class IntegerStep:
         return Pass(held, values, losses, self._divisor(y, len(x)))
 
     def _found(self, x: Array, y: Array) -> dict[str, Array]:
-        """All values of a call, with the exponents that its own errors ask for."""
+        """Return all values of a call, with the exponents that its own errors ask for."""
         self._reset({})
         self._trainer.exponents_known = False
         return self._trainer.values(x, y)
@@ -178,13 +178,13 @@ class IntegerStep:
     def _again(
         self, calls: Sequence[tuple[Array, Array]], first: Sequence[State], coarser: int
     ) -> tuple[dict[str, Array], ...]:
-        """The same calls with exponents that hold the errors of all of them."""
+        """Make the same calls with exponents that hold the errors of all of them."""
         highest = {name: self._highest(name, first) + coarser for name in self._exponents}
         self._reset({name: np.asarray([p, 0], np.int32) for name, p in highest.items()})
         return tuple(self._trainer.gather(*c) if self._together else self._trainer.values(*c) for c in calls)
 
     def _highest(self, exponent: str, first: Sequence[State]) -> int:
-        """The largest exponent that a call asks for; a call without such an error asks for none."""
+        """Return the largest exponent that a call asks for; a call without such an error asks for none."""
         error = self._errors.get(exponent, "")
         some = [values for values in first if error in values and np.any(values[error])]
         return max(int(values[exponent][0]) for values in some or first)
@@ -197,7 +197,7 @@ class IntegerStep:
         trainer.set_scalars(self.train.batch if self.train.in_place else 1)
 
     def _divisor(self, y: Array, samples: int) -> int | np.float32:
-        """What the sum of these samples is divided by: how many they are, or what their labels weigh."""
+        """Return what the sum of these samples is divided by: how many they are, or what their labels weigh."""
         weights = self.train.terms.weights
         if self.train.weight_sum is None or weights is None:
             return samples
@@ -266,7 +266,7 @@ class IntegerStep:
         return {node: frozenset(name for name, nodes in needed.items() if node.name in nodes) for node in chosen}
 
     def _readers(self, names: set[str]) -> list[Node]:
-        """All nodes that depend on these; of sums that calls share, what applies them."""
+        """Return all nodes that depend on these; of sums that calls share, what applies them."""
         names, chosen = set(names), list[Node]()
         for phase in ("step", "apply"):
             for node in self.train.graph.nodes:
@@ -277,7 +277,7 @@ class IntegerStep:
         return chosen
 
     def _behind(self, nodes: Sequence[Node], part: Part) -> set[str]:
-        """Names of those that a part's numbers after the update depend on, also by the state that they overwrite."""
+        """Name nodes on which a part's numbers depend after the update, also by the state that they overwrite."""
         unit = self.unit(part)
         owned = {part.name} if unit is None else {part.name, unit.fraction, unit.shift}
         found, wanted = set[str](), set[str]()
@@ -341,13 +341,13 @@ class IntegerStep:
             exponent -= LIFT
 
     def _velocities(self) -> Iterator[Mapping[str, Value]]:
-        """Operands of the nodes with a velocity in integers."""
+        """Yield operands of the nodes with a velocity in integers."""
         for node in self._moving:
             if "velocity" in operands(node):
                 yield operands(node)
 
     def _exponents_of_velocities(self, found: Pass) -> dict[str, Array]:
-        """Exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
+        """Return exponents, each by its name, with which one update uses most of a velocity's 8 bits."""
         pairs = [(own["velocity"].name, own["exponent"].name) for own in self._velocities()]
         made = {exponent: np.array(self._first[exponent]) for _, exponent in pairs}
         for bits in (LOWER, -LOWER):  # up from velocities that are cut off, then down to those that are fine enough
@@ -363,7 +363,7 @@ class IntegerStep:
         return made
 
     def _gathered(self, found: Pass) -> dict[str, Array]:
-        """What the pass itself has left in the state: squares of gradients."""
+        """Return what the pass itself has left in the state: squares of gradients."""
         made: dict[str, Array] = {}
         for node in self.train.graph.nodes:
             for value in node.outputs:

@@ -221,7 +221,7 @@ class IntegerCheck:
         )
 
     def _left(self) -> Iterator[str]:
-        """What is judged less sharply, or not at all."""
+        """Yield what is judged less sharply, or not at all."""
         for part in self._step.judged.approximate:
             yield f"judged loosely: {part.origin}, whose gradient is of a low-rank copy"
         if self._train.dropout is not None:

@@ -153,7 +153,7 @@ class JudgedStep:
 
 
 def _subspaces(train: TrainGraph, trainer: Trainer) -> tuple[str, ...]:
-    """State that low-rank copies carry from step to step."""
+    """Name the state that low-rank copies carry from step to step."""
     kept = [node.outputs[0].name for node in train.graph.nodes if node.op == "KeepSubspace"]
     return tuple(owner for name in kept if (owner := trainer.owner(name)) is not None)
 
@@ -176,7 +176,7 @@ def with_other_channels(train: TrainGraph, trainer: Trainer) -> TrainGraph:
 
 
 def _optimizer_state(train: TrainGraph) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each trained tensor with the names of the state that its update overwrites beside it."""
+    """Yield each trained tensor with the names of the state that its update overwrites beside it."""
     state = {value.name for value in train.graph.state}
     for node in train.graph.nodes:
         overwritten = [node.inputs[source].name for _, source in alias_of(node)]
@@ -194,7 +194,7 @@ def _part(train: TrainGraph, model: ImportedModel, name: str) -> Part:
 
 
 def _without_dropout(train: TrainGraph) -> TrainGraph:
-    """The step with nothing dropped, as an inference has it: the file has no masks to compare with."""
+    """Drop nothing, as in an inference: the file has no masks to compare with."""
     return train if train.dropout is None else replace(train, dropout=None)
 
 

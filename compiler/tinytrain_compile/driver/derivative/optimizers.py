@@ -49,7 +49,7 @@ def expected(o: TrainingOptions, step: Step, old: Tensors, gradient: Array) -> d
 
 
 def _decayed(o: TrainingOptions, old: Tensors, gradient: Array) -> Array:
-    """The gradient with that of the L2 penalty; AdamW's decay acts on the weight instead."""
+    """Return the gradient with that of the L2 penalty; AdamW's decay acts on the weight instead."""
     return gradient if o.optimizer == "adamw" else gradient + o.weight_decay * old["w"]
 
 
@@ -58,7 +58,7 @@ def _bare(o: TrainingOptions, old: Tensors, total: Array) -> Array:
 
 
 def _gain(o: TrainingOptions, step: Step) -> float:
-    """The share of the gradient that enters the velocity: PyTorch's SGD takes all of the first one."""
+    """Return the share of the gradient that enters the velocity: PyTorch's SGD takes all of the first one."""
     return 1.0 if step.before == 0 else 1.0 - o.dampening
 
 
@@ -108,7 +108,7 @@ def _after_adam(o: TrainingOptions, step: Step, old: Tensors, gradient: Array) -
 
 
 def _signed(total: Array, old: Tensors, new: Tensors) -> Array:
-    """The root of a square with the sign that the parameter's change shows."""
+    """Return the root of a square with the sign that the parameter's change shows."""
     return np.sqrt(np.maximum(total, 0)) * -np.sign(new["w"] - old["w"])
 
 

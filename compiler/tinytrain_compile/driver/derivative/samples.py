@@ -157,12 +157,12 @@ class RoundedValues:
         return False
 
     def _names(self, value: str) -> tuple[str, ...]:
-        """Values that may hold it, the best first: with the saturation of its format, else as it is computed."""
+        """Yield values that may hold it, the best first: with the saturation of its format, else as it is computed."""
         held = (self._clamped.get(value, value), value)
         return tuple(name for each in held for name in (*self._train.forms.get(each, ()), each))
 
     def _real(self, value: str, array: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Real numbers, and where they are at an end of their range: errors do not pass there (docs/int8.md)."""
+        """Return real numbers, and where they are at an end of their range: errors do not pass there (docs/int8.md)."""
         quant = self._train.formats.get(value)
         if quant is None:
             low, high = self._bounds.get(value, (-math.inf, math.inf))

@@ -44,7 +44,7 @@ class Slopes:
         samples: Sequence[Sample],
         gradients: Mapping[str, Array],
     ) -> None:
-        """gradients: by the judged step, of each part."""
+        """Compare at a point. gradients: by the judged step, of each part."""
         self.point = point
         self._judged, self._loss, self._samples = judged, loss, samples
         self._gradients = gradients
@@ -107,7 +107,7 @@ class Slopes:
         return ours, theirs, max(*lengths, floor)
 
     def _strength(self, name: str) -> float:
-        """The norm of a gradient; of one that is nearly nothing, a share of the largest."""
+        """Return the norm of a gradient; of one that is nearly nothing, a share of the largest."""
         return max(self._norms[name], self._least)
 
     def _size(self, part: Part) -> float:
@@ -116,13 +116,13 @@ class Slopes:
         return max(float(np.sqrt(np.mean(numbers**2))), LEAST_SIZE)
 
     def _step(self, part: Part) -> NDArray[np.float64]:
-        """A step along a random direction; a normalisation that was folded with a factor of 0 has no part in it."""
+        """Draw a step in a random direction; a normalisation that was folded with a factor of 0 has no part in it."""
         factor = np.broadcast_to(part.factor(), part.shape)
         signs = self._rng.integers(0, 2, part.shape) * 2.0 - 1.0
         return np.where(factor != 0, signs * (SMALL * self._lengths()[part.name]), 0)
 
     def _lengths(self) -> Mapping[str, float]:
-        """How far each tensor goes, in SMALL: as far as its size lets it, and no further than others need."""
+        """Tell how far each tensor goes, in SMALL: as far as its size lets it, and no further than others need."""
         if not hasattr(self, "_known_lengths"):
             self._known_lengths = {part.name: self._size(part) for part in self._judged.exact}
             for group in self._groups():
@@ -133,7 +133,7 @@ class Slopes:
         return self._known_lengths
 
     def _groups(self) -> list[list[Part]]:
-        """Parts by the strength of their signal, strongest first."""
+        """Group parts by the strength of their signal, strongest first."""
         signals = {part.name: self._size(part) * self._strength(part.name) for part in self._judged.exact}
         ordered = sorted(self._judged.exact, key=lambda part: -signals[part.name])
         groups: list[list[Part]] = []
