@@ -140,7 +140,6 @@ def test_a_private_name_is_seen() -> None:
 TUNED = ("driver", "learn", "plan", "quantize", "report", "sparse")
 """Rooms whose constants tune a search, an algorithm or a layout. A test says what users are promised, as a figure."""
 INTERFACES = {
-    "driver.checks.combinations": "NOT_BESIDE",
     "driver.pipeline": "STAGES",
     "learn.known_runs": "PARTIAL",
     "quantize.rescale": "READERS",

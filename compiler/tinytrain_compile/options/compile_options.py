@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import Objective
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ops.update import OptimizerName, defaults_of, optimizers_with
@@ -508,3 +509,29 @@ OF_THE_MODEL = frozenset(
     if known.group in ("model", "training", "int8") or name in ("optimizer", "learning_rate", "batch", "quant", "calib")
 ) - {"gains", "pareto", "epochs", "warm_up"} | {"data", "seed", "target"}
 """Those that say what a step computes; all others are about the firmware that does."""
+
+
+_DEFAULTS: Mapping[str, object] = {
+    item.name: {} if item.name == "memories" else item.default for item in fields(CompileOptions)
+}
+
+
+def is_asked_for(options: CompileOptions, option: str) -> bool:
+    """Tell whether an option has another value than by default, or the one that is named behind "="."""
+    name, _, value = option.partition("=")
+    found = options.runtime.names if name == "runtime" else getattr(options, name)
+    if value:
+        return value in found if name == "runtime" else found == value
+    return found not in ((), None, 1) if name in ("runtime", "micro_batch") else found != _DEFAULTS[name]
+
+
+def as_typed(option: str) -> str:
+    """Return an option as it is typed: `--stream off` of "stream=off"."""
+    name, _, value = option.partition("=")
+    return f"{OPTIONS[name].flag} {value}".rstrip()
+
+
+def refuse_auto(flag: str, why: str) -> None:
+    """Raise E0101 for an option that is for an --update that is named."""
+    way = "name it: --update last:N, or the update.toml in the folder of a build"
+    raise CompileError("E0101", flag, why, way)

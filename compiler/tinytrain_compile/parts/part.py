@@ -9,22 +9,40 @@ from tinytrain_compile import emit
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.options.compile_options import as_typed, is_asked_for, refuse_auto
 
 
 class Part(emit.Part):
     """A part of a project. Every hook does nothing unless a part has something to do there.
 
-    of_weights: whether it reads weights of several states, which then have to count in the same steps. row: of the
-    report that it has a share in, "" for none. uncounted: RAM of it that only the caller can place.
+    flag: that asks for it, as errors name it. not_with: options that it is not possible with (see `is_asked_for`);
+    errors begin with `why`. named_update: why --update has to be named, "" if it need not. one_input: whether the model
+    has to have one data input. of_weights: whether it reads weights of several states, which then have to count in the
+    same steps. row: of the report that it has a share in, "" for none. uncounted: RAM of it that only the caller can
+    place.
     """
 
     of_weights: ClassVar[bool] = False
     row: ClassVar[str] = ""
+    flag: ClassVar[str] = ""
+    not_with: ClassVar[tuple[str, ...]] = ()
+    one_input: ClassVar[bool] = False
+    why: ClassVar[str] = "is "
+    named_update: ClassVar[str] = ""
     uncounted: str = ""
 
     def __init__(self, asked: Any) -> None:
         """Make the part. asked: the options; for a part of --runtime, all that was named there."""
         self.asked = asked
+
+    def check_options(self) -> None:
+        """Raise E0101 for options that it is not possible with, and if it is for an --update that is named."""
+        for other in self.not_with:
+            if is_asked_for(self.asked, other):
+                what = f"{self.why}not possible with {as_typed(other)}"
+                raise CompileError("E0101", self.flag, what, "leave one of the two out")
+        if self.named_update and self.asked.update == "auto":
+            refuse_auto(self.flag, self.named_update)
 
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
         """Raise CompileError for what is planned and cannot have this part."""

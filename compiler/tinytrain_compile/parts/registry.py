@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.parts.part import Part
 
-PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph], bool]] = {
-    "choice": lambda _options, train: train.choice is not None,
+if TYPE_CHECKING:
+    from tinytrain_compile.parts.part import Part
+
+PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph | None], bool]] = {
+    "choice": lambda _options, train: train is not None and train.choice is not None,
     "features": lambda options, _train: options.features == "on",
     "slices": lambda options, _train: options.slices == "on",
     "plans": lambda options, _train: bool(options.plans),
@@ -22,8 +25,17 @@ PARTS: Mapping[str, Callable[[CompileOptions, TrainGraph], bool]] = {
 are asked for by name, are in ir/runtime_parts.py."""
 
 
+def asked_parts(options: CompileOptions) -> tuple[Part, ...]:
+    """Make the parts that the options alone ask for."""
+    return _parts(options, None)
+
+
 def parts_of(options: CompileOptions, train: TrainGraph) -> tuple[Part, ...]:
     """Make the parts that a project of this training step has."""
+    return _parts(options, train)
+
+
+def _parts(options: CompileOptions, train: TrainGraph | None) -> tuple[Part, ...]:
     asked = tuple(_made(name, options) for name, is_on in PARTS.items() if is_on(options, train))
     return (*asked, *runtime_parts(options.runtime))
 

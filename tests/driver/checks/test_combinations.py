@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.quantize import nets
 from tinytrain_compile.compilation import compile_model
-from tinytrain_compile.driver.checks.combinations import NOT_BESIDE, check_options
+from tinytrain_compile.driver.checks.combinations import check_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.parts.registry import PARTS
 
 TOOLS = ("gcc", "arm-none-eabi-gcc", "arm-none-eabi-objdump", "qemu-system-arm", "llvm-mca")
 
@@ -199,7 +201,9 @@ def test_every_pair_that_is_refused_says_so() -> None:
         "optimise": "memory",
         "micro_batch": 2,
     }
-    pairs = [(name, other) for name, others in NOT_BESIDE.items() for other in others.split()]
+    found = ((name, import_module(f"tinytrain_compile.parts.{name}.part").PART) for name in PARTS)
+    pairs = [(name, other) for name, part in found if name in OPTIONS for other in part.not_with]
+    pairs.append(("nesterov", "dampening"))
     for pair in pairs:
         asked = {"update": "all", "optimizer": "momentum", "quant": "int8"}
         for name, _, value in (option.partition("=") for option in pair):

@@ -6,27 +6,17 @@ docs/options.md says which options without an effect are harmless.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 
 from tinytrain_compile.data.samples import labelled, load_inputs
 from tinytrain_compile.driver.checks.model_options import check_int8_flags, has_formats
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.ops.update import OPTIMIZER_OPTIONS, OPTIMIZERS, optimizers_with
-from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions, is_asked_for, refuse_auto
+from tinytrain_compile.parts.registry import asked_parts
 from tinytrain_compile.target import Target
 from tinytrain_compile.training import end_of
 
-NOT_BESIDE: Mapping[str, str] = {
-    "nesterov": "dampening",
-    "features=on": "memories input_lines",
-    "inference_only": "lock features=on slices=on runtime max_step_ps count cycles",
-    "input_lines": "stream=off micro_batch cycles slices=on",
-    "plans": "arena_bytes lock memories input_lines features=on flash_budget_bytes optimise max_step_ps inference_only "
-    f"count cycles {' '.join(f'runtime={part}' for part in OF_WEIGHTS)}",
-}
-"""Option -> those that it is not possible with. A value is behind "=" if others are possible."""
 UNDER_LOCK = "optimise remat stream gains pareto"
 """Options that choose what a lock has chosen."""
 NEEDS: Mapping[str, tuple[str, Callable[[CompileOptions], object]]] = {
@@ -37,22 +27,6 @@ NEEDS: Mapping[str, tuple[str, Callable[[CompileOptions], object]]] = {
     "input_type": ("--input-lines", lambda o: o.input_lines),
 }
 """Option -> what it is about, and whether that is asked for."""
-NAMED_UPDATE: Mapping[str, str] = {
-    "inference_only": "has to know what the build that trains updates, which with --update auto follows from its arena",
-    "plans": "plans share what is trained, and --update auto would follow from the arena",
-    "activations": "is not weighed by --update auto",
-}
-"""Options that are for an --update that is named, and why."""
-_DEFAULTS: Mapping[str, object] = {item.name: item.default for item in fields(CompileOptions)} | {"memories": {}}
-
-
-def _is_asked_for(o: CompileOptions, option: str) -> bool:
-    """Tell whether an option has another value than by default, or the one that is named behind "="."""
-    name, _, value = option.partition("=")
-    found = o.runtime.names if name == "runtime" else getattr(o, name)
-    if value:
-        return value in found if name == "runtime" else found == value
-    return found not in ((), None, 1) if name in ("runtime", "micro_batch") else found != _DEFAULTS[name]
 
 
 def check_options(options: CompileOptions) -> None:
@@ -61,23 +35,18 @@ def check_options(options: CompileOptions) -> None:
     for name in sorted(options.given & OPTIMIZER_OPTIONS - {*OPTIMIZERS[options.optimizer].takes}):
         _refuse_alone(name, f"is for --optimizer {optimizers_with(name)}", "choose one of these")
     for name in UNDER_LOCK.split():
-        if options.lock is not None and _is_asked_for(options, name):
+        if options.lock is not None and is_asked_for(options, name):
             _refuse_alone(name, "has nothing to choose under --lock", "leave out --lock")
     for name, (needed, is_there) in NEEDS.items():
-        if _is_asked_for(options, name) and not is_there(options):
+        if is_asked_for(options, name) and not is_there(options):
             _refuse_alone(name, f"is about {needed}", "add that")
     _check_counting(options)
-    for name, others in NOT_BESIDE.items():
-        found = (other for other in others.split() if _is_asked_for(options, other))
-        if _is_asked_for(options, name) and (other := next(found, "")):
-            why = "is of training, and " if name == "inference_only" else "is "
-            what = f"{why}not possible with {_typed(other)}"
-            raise CompileError("E0101", _typed(name), what, "leave one of the two out")
-    for name, what in NAMED_UPDATE.items():
-        undecided = options.update == "auto" and (name != "activations" or _is_bounded(options))
-        if undecided and _is_asked_for(options, name):
-            way = "name it: --update last:N, or the update.toml in the folder of a build"
-            raise CompileError("E0101", OPTIONS[name].flag, what, way)
+    if options.nesterov and is_asked_for(options, "dampening"):
+        raise CompileError("E0101", "--nesterov", "is not possible with --dampening", "leave one of the two out")
+    for part in asked_parts(options):
+        part.check_options()
+    if options.update == "auto" and is_asked_for(options, "activations") and _is_bounded(options):
+        refuse_auto("--activations", "is not weighed by --update auto")
 
 
 def _is_bounded(o: CompileOptions) -> bool:
@@ -90,15 +59,9 @@ def _refuse_alone(name: str, what: str, way: str) -> None:
     raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
 
 
-def _typed(option: str) -> str:
-    """Return an option as it is typed: `--stream off` of "stream=off"."""
-    name, _, value = option.partition("=")
-    return f"{OPTIONS[name].flag} {value}".rstrip()
-
-
 def takes_no_memory(options: CompileOptions) -> bool:
     """Tell whether --memory is refused beside what is asked for: no board gives one then, no message names it."""
-    return options.features == "on" or bool(options.plans)
+    return any("memories" in part.not_with for part in asked_parts(options))
 
 
 def _check_memories(options: CompileOptions) -> None:
@@ -188,11 +151,12 @@ def check_model(options: CompileOptions, model: ImportedModel) -> None:
 
 def _check_inputs(options: CompileOptions, model: ImportedModel) -> None:
     """Raise E0101 for options that are about the one input of a model, if it has several."""
-    for option in ("input_lines", "features=on", "plans", "runtime=replay", "micro_batch"):
-        if _is_asked_for(options, option) and (option, options.micro_batch) != ("micro_batch", "auto"):
-            names = ", ".join(one.name for one in model.data)
-            what = f"it is for models of one data input, and this one has {len(model.data)}: {names}"
-            raise CompileError("E0101", _typed(option), what, "leave it out")
+    asked = [part.flag for part in asked_parts(options) if part.one_input]
+    asked += [] if options.micro_batch in (None, "auto", 1) else ["--micro-batch"]
+    if asked:
+        names = ", ".join(one.name for one in model.data)
+        what = f"it is for models of one data input, and this one has {len(model.data)}: {names}"
+        raise CompileError("E0101", asked[0], what, "leave it out")
 
 
 def check_loss(options: CompileOptions, model: ImportedModel) -> None:

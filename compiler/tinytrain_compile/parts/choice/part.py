@@ -8,18 +8,21 @@ from dataclasses import replace
 from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING, ChannelChoice, scoring_nodes
-from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.options.compile_options import as_typed, is_asked_for
 from tinytrain_compile.parts.part import Part
-
-WHERE = 'chosen = "device"'
 
 
 class Choice(Part):
     """`m_score` and `m_rescore`."""
 
     name, has_fragments = "choice", True
+    flag = 'chosen = "device"'
+    not_with = (
+        *("input_lines", "features=on", "slices=on", "plans", "inference_only", "rescale=on"),
+        *("runtime=delta", "runtime=average"),
+    )
 
     def prepare(self, code: PlanCode) -> None:
         """Let nodes that nothing but scores needs run in calls that score."""
@@ -59,25 +62,20 @@ class Choice(Part):
             },
         }
 
+    def check_options(self) -> None:
+        """Raise E0101 for options that know nothing of a choice."""
+        for other in self.not_with:
+            if is_asked_for(self.asked, other):
+                what = f"is not possible with {self.flag}"
+                raise CompileError("E0101", as_typed(other), what, "leave one of the two out")
+
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
         """Raise E0101 for options that know nothing of a choice; E0302 for a layer in which it would cost too much."""
-        options = self.asked
-        others = (
-            ("--input-lines", options.input_lines),
-            ("--features on", options.features == "on"),
-            ("--slices on", options.slices == "on"),
-            ("--plans", bool(options.plans)),
-            ("--inference-only", options.inference_only),
-            ("--rescale on", options.rescale == "on"),
-            *((f"--runtime {name}", name in options.runtime.names) for name in OF_WEIGHTS),
-        )
-        for flag, given in others:
-            if given:
-                raise CompileError("E0101", flag, f"is not possible with {WHERE}", "leave one of the two out")
+        self.check_options()
         for node in train.training_step.graph.nodes:
             if _reads_chosen(node):
                 what = "float32 layers are trained below it, and their gradient through chosen channels is slow"
-                way = f"leave {WHERE} out, train nothing below the layer, or use --quant int8"
+                way = f"leave {self.flag} out, train nothing below the layer, or use --quant int8"
                 raise CompileError("E0302", node.origin or node.name, what, way)
 
 

@@ -27,6 +27,7 @@ class Features(Part):
     """`m_features` and `m_train_features`."""
 
     name, row, has_fragments = "features", "features", True
+    flag, one_input, not_with = "--features on", True, ("memories", "input_lines")
 
     def prepare(self, code: PlanCode) -> None:
         """Let functions begin where the border is crossed; nothing if only views are frozen."""
@@ -59,7 +60,7 @@ class Features(Part):
             what = f"a call takes {train.micro_batch} samples, and features are those of one"
         if what:
             way = "leave out --memory" if plan.further else "leave out --micro-batch"
-            raise CompileError("E0101", "--features on", what, f"{way}, or --features")
+            raise CompileError("E0101", self.flag, what, f"{way}, or --features")
 
     def pieces(self, summary: Summary) -> list[str]:
         """Tell where the step is cut, and what a step on features takes of a whole one."""

@@ -18,6 +18,7 @@ class InputLines(Part):
     """`m_begin`, `m_push_rows` and what ends the calls that they begin."""
 
     name, has_fragments = "input_lines", True
+    flag, one_input, not_with = "--input-lines", True, ("stream=off", "micro_batch", "cycles", "slices=on")
 
     def prepare(self, code: PlanCode) -> None:
         """Leave the stream that takes the rows, and what runs before it, out of the calls that end with an image."""

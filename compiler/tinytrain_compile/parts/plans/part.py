@@ -34,6 +34,12 @@ class Plans(Part):
     """`m_plan`, and an API that goes to the plan of an instance."""
 
     name, has_fragments = "plans", True
+    flag, one_input = "--plans", True
+    not_with = (
+        *("arena_bytes", "lock", "memories", "input_lines", "features=on", "flash_budget_bytes", "optimise"),
+        *("max_step_ps", "inference_only", "count", "cycles", "runtime=delta", "runtime=average"),
+    )
+    named_update = "plans share what is trained, and --update auto would follow from the arena"
 
     def tables(self, planned: Sequence[tuple[TrainGraph, MemoryPlan]], prefix: str) -> list[Names]:
         """Return names of each plan's tables, in the order of the plans. The last one's are the plain ones."""

@@ -20,6 +20,7 @@ class Replay(Part):
     """`m_replay.h`."""
 
     name, row, files = "replay", "runtime", ("replay.h", "replay.c")
+    flag, one_input = "--runtime replay", True
 
     def __init__(self, asked: RuntimeParts) -> None:
         """Leave the samples uncounted if the caller says how many there are."""

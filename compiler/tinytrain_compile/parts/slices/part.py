@@ -14,6 +14,7 @@ from tinytrain_compile.report.layout import grouped, plural, share
 class Slices(Part):
     """`m_step_begin` and `m_step_slice`."""
 
+    flag = "--slices on"
     name, row, has_fragments = "slices", "slices", True
 
     def values(self, code: PlanCode) -> Mapping[str, object]:
