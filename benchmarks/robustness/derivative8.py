@@ -281,7 +281,7 @@ def _gradients(asked: CompileOptions) -> dict[str, Any]:
     _, found, _ = check.run(0)
     shown = check.step.gradients(found, check.step.parts)
     made = {part.origin: np.where(shown[part.name].known, shown[part.name].gradient, 0) for part in check.step.parts}
-    if train.momentum is not None:
+    if train.velocity is not None:
         later = check.step.later(found)[1]
         made |= {part.origin: np.stack([made[part.origin], later[part.name].gradient]) for part in check.step.parts}
     return made

@@ -30,6 +30,7 @@ HEAD = """#include "tt_float_pairs.h"
 #include "tt_dsp_rows.h"
 #include "tt_exponents.h"
 #include "tt_qloss.h"
+#include "tt_sign.h"
 #include "tt_clip_int8.h"
 #include "tt_mve_float.h"
 #include <stdbool.h>

@@ -14,7 +14,7 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factor, split_factors
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.int8.update import QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.int8.update import Momentum, QSumAttrs, QUpdateAttrs
 
 Geometry = tuple[tuple[int, ...], int, ConvAttrs]
 
@@ -175,7 +175,7 @@ def noise(rng: Rng) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(rng.integers(INT32_MIN, INT32_MAX + 1), np.int32) for _ in range(2))
 
 
-def _update_attrs(rng: Rng, geometry: Geometry, kind: int, fine: bool = False, momentum: bool = False) -> QUpdateAttrs:
+def _update_attrs(rng: Rng, geometry: Geometry, kind: int, fine: bool = False, momentum: Momentum = "") -> QUpdateAttrs:
     conv = replace(geometry[2], bias=False, split=None)
     zero, limit = zero_point(rng, kind), (127, 64)[int(rng.integers(0, 2))]
     return QUpdateAttrs("product", fine, momentum, conv=conv, x_zero=zero, limit=limit)
@@ -195,10 +195,13 @@ def qconv_update_fine(rng: Rng, geometry: Geometry, kind: int) -> Case:
     return make("QUpdate", operands, _update_attrs(rng, geometry, kind, fine=True), images=(1, 2))
 
 
-def momentum_factors(rng: Rng, kind: int, scale: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    """steps() with a rate that holds momentum N and 1 / N too."""
+def momentum_factors(
+    rng: Rng, kind: int, scale: tuple[np.ndarray, ...], signed: bool = False
+) -> tuple[np.ndarray, ...]:
+    """steps() with a rate that holds momentum N and 1 / N too, and what is ahead of a sign."""
     multiplier, shift, rate, p = scale
-    more = np.asarray([split_factor(0.9 * (1 + kind)), split_factor(1 / (1 + kind))], np.int32).ravel()
+    factors = [0.9 * (1 + kind), 1 / (1 + kind), *([9.0 * (1 + kind)] if signed else [])]
+    more = np.asarray([split_factor(factor) for factor in factors], np.int32).ravel()
     return multiplier, shift, np.concatenate([rate, more]).astype(np.int32), p
 
 
@@ -209,13 +212,13 @@ def velocity_exponent(rng: Rng, kind: int, unit: int) -> np.ndarray:
     return np.asarray([after, rng.integers(0, 8), stored], np.int32)
 
 
-def qconv_momentum(rng: Rng, geometry: Geometry, kind: int, fine: bool) -> Case:
+def qconv_momentum(rng: Rng, geometry: Geometry, kind: int, fine: bool, momentum: Momentum = "sum") -> Case:
     w, velocity = (bytes_of(rng, _weight_shape(geometry), kind, -127) for _ in range(2))
     data = (bytes_of(rng, geometry[0], kind), bytes_of(rng, _output(geometry), kind, -127))
-    scale = momentum_factors(rng, kind, steps(rng, geometry[1], kind))
+    scale = momentum_factors(rng, kind, steps(rng, geometry[1], kind), momentum == "sign")
     state = (velocity, peak(rng, kind), velocity_exponent(rng, kind, int(scale[3][0])), *noise(rng))
     last = bytes_of(rng, _weight_shape(geometry), kind) if fine else noise(rng)[0]
-    attrs = _update_attrs(rng, geometry, kind, fine, momentum=True)
+    attrs = _update_attrs(rng, geometry, kind, fine, momentum)
     return make("QUpdate", (w, *data, *scale, *state, last), attrs, images=(1, 2))
 
 
@@ -260,6 +263,16 @@ def _qconv_momentum(rng: Rng, index: int) -> Case:
 @generator("QConvMomentumFine", REPEATS * len(GEOMETRIES))
 def _qconv_momentum_fine(rng: Rng, index: int) -> Case:
     return qconv_momentum(rng, *_spread(index), fine=True)
+
+
+@generator("QConvSignMomentum", REPEATS * len(GEOMETRIES))
+def _qconv_sign_momentum(rng: Rng, index: int) -> Case:
+    return qconv_momentum(rng, *_spread(index), fine=False, momentum="sign")
+
+
+@generator("QConvSignMomentumFine", REPEATS * len(GEOMETRIES))
+def _qconv_sign_momentum_fine(rng: Rng, index: int) -> Case:
+    return qconv_momentum(rng, *_spread(index), fine=True, momentum="sign")
 
 
 @generator("QConvSum", REPEATS * len(GEOMETRIES))

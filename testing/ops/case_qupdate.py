@@ -11,7 +11,13 @@ from tinytrain_compile.ops.base import form_name
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs
-from tinytrain_compile.ops.int8.update import GradientAddAttrs, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.int8.update import (
+    GradientAddAttrs,
+    QBiasUpdateAttrs,
+    QMomentumAttrs,
+    QSumAttrs,
+    QUpdateAttrs,
+)
 
 ERRORS: tuple[tuple[int, ...], ...] = ((1, 4, 5, 3), (1, 1, 1, 6), (1, 3, 3, 7), (4, 5), (1, 9), (1, 12, 11, 1))
 WEIGHTS: tuple[tuple[int, ...], ...] = ((4, 3, 3, 2), (5, 1, 1, 7), (1, 1, 1, 1), (9, 3, 3, 1))
@@ -112,11 +118,20 @@ def _rounded_update_fine(rng: Rng, index: int) -> Case:
 
 @generator("QMomentum", 4 * len(WEIGHTS))
 def _momentum(rng: Rng, index: int) -> Case:
+    return _with_velocity(rng, index, QMomentumAttrs())
+
+
+@generator("QSignMomentum", 4 * len(WEIGHTS))
+def _sign_momentum(rng: Rng, index: int) -> Case:
+    return _with_velocity(rng, index, QMomentumAttrs(signed=True))
+
+
+def _with_velocity(rng: Rng, index: int, attrs: QMomentumAttrs) -> Case:
     shape, kind = listed(rng, (*WEIGHTS, (7,), (1,)), index, 3), (index + index // KINDS) % KINDS
-    _, shift, rate, p = momentum_factors(rng, kind, steps(rng, shape[0], kind))
+    _, shift, rate, p = momentum_factors(rng, kind, steps(rng, shape[0], kind), attrs.signed)
     state = (bytes_of(rng, shape, kind, -127), peak(rng, kind))
     rest = (shift, rate, p, velocity_exponent(rng, kind, int(p[0])), *noise(rng))
-    return make("QMomentum", (words(rng, shape, kind, 20000), *state, *rest))
+    return make("QMomentum", (words(rng, shape, kind, 20000), *state, *rest), attrs)
 
 
 @generator("QBiasGradient", 2 * len(ERRORS))

@@ -32,6 +32,7 @@ C_FLAGS = (
 INCLUDED = (
     *(
         "tt_clip.h",
+        "tt_sign.h",
         "tt_clip_int8.h",
         "tt_exponents.h",
         "tt_dsp_rows.h",

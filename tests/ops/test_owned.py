@@ -14,13 +14,13 @@ from tinytrain_compile.emit.checkpoint import contents
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.base import OpDef, register, steps_floats
-from tinytrain_compile.ops.owned import Owned
-from tinytrain_compile.ops.update import AdaptiveAttrs, SgdAttrs
+from tinytrain_compile.ops.owned import IntegerStep, Owned
+from tinytrain_compile.ops.update import OPTIMIZERS, AdaptiveAttrs, SgdAttrs
 from tinytrain_compile.training import fuse_updates
 
-ADAPTIVE = (
-    *("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate", "LionUpdate"),
-)
+REFUSED = ("AdamUpdate", "AdagradUpdate", "RmsPropUpdate", "RmsPropMomentumUpdate", "RmsPropCenteredUpdate")
+IN_INT8 = ("SgdUpdate", "MomentumUpdate", "LionUpdate")
+SGD = IntegerStep(SgdAttrs, lambda _attrs: None)
 
 
 def planted(owned: Owned | None) -> OpDef:
@@ -35,6 +35,8 @@ def planted(owned: Owned | None) -> OpDef:
         (Owned({"w": "PARAMETER"}, "refused"), r"says of \['w'\]"),
         (Owned({"w": "PARAMETER", "s": "FINITE", "v": "FINITE"}, "refused"), r"says of \['s', 'v', 'w'\]"),
         (Owned({"w": "PARAMETER", "s": "FINITE"}, "float"), "steps a parameter: declare its int8 form"),
+        (Owned({"w": "PARAMETER", "s": "FINITE"}, SGD), r"declares the int8 form of SgdAttrs and ''"),
+        (Owned({"w": "PARAMETER", "s": "FINITE"}, replace(SGD, attrs=AdaptiveAttrs)), r"\['s'\], but declares"),
     ],
 )
 def test_an_optimizer_without_a_declaration_is_no_operator(owned: Owned | None, said: str) -> None:
@@ -48,11 +50,10 @@ def test_every_form_of_an_operator_is_declared() -> None:
     assert len(owners) > 50
     assert [name for name, owned in owners.items() if owned is None] == []
     steps = [name for name in OPS if steps_floats(name) and "Grad" not in name]
-    assert sorted(steps) == sorted(("SgdUpdate", "MomentumUpdate", *ADAPTIVE))
-    assert [name for name in steps if (owned := OPS[name].owned) and owned.int8 == "sgd"] == [
-        name for name in steps if OPS[name].attrs is SgdAttrs
-    ]
-    for name in ADAPTIVE:
+    assert sorted(steps) == sorted((*IN_INT8, *REFUSED))
+    able = {name for name in steps if (owned := OPS[name].owned) and isinstance(owned.int8, IntegerStep)}
+    assert able == set(IN_INT8)
+    for name in (*IN_INT8, *REFUSED):
         fused = OPS[f"GemmGradWeightSquared{name}"].owned
         own = OPS[name].owned
         assert fused is not None and own is not None
@@ -66,13 +67,10 @@ def test_int8_refuses_what_declares_that_it_must(monkeypatch: pytest.MonkeyPatch
         nets.int8_train(nets.cnn())
 
 
-def test_int8_takes_no_other_step_for_that_of_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = OPS["RmsPropUpdate"].owned
-    assert own is not None
-    monkeypatch.setitem(OPS, "RmsPropUpdate", replace(OPS["RmsPropUpdate"], owned=Owned(own.holds, "sgd")))
-    assert OPS["RmsPropUpdate"].attrs is AdaptiveAttrs
-    with pytest.raises(AssertionError, match="RmsPropUpdate is no SGD"):
-        nets.int8_train(nets.cnn(), optimizer="rmsprop", momentum=0.0)
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in ("sgd", "momentum", "lion")])
+def test_int8_refuses_every_optimizer_without_an_integer_form(optimizer: str) -> None:
+    with pytest.raises(CompileError, match=r"E0101.*--optimizer: .* trains with sgd, momentum or lion"):
+        nets.int8_train(nets.cnn(), optimizer=optimizer)
 
 
 @pytest.mark.parametrize(("optimizer", "ends"), [("adam", ("moment2",)), ("rmsprop", ("squares",))])

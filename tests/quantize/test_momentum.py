@@ -10,11 +10,13 @@ import pytest
 from tests.quantize import nets
 from tests.quantize.gradients import per_channel, real_inputs, scales_of
 from tinytrain_compile.data.samples import random_samples
+from tinytrain_compile.ir.stages import Velocity
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.ops.int8 import update as int8_update
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.steps import new_exponent, split_rate
+from tinytrain_compile.ops.int8.update import QMomentumAttrs
 from tinytrain_compile.quantize import WeightStore
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.rows.formats import quant_tensors
@@ -39,7 +41,8 @@ def follow(sums: list[int], samples: list[int], p: int = 0, shift: int = 0) -> t
         rate = np.concatenate([split_rate(part) for part in parts])
         given = np.full(velocity.shape, total, np.int32)
         scale = (np.asarray([shift], np.int8), rate, np.asarray([p, 0], np.int32), exponent)
-        moved, velocity, peak = run("QMomentum", given, velocity, peak, *scale, noise, np.int32(7))
+        operands = (given, velocity, peak, *scale, noise, np.int32(7))
+        moved, velocity, peak = run("QMomentum", *operands, attrs=QMomentumAttrs())
         exponent, peak = run("ExponentUpdate", exponent, peak, attrs=ExponentAttrs())
         (noise,) = run("NoiseTick", noise)
         totals.append(float(moved.mean()))
@@ -183,7 +186,7 @@ def test_what_momentum_keeps(store: WeightStore, batch: int, accumulate: str) ->
         assert (rows[f"{name}.exponent"]["kind"], rows[f"{name}.exponent"]["bytes"]) == ("exponent", 12)
     phases = {n.phase for n in nets.nodes_of(train, "QMomentum", "QConvMomentum", "QConvMomentumFine")}
     assert phases == {"apply" if (batch, accumulate) == (4, "exact") else "step"}
-    assert train.momentum == pytest.approx(0.9)
+    assert train.velocity == Velocity(0.9)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -222,4 +225,4 @@ def test_float_layers_and_int8_layers_take_the_same_momentum() -> None:
     train = nets.int8_train(nets.cnn(), optimizer="momentum", momentum=0.5)
     assert len(nets.nodes_of(train, "MomentumUpdate")) == 2, "the float head"
     assert len(nets.nodes_of(train, "QConvMomentum")) == len(nets.nodes_of(train, "QMomentum")) == 4
-    assert train.momentum == 0.5
+    assert train.velocity == Velocity(0.5)

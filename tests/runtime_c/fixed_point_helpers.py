@@ -20,6 +20,7 @@ from tinytrain_compile.ops.int8.steps import (
     moved_weight,
     multiply_rate,
     rounded_gradient,
+    sign_ahead,
     split_rate,
 )
 
@@ -214,6 +215,15 @@ def _momentum(
     return int(total), int(stored), max(peak, int(magnitude))
 
 
+def _sign_momentum(
+    velocity: int, gradient: int, peak: int, m: int, ahead: int, after: int, before: int, unit: int, noise: int
+) -> Sequence[Any]:
+    rate, state = np.asarray([0, 0, m, 1, 1 << 30, -3, m, ahead], np.int64), np.asarray([after, 0, before], np.int64)
+    sign = sign_ahead(np.asarray(velocity), gradient, rate, state, unit)
+    _, stored, magnitude = moved_velocity(np.asarray(velocity), gradient, rate, state, unit, noise)
+    return int(sign), int(stored), max(peak, int(magnitude))
+
+
 def _probe(a: int, b: int, above: int) -> Sequence[Any]:
     return probe_exponent([a, b], above), 0, probe_exponent([a], above), probe_exponent([], above)
 
@@ -338,6 +348,20 @@ HELPERS = (
             *(between(-160, 160, -160, 0, 160), between(0, 255, 0, 255)),
         ),
         _momentum,
+        3,
+        scalar=True,
+    ),
+    Helper(
+        "sign_momentum",
+        "int8_t v = (int8_t)a0; const int32_t rate[8] = {0, 0, a3, 1, 1 << 30, -3, a3, a4};"
+        "const int32_t s[3] = {a5, 0, a6}; y2 = a2;"
+        "y0 = tt_sign_momentum(&v, a1, &y2, rate, s, a7, a8); y1 = v;",
+        (
+            *(between(-127, 127, -127, 0, 127), WORD, between(0, 9, 0, 9), between(1 << 30, 2**31 - 1, 0, 2**31 - 1)),
+            *(between(-8, 9, -3, 4), between(-100, 100, -100, 0, 100), between(-100, 100, -100, 0, 100)),
+            *(between(-160, 160, -160, 0, 160), between(0, 255, 0, 255)),
+        ),
+        _sign_momentum,
         3,
         scalar=True,
     ),

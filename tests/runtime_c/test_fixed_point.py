@@ -29,7 +29,7 @@ from tinytrain_compile.verify.run import run_image
 RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
 HELPERS = (*WORD_HELPERS, *TARGET_HELPERS, *DSP_HELPERS, *LANE_HELPERS)
 BY_NAME = {helper.name: helper for helper in HELPERS}
-HEADERS = '#include "tt_mve.h"\n#include "tt_qloss.h"\n#include "tt_exponents.h"\n'
+HEADERS = '#include "tt_mve.h"\n#include "tt_qloss.h"\n#include "tt_exponents.h"\n#include "tt_sign.h"\n'
 SOURCE = HEADERS + "".join(helper.function() for helper in HELPERS)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -9,7 +9,7 @@ import numpy as np
 from tinytrain_compile.emit.c_text import comment_text
 from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.emit.tables import C_TYPES, float_text
-from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, StateSlot, TrainGraph
+from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, StateSlot, TrainGraph, Velocity
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
@@ -150,7 +150,7 @@ def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[
         "rate": sequencer.pointer(train.learning_rate.name),
         "rate_float": sequencer.typed("F32", train.learning_rate.name),
         "rate_int": sequencer.typed("I32", train.rate.name) if train.rate else "",
-        "momentum": None if train.momentum is None else f"{float(np.float32(train.momentum))!r}f",
+        "velocity": None if train.velocity is None else _velocity(train.velocity),
         "first_rate": float(train.graph.constants[train.learning_rate.name]),
         "exponent": _first_exponent(train, sequencer),
         "batch": train.batch,
@@ -159,6 +159,12 @@ def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         **label_data(train, sequencer, prefix),
     }
+
+
+def _velocity(velocity: Velocity) -> dict[str, str]:
+    """Write the factors of a velocity as C constants of float32; "" for one that there is not."""
+    factors = {"kept": velocity.kept, "stored": velocity.stored, "ahead": velocity.ahead}
+    return {name: "" if value is None else f"{float(np.float32(value))!r}f" for name, value in factors.items()}
 
 
 def _first_exponent(train: TrainGraph, sequencer: Sequencer) -> str:

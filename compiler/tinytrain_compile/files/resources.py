@@ -27,6 +27,7 @@ HEADERS = (
         "tt_external.h",
         "tt_chosen.h",
         "tt_clip.h",
+        "tt_sign.h",
         "tt_clip_int8.h",
     ),
 )

@@ -75,6 +75,29 @@ class TrainedPart:
     unit: IntegerUnit | None = None
 
 
+@dataclass(frozen=True)
+class Velocity:
+    """How the updates of integers use a velocity, which counts in gradients of one sample.
+
+    It enters a gradient sum times `kept`; that sum, times `stored`, is the next velocity. The step is taken with the
+    sum, or with the sign of another one, into which the velocity enters times `ahead`.
+    """
+
+    kept: float
+    stored: float = 1.0
+    ahead: float | None = None
+
+    @property
+    def signed(self) -> bool:
+        """Whether a step follows the sign of a gradient: then the learning rate is not divided by what a sum counts."""
+        return self.ahead is not None
+
+    @property
+    def rate_numbers(self) -> int:
+        """Integers in the rate of an update: multiplier and shift of each factor, those of the learning rate first."""
+        return 6 if self.ahead is None else 8
+
+
 @dataclass(frozen=True, eq=False)
 class TrainGraph:
     """One training step as a graph: forward, loss, backward, updates.
@@ -90,7 +113,7 @@ class TrainGraph:
     in_place: whether each of these samples is a step of its own, at learning rate / batch: nothing is accumulated.
     integer: whether this is an int8 graph: references run byte-exact, multiplies and adds are never fused.
     rate: int8 only: the learning rate (over the samples of an update) as (multiplier, shift), an accumulator value.
-    momentum: int8 only: the momentum, if there is one; then rate also holds momentum times samples, and 1 / samples.
+    velocity: int8 only: how updates use one, if they do; then rate also holds its factors, times or over the samples.
     exponents_known: whether the exponents of errors are known; if not, the first step after m_init finds them.
     formats: int8 only: scale and zero point of every stored activation, by name.
     forms: int8 only: value of the float graph -> the values of this one that hold it: as integers (see formats), as
@@ -117,7 +140,7 @@ class TrainGraph:
     in_place: bool = False
     integer: bool = False
     rate: Value | None = None
-    momentum: float | None = None
+    velocity: Velocity | None = None
     exponents_known: bool = True
     formats: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

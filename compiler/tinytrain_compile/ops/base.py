@@ -273,7 +273,7 @@ def register(definition: OpDef) -> OpDef:
     if definition.name in OPS:
         raise ValueError(f"op {definition.name} is registered twice")
     _check_names(definition)
-    check_owned(definition.name, definition.overwritten, definition.error, definition.owned)
+    check_owned(definition.name, definition.attrs, definition.overwritten, definition.error, definition.owned)
     OPS[definition.name] = definition
     return definition
 

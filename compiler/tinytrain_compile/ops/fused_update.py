@@ -23,7 +23,6 @@ from tinytrain_compile.ops.base import (
     register,
 )
 from tinytrain_compile.ops.int8.update import Q_SUM, Q_UPDATE, QSumAttrs, QUpdateAttrs
-from tinytrain_compile.ops.owned import Owned
 
 T = TypeVar("T")
 
@@ -173,8 +172,7 @@ def _fuse(pair: Pair) -> None:
     present, inputs = last.present, pair.update_inputs
     fixed = tuple(name for name in last.outputs if name[-1] != "?")
     outputs = (*fixed, *(name for name in last.outputs if name in inputs and name not in fixed))
-    held = {name.removesuffix("?") for name in (*outputs, *pair.rows)}
-    owned = last.owned and last.owned.with_sums(pair.rows)
+    held = [name.removesuffix("?") for name in outputs]
     PAIRS[pair.name] = pair
     register(
         OpDef(
@@ -189,7 +187,7 @@ def _fuse(pair: Pair) -> None:
             exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
             inputs=(*inputs[: pair.place], *first.inputs, *pair.rows, *inputs[pair.place + 1 :]),
             outputs=(*outputs, *pair.rows),
-            owned=owned and Owned({name: kind for name, kind in owned.holds.items() if name in held}, owned.int8),
+            owned=last.owned and last.owned.fused(held, pair.rows),
             present=None if present is None else lambda attrs: present(attrs.update),
             shown=None if last.shown is None else pair.shown,
         )

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from tinytrain_compile.ir.stages import Velocity
+from tinytrain_compile.ir.types import Attrs
 
 Kind = Literal["PARAMETER", "SUM", "ANY", "FINITE", "NOT_NEGATIVE", "POWERS", "SYMMETRIC", "EXPONENT", "SHIFTS"]
 """What an operand holds. PARAMETER: a weight or bias; SUM: a running sum, which no checkpoint has. All others are state
 that stays within a range, which m_load checks (emit/checkpoint.py)."""
 
-Int8 = Literal["sgd", "sum", "refused", "integer", "float"]
+
+@dataclass(frozen=True, eq=False)
+class IntegerStep:
+    """How integer parameters take the step of an operator (quantize/update.py).
+
+    attrs: the attributes that the operator must have. velocity: attributes -> how a velocity enters; None: there is
+    none. state: the operand that the velocity is in the place of. refused: attributes -> (option, what int8 has
+    instead), for each setting that integers have no form of.
+    """
+
+    attrs: type[Attrs]
+    velocity: Callable[[Any], Velocity | None]
+    state: str = ""
+    refused: Callable[[Any], Iterable[tuple[str, str]]] = lambda _attrs: ()
+
+
+Int8 = Literal["sum", "refused", "integer", "float"] | IntegerStep
 """What becomes of an operator in an int8 network.
 
-sgd: int8 parameters take its step as that of SGD, with the momentum of its SgdAttrs (quantize/update.py).
+IntegerStep: int8 parameters take its step, in integers.
 sum: it sums gradients, or their squares, and has an integer form there.
 refused: integers have no form of it, and training an int8 network with it is an error (E0101).
 integer: it is an integer form already. float: it has nothing to do with parameters, and stays.
@@ -37,10 +56,13 @@ class Owned:
         """Whether it steps a parameter that is not an integer."""
         return self.has_parameter and self.int8 != "integer"
 
-    def with_sums(self, names: Iterable[str]) -> Owned:
-        """Declare the same of an operator that overwrites running sums of these names as well."""
-        sums: dict[str, Kind] = dict.fromkeys(names, "SUM")
-        return Owned({**self.holds, **sums}, self.int8)
+    def fused(self, held: Iterable[str], rows: Iterable[str]) -> Owned:
+        """Declare the same of an operator that makes the gradient too: it has these results, and adds to sums `rows`.
+
+        What is fused is not made integer any more: graphs are quantised before.
+        """
+        sums: dict[str, Kind] = dict.fromkeys(rows, "SUM")
+        return Owned({name: self.holds[name] for name in held} | sums, "refused" if self.is_float_step else self.int8)
 
 
 @dataclass(frozen=True)
@@ -58,7 +80,9 @@ class ErrorState:
     exponent: str = "p_out"
 
 
-def check_owned(op: str, overwritten: Iterable[str], error: ErrorState | None, owned: Owned | None) -> None:
+def check_owned(
+    op: str, attrs: type[Attrs], overwritten: Iterable[str], error: ErrorState | None, owned: Owned | None
+) -> None:
     """Raise ValueError unless an operator declares all that it overwrites, and an int8 form if it steps a parameter."""
     expected, declared = set(overwritten), set(() if owned is None else owned.holds)
     if error is not None:
@@ -67,5 +91,16 @@ def check_owned(op: str, overwritten: Iterable[str], error: ErrorState | None, o
         raise ValueError(
             f"op {op} overwrites {sorted(expected)}, but says of {sorted(declared)} what they hold (OpDef.owned)"
         )
-    if owned is not None and owned.has_parameter and owned.int8 not in ("sgd", "refused", "integer"):
-        raise ValueError(f"op {op} steps a parameter: declare its int8 form, or that there is none (Owned.int8)")
+    if owned is None:
+        return
+    step = owned.int8
+    if not isinstance(step, IntegerStep):
+        if owned.has_parameter and step not in ("refused", "integer"):
+            raise ValueError(f"op {op} steps a parameter: declare its int8 form, or that there is none (Owned.int8)")
+        return
+    state = {name for name, kind in owned.holds.items() if kind != "PARAMETER"}
+    if step.attrs is not attrs or state != {step.state} - {""}:
+        made_of = f"of {attrs.__name__} and {sorted(state)}"
+        raise ValueError(
+            f"op {op} is {made_of}, but declares the int8 form of {step.attrs.__name__} and {step.state!r}"
+        )

@@ -14,11 +14,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from tinytrain_compile.ir.stages import Velocity
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic, Steps, run_steps
 from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, Trait, register
 from tinytrain_compile.ops.names import Named, named
-from tinytrain_compile.ops.owned import Int8, Kind, Owned
+from tinytrain_compile.ops.owned import Int8, IntegerStep, Kind, Owned
 
 _UPDATE = NonDifferentiable("updates are not part of the differentiated function")
 
@@ -207,13 +208,26 @@ def _sgd(_m: Arithmetic, o: Named[Any], a: SgdAttrs) -> Steps:
     yield "w", o["w"] - o["rate"] * _gradient(o, a.weight_decay)
 
 
+def _plain_momentum(a: SgdAttrs) -> Iterable[tuple[str, str]]:
+    """Yield the settings that integers have no form of."""
+    what = "int8, which a quantised model gets by itself, has plain momentum"
+    if a.nesterov or a.damped:
+        yield "--nesterov" if a.nesterov else "--dampening", what
+    yield from _no_decay(a)
+
+
+def _no_decay(a: SgdAttrs | LionAttrs) -> Iterable[tuple[str, str]]:
+    if a.weight_decay:
+        yield "--weight-decay", "int8 weights (and a quantised model's are that by themselves) take no decay"
+
+
 SGD_UPDATE = update_operator(
     "SgdUpdate",
     "w -= rate (g + decay w)",
     _sgd,
     SgdAttrs,
     {"w": "PARAMETER"},
-    "sgd",
+    IntegerStep(SgdAttrs, lambda _attrs: None, refused=_no_decay),
     lanes=True,
     low_rank=True,
 )
@@ -231,7 +245,7 @@ MOMENTUM_UPDATE = update_operator(
     _momentum,
     SgdAttrs,
     {"w": "PARAMETER", "v": "FINITE"},
-    "sgd",
+    IntegerStep(SgdAttrs, lambda a: Velocity(a.momentum), "v", _plain_momentum),
     "gain?",
     lanes=True,
     low_rank=True,
@@ -326,6 +340,11 @@ def _lion(m: Arithmetic, o: Named[Any], a: LionAttrs) -> Steps:
     yield "m", _blend(o["m"], a.beta2, (1 - a.beta2) * g)  # the step reads the old one
 
 
+def _lion_velocity(a: LionAttrs) -> Velocity:
+    """Return the factors by which sums of gradients, not means of them, enter sign and moment."""
+    return Velocity(a.beta2 / (1 - a.beta2), 1 - a.beta2, a.beta1 / (1 - a.beta1))
+
+
 LION_UPDATE = update_operator(
     "LionUpdate",
     "Lion (Chen et al., 2023, algorithm 2): w -= rate (sign(beta1 m + (1 - beta1) g) + decay w); "
@@ -333,7 +352,7 @@ LION_UPDATE = update_operator(
     _lion,
     LionAttrs,
     {"w": "PARAMETER", "m": "FINITE"},
-    "refused",
+    IntegerStep(LionAttrs, _lion_velocity, "m", _no_decay),
     low_rank=True,
 )
 
@@ -557,3 +576,10 @@ def defaults_of(option: Literal["betas", "epsilon"]) -> str:
     usual = next(iter(found.values()))
     others = [f"{name} {value}" for name, value in found.items() if value != usual]
     return f"Default: {', '.join((usual, *others))}."
+
+
+def optimizers_in_int8() -> str:
+    """Name the optimizers that int8 parameters can be trained with, as in "sgd, momentum or lion"."""
+    owned = {name: own.rule(Settings(), own, False).op.owned for name, own in OPTIMIZERS.items()}
+    *others, last = (name for name, it in owned.items() if it is not None and isinstance(it.int8, IntegerStep))
+    return f"{', '.join(others)} or {last}"

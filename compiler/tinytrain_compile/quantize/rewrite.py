@@ -103,7 +103,7 @@ class _Rewrite:
             inverse_count=inverse if inverse is not None and inverse.name in live else None,
             integer=True,
             rate=rate,
-            momentum=self._updates.momentum if rate is not None else None,
+            velocity=self._updates.velocity if rate is not None else None,
             exponents_known=not error_exponents(graph.nodes),
             formats=self._formats(graph.nodes),
             clip={},

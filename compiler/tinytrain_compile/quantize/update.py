@@ -10,14 +10,15 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.choice import whole_name
-from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph
-from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
+from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph, Velocity
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Phase, Value
 from tinytrain_compile.ops.base import op_def, steps_floats
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.steps import new_exponent
-from tinytrain_compile.ops.int8.update import GradientAddAttrs, QBiasUpdateAttrs, QUpdateAttrs
+from tinytrain_compile.ops.int8.update import GradientAddAttrs, Momentum, QBiasUpdateAttrs, QMomentumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import operand, result
-from tinytrain_compile.ops.update import SgdAttrs
+from tinytrain_compile.ops.owned import IntegerStep
+from tinytrain_compile.ops.update import optimizers_in_int8
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.by_sample import sum_by_sample
 from tinytrain_compile.quantize.clipping import IntegerClipping
@@ -39,6 +40,8 @@ from tinytrain_compile.quantize.store import WeightStore, fine_weights, store_no
 SHARED_LIFT = 8
 """Fraction bits of the summed gradient of a bias that layers share: its terms are sums of few small numbers, and what a
 layer's unit makes of one is no whole number."""
+SMALLEST_STEP = 0.5
+"""256ths of a weight's unit: a step by a sign that is smaller is rounded to nothing (tt_moved_weight)."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,15 @@ class Updates:
     ) -> None:
         self._r, self._forward, self._backward = rewriter, forward, backward
         self._store: WeightStore = options.weight_store
+        self._rescales = options.rescale
         self._identity = repr((train.identity, "int8", options.weight_store, options.rescale))
         self._trained = train.graph.state
         self._settling: Phase = "apply" if train.batch > 1 else "step"
         self._phase: Phase = "step" if train.in_place else self._settling
         self._noise = rewriter.builder.constant("noise", np.asarray(options.seed * 2 + 12345, np.uint32).view(np.int32))
-        self.momentum = _momentum_of(train)
-        self.rate = Value(rewriter.builder.unique("rate"), (2 if self.momentum is None else 6,), "int32")
+        self.velocity = _velocity_of(train)
+        numbers = 2 if self.velocity is None else self.velocity.rate_numbers
+        self.rate = Value(rewriter.builder.unique("rate"), (numbers,), "int32")
         rewriter.accumulators.append(self.rate)
         self._clipping = IntegerClipping(train, rewriter, self._phase)
         self._sum_rules: dict[str, Callable[[Node], bool]] = {
@@ -89,6 +94,11 @@ class Updates:
         self._velocities: list[tuple[Value, Value, Value]] = []
         """(exponent, peak, the value that holds the gathered peak) of every velocity."""
         self._fractions: dict[str, Value] = {}
+        self._first_rate = float(train.graph.constants[train.learning_rate.name]) / (
+            train.batch if train.in_place else 1
+        )
+        self._sign_steps: list[Array] = []
+        """256ths of a unit that each weight's channels move in a step by signs."""
         self.replaced: set[str] = set()
         """Names of float optimizer state that integer state took."""
 
@@ -106,6 +116,10 @@ class Updates:
         if (uses is None and summed is None) or w not in self._forward.integer_parameters:
             return False
         _check_rule(node)
+        wrong = {"--clip-norm": self._clipping.clips, "--rescale on": self._rescales}
+        for flag in (flag for flag, given in wrong.items() if given and self._signed):
+            what = "int8 has no form of it for an optimizer that follows the signs of gradients"
+            raise CompileError("E0101", flag, what, f"leave {flag} out")
         parameter = self._forward.integer_parameters[w]
         if summed is not None:
             self._apply(node, parameter, summed, self._sum_values[name])
@@ -128,21 +142,29 @@ class Updates:
             self._r.state.append(self._noise)
             self._r.updates.append((self._noise, after))
 
+    @property
+    def _signed(self) -> bool:
+        return self.velocity is not None and self.velocity.signed
+
     # ---- one update -------------------------------------------------------------------------------------------------
 
     def _scale(self, node: Node, uses: Uses, exponent: Value) -> tuple[Value, ...]:
-        """Step size per channel: SGD on the real parameter, in its integer unit (docs/int8.md).
+        """Return (multiplier, shift, rate, exponent) of a step, in integer units of the parameter (docs/int8.md).
 
-        The gradient of one use is in the unit of its accumulator, the sum of several in that of the parameter.
+        The gradient of one use is in the unit of its accumulator, the sum of several in that of the parameter: a step
+        along it is divided by both units, the step of a sign by the parameter's.
         """
         gradient = uses[0]
         layer, split = gradient.layer, gradient.layer.conv.split
-        square = layer.bias_unit * (layer.accumulator_scale if len(uses) == 1 else layer.bias_unit)
+        unit, of_gradient = layer.bias_unit, layer.accumulator_scale if len(uses) == 1 else layer.bias_unit
         if isinstance(gradient, WeightGradient):
-            square = layer.scale**2
-            if split is not None and split.axis == "out" and not split.on_device:
-                square = square[list(split.channels)]
+            unit = of_gradient = layer.scale
+        square = unit if self._signed else unit * of_gradient
+        if isinstance(gradient, WeightGradient) and split is not None and split.axis == "out" and not split.on_device:
+            square = square[list(split.channels)]
         role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
+        if self._signed and role == "weight":
+            self._sign_steps.append(256 * self._first_rate / np.atleast_1d(square))
         multiplier, shift, _ = self._r.factors(node.name, 1.0 / square, layer.tables, role)
         if role == "weight" and split is not None and split.on_device:
             place, count = layer.parts[-1], len(split.channels)
@@ -151,7 +173,7 @@ class Updates:
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
         gradient = uses[0]
-        plain = self.momentum is None and not self._clipping.clips
+        plain = self.velocity is None and not self._clipping.clips
         stored = isinstance(gradient, BiasGradient | FloatGradient) and not plain
         if len(uses) > 1 or stored:
             self._apply(node, parameter, uses, [stored_gradient(self._r, node, parameter, use) for use in uses])
@@ -163,8 +185,8 @@ class Updates:
         if not isinstance(gradient, ProductGradient):
             self._move_bias(node, (parameter, gradient.error.value, *scale), QBiasUpdateAttrs())
             return
-        moves, squares = self.momentum is not None, self._clipping.clips
-        attrs = QUpdateAttrs("product", False, moves, squares, gradient.conv, gradient.x.quant.zero)
+        momentum: Momentum = "" if self.velocity is None else "sign" if self._signed else "sum"
+        attrs = QUpdateAttrs("product", False, momentum, self._clipping.clips, gradient.conv, gradient.x.quant.zero)
         inputs = (parameter, gradient.x.value, gradient.error.value, *self._clipped(node, scale))
         rows = self._move(node, inputs, attrs)
         if rows is not None:
@@ -224,8 +246,11 @@ class Updates:
         """The update from sums, one for each use; a single one is left with its momentum, to be cleared."""
         total, scale = self._whole(node, uses, sums)
         scale = self._clipped(node, scale)
-        if self.momentum is not None:
+        if self.velocity is not None:
             total = self._with_momentum(node, parameter, total, scale)
+            if self._signed:
+                *rest, exponent = scale
+                scale = (*rest, self._r.table("of_signs", np.zeros(exponent.shape, np.int32)))
         if len(uses) == 1:
             sums[0] = total
         if isinstance(uses[0], BiasGradient):
@@ -291,14 +316,24 @@ class Updates:
         return hashlib.sha256(self._identity.encode()).hexdigest()
 
     def notes(self) -> Sequence[str]:
-        """What the report says."""
-        return (store_note(self._weights(), self._fine()),) if self._store == "mixed" else ()
+        """Return what the report says of stores, and of steps by signs, which a coarse unit may lose."""
+        stores = (store_note(self._weights(), self._fine()),) if self._store == "mixed" else ()
+        return (*stores, self._sign_note()) if self._signed and self._sign_steps else stores
+
+    def _sign_note(self) -> str:
+        """Return how far weights move in a step of the first learning rate, in 256ths of their unit."""
+        steps = np.concatenate(self._sign_steps)
+        lost = int((steps < SMALLEST_STEP).sum())  # halves are rounded up
+        still = f"; {lost} of {steps.size} output channels do not move" if lost else ""
+        low, high = (f"{float(f'{size:.2g}'):g}" for size in (steps.min(), steps.max()))
+        moves = f"{low} to {high} 256ths of their unit"
+        return f"int8 weights move by signs, at the first learning rate by {moves} a step, rounded to whole ones{still}"
 
     # ---- momentum ---------------------------------------------------------------------------------------------------
 
     def _velocity(self, node: Node, parameter: Value) -> tuple[Value, Value, Value]:
         """(velocity, peak, exponent) in place of a float velocity."""
-        name = operand(node, "v").name
+        name = operand(node, _integer_step(node).state).name
         self.replaced.add(name)
         exponent = self._r.builder.constant(f"{name}.exponent", new_exponent())
         peak = Value(self._r.builder.unique(f"{name}.peak"), (), "int32")
@@ -310,7 +345,7 @@ class Updates:
         velocity, peak, exponent = self._velocity(node, parameter)
         noise = (self._noise, self._next_salt(parameter))
         inputs = (summed, velocity, peak, *scale[1:], exponent, *noise)
-        total, after, gathered = self._r.emit("QMomentum", inputs, NO_ATTRS, node, self._phase)
+        total, after, gathered = self._r.emit("QMomentum", inputs, QMomentumAttrs(self._signed), node, self._phase)
         self._own(velocity, after)
         self._velocities.append((exponent, peak, gathered))
         return total
@@ -364,23 +399,27 @@ class Updates:
         return True
 
 
-def _momentum_of(train: TrainGraph) -> float | None:
-    """The momentum of updates that have one."""
-    attrs = [node.attrs for node in train.graph.nodes if node.op == "MomentumUpdate"]
-    return next((a.momentum for a in attrs if isinstance(a, SgdAttrs)), None)
+def _velocity_of(train: TrainGraph) -> Velocity | None:
+    """Return how the updates of this graph use a velocity; None: they do not, or integers have no form of them."""
+    for node in train.graph.nodes:
+        owned = op_def(node.op).owned
+        if owned is not None and isinstance(owned.int8, IntegerStep):
+            return owned.int8.velocity(node.attrs)
+    return None
+
+
+def _integer_step(node: Node) -> IntegerStep:
+    owned = op_def(node.op).owned
+    assert owned is not None and isinstance(owned.int8, IntegerStep)
+    return owned.int8
 
 
 def _check_rule(node: Node) -> None:
-    """E0101 for an optimizer that integers have no form of."""
+    """Raise E0101 for an optimizer, or a setting of one, that integers have no form of."""
     owned = op_def(node.op).owned
-    if owned is None or owned.int8 == "refused":
-        what = "int8, which a quantised model gets by itself, trains with SGD, with or without momentum"
-        raise CompileError("E0101", "--optimizer", what, "use sgd or momentum, or --quant fp32")
-    assert isinstance(node.attrs, SgdAttrs), f"{node.op} is no SGD, but declares the int8 form of it (Owned.int8)"
-    if node.attrs.nesterov or node.attrs.damped:
-        flag = "--nesterov" if node.attrs.nesterov else "--dampening"
-        what = "int8, which a quantised model gets by itself, has plain momentum"
-        raise CompileError("E0101", flag, what, "leave it out, or use --quant fp32")
-    if node.attrs.weight_decay:
-        what = "int8 weights (and a quantised model's are that by themselves) take no decay"
-        raise CompileError("E0101", "--weight-decay", what, "leave --weight-decay out, or use --quant fp32")
+    if owned is None or not isinstance(owned.int8, IntegerStep):
+        able = optimizers_in_int8()
+        what = f"int8, which a quantised model gets by itself, trains with {able}"
+        raise CompileError("E0101", "--optimizer", what, f"use {able}, or --quant fp32")
+    for flag, what in owned.int8.refused(node.attrs):
+        raise CompileError("E0101", flag, what, f"leave {flag} out, or use --quant fp32")

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.choice import FIXED, chosen_places, scoring_nodes
 from tinytrain_compile.ir.records import feeds, in_calls, is_finite
-from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.stages import Samples, TrainGraph, Velocity
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import alias_of, run_node
 from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
@@ -159,16 +159,26 @@ class Trainer:
             self.sums[train.inverse_count.name] = np.asarray(np.float32(1.0) / np.float32(divisor), np.float32)
         if train.rate is None:
             return
-        rate, one = np.float32(self.state[train.learning_rate.name]), np.float32(1.0)
+        rate = np.float32(self.state[train.learning_rate.name])
+        whole = train.velocity is not None and train.velocity.signed and not train.in_place
         if isinstance(divisor, np.floating):
-            parts = [rate / divisor, np.float32(train.momentum or 0.0) * divisor, one / divisor]
-            split = [split_rate(part) for part in parts]
+            split = [split_rate(rate if whole else rate / divisor)]
         else:
-            samples = 1 if train.terms.divisor == "one" else divisor
-            count = 1 if train.in_place else samples
-            momentum = multiply_rate(split_rate(np.float32(train.momentum or 0.0)), count)
-            split = [split_rate(rate, samples), momentum, split_rate(one, count)]
-        self.sums[train.rate.name] = split[0] if train.momentum is None else np.concatenate(split)
+            split = [split_rate(rate, 1 if train.terms.divisor == "one" or whole else divisor)]
+        if train.velocity is not None:
+            split += self._of_velocity(train.velocity, divisor)
+        self.sums[train.rate.name] = np.concatenate(split)
+
+    def _of_velocity(self, velocity: Velocity, divisor: int | np.float32) -> list[Array]:
+        """Return what the rate holds behind the learning rate: factors times or over what a step sums."""
+        factors = [np.float32(f) for f in (velocity.kept, velocity.ahead) if f is not None]
+        stored = np.float32(velocity.stored)
+        if isinstance(divisor, np.floating):
+            times, over = [split_rate(factor * divisor) for factor in factors], split_rate(stored / divisor)
+        else:
+            count = 1 if self._train.in_place or self._train.terms.divisor == "one" else divisor
+            times, over = [multiply_rate(split_rate(factor), count) for factor in factors], split_rate(stored, count)
+        return [times[0], over, *times[1:]]
 
     def _active(self, value: int) -> dict[str, Array]:
         """Write what the generated code writes for dropout, if there is any."""

@@ -25,7 +25,16 @@ _BLOCKS = "blocks.txt"
 PREFIX = "bench"
 """Names of kernels to be run begin with it and an underscore."""
 INCLUDED = (
-    *("tt_clip.h", "tt_clip_int8.h", "tt_exponents.h", "tt_qloss.h", "tt_chosen.h", "tt_dense.h", "tt_dense_update.h"),
+    *(
+        "tt_clip.h",
+        "tt_sign.h",
+        "tt_clip_int8.h",
+        "tt_exponents.h",
+        "tt_qloss.h",
+        "tt_chosen.h",
+        "tt_dense.h",
+        "tt_dense_update.h",
+    ),
     *("tt_dsp_rows.h", "tt_float_pairs.h", "tt_mve.h", "tt_mve_float.h", "tt_mve_errors.h", "tt_mve_pool.h"),
 )
 """Headers of the runtime that kernels need between them."""

@@ -31,7 +31,7 @@ def check_later(step: IntegerStep, found: Pass, factors: Norms, unsure: float = 
     the second update is (m + f) g. factors: f by part; unsure: the relative error that f may have. Returns the tensors
     that were not compared, since rounding hides the second update.
     """
-    momentum = step.train.momentum
+    velocity = step.train.velocity
     one, two = step.later(found)
     hidden: list[str] = []
     for part in step.parts:
@@ -40,7 +40,7 @@ def check_later(step: IntegerStep, found: Pass, factors: Norms, unsure: float = 
             hidden += [part.origin] if one[part.name].gradient.any() else []
             continue
         ratio, chance = found_ratio
-        history = 0.0 if momentum is None or step.unit(part) is None else momentum
+        history = 0.0 if velocity is None or step.unit(part) is None else velocity.kept
         factor = factors.get(part.name, 1.0)
         wanted = factor + history
         if not abs(ratio - wanted) <= TOLERANCE * max(wanted, LEAST) + unsure * factor + chance:

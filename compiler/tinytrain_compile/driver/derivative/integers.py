@@ -77,6 +77,8 @@ class IntegerCheck:
         """Judge all tensors on one batch; what disagrees there again by itself, and on further ones."""
         if not self.slopes.batches:
             return self._agreed((), ("no label of these samples counts",))
+        if self._train.velocity is not None and self._train.velocity.signed:
+            return self._agreed((), ("int8 moves weights by signs, which do not tell how large gradients are",))
         suspects = self._first()
         if suspects is None:
             return self._agreed((), ("the loss of these samples is not finite, or beyond what their formats hold",))
@@ -107,7 +109,7 @@ class IntegerCheck:
                 return None
             raise self._other_loss(found.losses, point)
         shown = self._step.gradients(found, self._step.parts)
-        if self._train.momentum is not None:
+        if self._train.velocity is not None:
             self._hidden = check_later(self._step, found, {})
         if self._how.clip_norm is not None:
             clipping = IntegerStep(self._train, self._model, self._how)

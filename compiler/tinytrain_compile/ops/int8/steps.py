@@ -132,6 +132,12 @@ def moved_velocity(
     return total, np.clip((fine + random) >> 8, -127, 127).astype(np.int8), magnitudes
 
 
+def sign_ahead(velocity: Array, gradient: Any, rate: Array, state: Array, unit: Any) -> Any:
+    """Return the sign of gradients plus velocity times the last factor of the rate (tt_sign_momentum); see above."""
+    ahead = fx.scaled(velocity, int(rate[6]), int(rate[7]) - 31 + int(state[2]) - unit)
+    return np.sign(np.asarray(gradient, np.int64) + ahead)
+
+
 # ---- rates ----------------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ from tinytrain_compile.ops.int8.steps import (
     rounded_gradient,
     rounded_rows,
     row_moves,
+    sign_ahead,
     step_size,
     updated_weight,
     weight_steps,
@@ -52,11 +53,16 @@ float32 g of a low-rank copy, which counts in steps of the activation times unit
 stored sum."""
 
 
+Momentum = Literal["", "sum", "sign"]
+"""How a velocity enters a step, and is updated. "": there is none; sum: it is added to the gradient; sign: the step is
+the sign of both (Lion), so that neither the gradient's exponent nor its channel's unit scales it."""
+
+
 @dataclass(frozen=True)
 class QUpdateAttrs(Attrs):
     """Which step of an int8 weight a node is.
 
-    fine: the weight has 8 fraction bits; else noise rounds it. momentum: a velocity enters, and is updated.
+    fine: the weight has 8 fraction bits; else noise rounds it. momentum: see Momentum.
     squares: the squares of the gradient are added to `rows`. limit: largest weight magnitude.
     conv, x_zero: geometry of the (sliced) gradient and zero point of x, of a product. by_rows: a sum lies by rows of
     taps: what belongs to the first one, first.
@@ -64,7 +70,7 @@ class QUpdateAttrs(Attrs):
 
     gradient: Gradient
     fine: bool = False
-    momentum: bool = False
+    momentum: Momentum = ""
     squares: bool = False
     conv: ConvAttrs | None = None
     x_zero: int = 0
@@ -91,6 +97,13 @@ class QSumAttrs(Attrs):
     conv: ConvAttrs | None = None
     x_zero: int = 0
     by_rows: bool = False
+
+
+@dataclass(frozen=True)
+class QMomentumAttrs(Attrs):
+    """signed: what comes out is a sign, as in Momentum, not a sum."""
+
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,7 +210,7 @@ def _update_infer(inputs: tuple[Value, ...], attrs: QUpdateAttrs) -> tuple[Tenso
     if wrong := [f"{name} {o[name].shape}" for name in same if o[name].shape != w.shape]:
         raise ValueError(f"QUpdate: weight {w.shape}, {', '.join(wrong)}")
     if attrs.momentum:
-        _expect_velocity("QUpdate", o, w)
+        _expect_velocity("QUpdate", o, w, attrs.momentum == "sign")
     if attrs.squares and o["rows"].shape != (w.shape[0], WORDS):
         raise ValueError(f"QUpdate: squares {o['rows'].shape} of weight {w.shape}")
     return tuple(v.type for v in o.several("w", "velocity?", "peak?", "fraction?", "rows?"))
@@ -222,8 +235,9 @@ def _update(arrays: tuple[Array, ...], attrs: QUpdateAttrs) -> tuple[Array, ...]
         return (rounded_rows(w, moves, o["noise"], o["salt"], attrs.limit), *squares)
     gradient = _gradient_of(o, attrs)
     if attrs.momentum:
-        state, noise = o.several("shift", "rate", "p", "exponent"), (o["noise"], o["salt"])
-        gradient, *velocity = _momentum(gradient, o["velocity"], o["peak"], state, noise)
+        signed = attrs.momentum == "sign"
+        gradient, *velocity = _momentum(gradient, o, signed)
+        scale = (*o.several("multiplier", "shift", "rate"), np.zeros_like(o["p"]) if signed else o["p"])
     if attrs.fine:
         w, fraction = moved_fine(w, o["fraction"], gradient, weight_steps(w, scale), attrs.limit)
         return (w, *velocity, fraction, *squares)
@@ -269,7 +283,10 @@ def _update_shown(attrs: QUpdateAttrs) -> tuple[str, str]:
     names = [name for name in (declared.removesuffix("?") for declared in _UPDATE_INPUTS) if name in there]
     listed = ", ".join(words.get(name, name) for name in names)
     if attrs.momentum:
-        plain, _ = _update_shown(replace(attrs, momentum=False))
+        plain, _ = _update_shown(replace(attrs, momentum=""))
+        if attrs.momentum == "sign":
+            what = "by the sign of gradient and velocity"
+            return plain.replace("Update", "SignMomentum"), f"{plain} {what}; operands ({listed})."
         return plain.replace("Update", "Momentum"), f"{plain} with momentum; operands ({listed})."
     name, doc = _PLAIN[attrs.gradient]
     if attrs.fine:
@@ -443,51 +460,62 @@ Q_SUM = register(
 # ---- QMomentum ------------------------------------------------------------------------------------------------------
 
 
-def _momentum(
-    gradient: Array, velocity: Array, peak: Array, scale: tuple[Array, ...], noise: tuple[Array, Array]
-) -> tuple[Array, Array, Array]:
-    """Return (total, velocity, peak); scale = (shift, rate, p, exponent)."""
-    shift, rate, p, exponent = scale
-    unit = int(p[0]) + (shift.astype(np.int64) >> 1).reshape(-1, *(1,) * (velocity.ndim - 1))
-    random = fx.noise_bytes(*noise, velocity.size).reshape(velocity.shape)
-    total, after, magnitudes = moved_velocity(velocity, gradient, rate, exponent, unit, random)
-    return total, after, fx.error_peak(magnitudes, peak)
+def _momentum(gradient: Any, o: Named[Array], signed: bool) -> tuple[Array, Array, Array]:
+    """Return (sum or sign, velocity, peak) of a gradient, with the operands of an update that has momentum."""
+    velocity, shift, rate, state = o.several("velocity", "shift", "rate", "exponent")
+    units = shift.astype(np.int64) >> (0 if signed else 1)  # of 1 / unit, or of 1 / unit**2
+    unit = int(o["p"][0]) + units.reshape(-1, *(1,) * (velocity.ndim - 1))
+    random = fx.noise_bytes(o["noise"], o["salt"], velocity.size).reshape(velocity.shape)
+    total, after, magnitudes = moved_velocity(velocity, gradient, rate, state, unit, random)
+    sign = sign_ahead(velocity, gradient, rate, state, unit) if signed else total
+    return sign, after, fx.error_peak(magnitudes, o["peak"])
 
 
-def _expect_velocity(op: str, o: Named[Value], parameter: Value) -> None:
+def _expect_velocity(op: str, o: Named[Value], parameter: Value, signed: bool) -> None:
     expect_fraction(op, parameter, o["velocity"])
     peak, exponent, rate = state = o.several("peak", "exponent", "rate")
-    if (peak.shape, exponent.shape, rate.shape) != ((), (3,), (6,)):
+    if (peak.shape, exponent.shape, rate.shape) != ((), (3,), (8 if signed else 6,)):
         raise ValueError(f"{op}: peak {peak.shape}, exponent {exponent.shape}, rate {rate.shape}")
     expect_dtypes(op, state, ("int32",) * 3)
 
 
-def _momentum_infer(inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+def _momentum_infer(inputs: tuple[Value, ...], attrs: QMomentumAttrs) -> tuple[TensorType, ...]:
     o = named("QMomentum", inputs, attrs)
     total, shift = o["sum"], o["shift"]
-    _expect_velocity("QMomentum", o, total)
+    _expect_velocity("QMomentum", o, total, attrs.signed)
     if shift.shape != total.shape[:1] or any(v.dtype != "int32" for v in (total, *o.several("p", "noise", "salt"))):
         raise ValueError(f"QMomentum: shift {shift.shape} of sums {total.shape}")
     return (total.type, o["velocity"].type, o["peak"].type)
 
 
-def _momentum_of_sums(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    summed, velocity, peak, *scale, noise, salt = arrays
-    total, after, gathered = _momentum(summed, velocity, peak, tuple(scale), (noise, salt))
+def _momentum_of_sums(arrays: tuple[Array, ...], attrs: QMomentumAttrs) -> tuple[Array, ...]:
+    o = named("QMomentum", arrays, attrs)
+    total, after, gathered = _momentum(o["sum"], o, attrs.signed)
     return total.astype(np.int32), after, gathered
 
 
+_SUM_OF_BOTH = (
+    "QMomentum",
+    "sum += momentum times velocity, which becomes the sum over N, rounded stochastically; operands (sum, "
+    "velocity, peak, shift, rate, p, exponent, noise, salt).",
+)
+_SIGN_OF_BOTH = (
+    "QSignMomentum",
+    "sum becomes the sign of itself and the velocity, which is updated as in QMomentum; operands (sum, velocity, peak, "
+    "shift, rate, p, exponent, noise, salt).",
+)
 register(
     OpDef(
         "QMomentum",
-        "sum += momentum times velocity, which becomes the sum over N, rounded stochastically; operands (sum, "
-        "velocity, peak, shift, rate, p, exponent, noise, salt).",
+        "A sum of gradients with its momentum, or the sign of both; the velocity is updated, rounded stochastically.",
         _momentum_infer,
         _momentum_of_sums,
         BACKWARD,
+        QMomentumAttrs,
         inputs=("sum", "velocity", "peak", "shift", "rate", "p", "exponent", "noise", "salt"),
         outputs=("sum", "velocity", "peak"),
         owned=Owned({"sum": "SUM", "velocity": "SYMMETRIC", "peak": "SUM"}, "integer"),
+        shown=lambda attrs: _SIGN_OF_BOTH if attrs.signed else _SUM_OF_BOTH,
     )
 )
 

@@ -16,10 +16,11 @@ FRACTION_BITS = 8
 """Of a weight, while an update is rounded: the noise is a byte."""
 
 
-def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int) -> tuple[Expr, Expr]:
-    """Return (multiplier, exponent) that scale a channel's gradient; operands (multiplier, shift, rate, p)."""
+def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int, signed: bool = False) -> tuple[Expr, Expr]:
+    """Return (multiplier, exponent) that scale a channel's gradient, or a sign; operands: of SCALE."""
     multiplier, shift, rate, p = operands
-    exponent = shift[channel].astype("int32") + rate[1] + p[0] + i32(fraction_bits - 31)
+    exponent = shift[channel].astype("int32") + rate[1]
+    exponent = exponent + i32(fraction_bits - 31) if signed else exponent + p[0] + i32(fraction_bits - 31)
     return call_int("tt_high_multiply", multiplier[channel], rate[0]), exponent
 
 
@@ -58,13 +59,21 @@ def moved_fine(w: Expr, fraction: Expr, gradient: Expr, scale: tuple[Expr, Expr]
 
 
 def with_momentum(
-    gradient: Expr, velocity: Expr, operands: Mapping[str, te.Tensor], channel: Expr, index: Expr
+    gradient: Expr, velocity: Expr, operands: Mapping[str, te.Tensor], place: tuple[Expr, Expr], signed: bool
 ) -> Expr:
-    """Return gradient plus momentum times velocity; velocity: the address of what is overwritten."""
-    unit = operands["p"][0] + (operands["shift"][channel].astype("int32") >> 1)
+    """Return gradient plus momentum times velocity, or the sign of both; velocity: the address of what is overwritten.
+
+    place: the channel, and where the element lies in its tensor.
+    """
+    channel, index = place
+    if signed:
+        unit = operands["p"][0] + operands["shift"][channel].astype("int32")
+    else:
+        unit = operands["p"][0] + (operands["shift"][channel].astype("int32") >> 1)
     random = call_int("tt_noise", operands["noise"][0], operands["salt"][0], index)
     pointers = [address(operands[name]) for name in ("peak", "rate", "exponent")]
-    return call_int("tt_momentum", velocity, gradient, *pointers, unit, random)
+    helper = "tt_sign_momentum" if signed else "tt_momentum"
+    return call_int(helper, velocity, gradient, *pointers, unit, random)
 
 
 def flat_index(shape: tuple[int, ...], index: tuple[Expr, ...]) -> Expr:

@@ -45,7 +45,14 @@ from tinytrain_compile.lower.kernels.int8.steps import (
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
-from tinytrain_compile.ops.int8.update import SCALE, GradientAddAttrs, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.int8.update import (
+    SCALE,
+    GradientAddAttrs,
+    QBiasUpdateAttrs,
+    QMomentumAttrs,
+    QSumAttrs,
+    QUpdateAttrs,
+)
 from tinytrain_compile.ops.names import Named, operand, operands, result
 
 CHANNEL_TILE = 4
@@ -88,13 +95,13 @@ def _of_product(node: Node, attrs: QUpdateAttrs, context: KernelContext) -> Kern
 
 def _stepped(given: dict[str, te.Tensor], attrs: QUpdateAttrs, shape: tuple[int, ...]) -> Finish:
     """What ends the sums of a weight with momentum or fractions."""
-    scale = [given[name] for name in SCALE]
+    scale, signed = [given[name] for name in SCALE], attrs.momentum == "sign"
 
     def finish(acc: Expr, *index: Expr) -> Expr:
         w, place = given["w"][index], flat_index(shape, index)
         if attrs.momentum:
-            acc = with_momentum(acc, address(given["velocity"], *index), given, index[0], place)
-        size = step(scale, index[0], FRACTION_BITS)
+            acc = with_momentum(acc, address(given["velocity"], *index), given, (index[0], place), signed)
+        size = step(scale, index[0], FRACTION_BITS, signed)
         if attrs.fine:
             return moved_fine(w, address(given["fraction"], *index), acc, size, attrs.limit)
         return moved_weight(w, acc, size, given["noise"], given["salt_of_w"], place, attrs.limit)
@@ -307,13 +314,15 @@ def bias_update(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("QMomentum")
 def momentum(node: Node, _context: KernelContext) -> KernelSpec:
     """One element at a time: the helper writes velocity and peak, and returns what the step is taken with."""
+    attrs = node.attrs
+    assert isinstance(attrs, QMomentumAttrs)
     channels, row = channel_rows(operand(node, "sum"))
     summed = tensor(node, "sum", (channels, row))
     velocity = placeholder(operand(node, "velocity"), "v", (channels, row))
     rest = {name: tensor(node, name) for name in operands(node) if name not in ("sum", "velocity")}
 
     def element(o: Expr, i: Expr) -> Expr:
-        return with_momentum(summed[o, i], address(velocity, o, i), rest, o, o * row + i)
+        return with_momentum(summed[o, i], address(velocity, o, i), rest, (o, o * row + i), attrs.signed)
 
     out = te.compute((channels, row), element, "out")
     return KernelSpec([summed, velocity, *rest.values()], [out, None, None], plain)
