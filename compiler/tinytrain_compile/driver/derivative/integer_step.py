@@ -254,7 +254,7 @@ class IntegerStep:
         return after
 
     def _rate_nodes(self) -> dict[Node, frozenset[str]]:
-        """The nodes that depend on the rate or on the history of updates, in order, with the parts that need each."""
+        """Return nodes that depend on the rate or on the history of updates, in order, and the parts that need each."""
         names = {value.name for value in (self.train.learning_rate, self.train.rate) if value is not None}
         graph = self.train.graph
         overwritten = {self._trainer.owner(value.name) for node in graph.nodes for value in node.outputs}

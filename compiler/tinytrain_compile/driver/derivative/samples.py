@@ -157,7 +157,7 @@ class RoundedValues:
         return False
 
     def _names(self, value: str) -> tuple[str, ...]:
-        """Yield values that may hold it, the best first: with the saturation of its format, else as it is computed."""
+        """Name values that may hold it, the best first: with the saturation of its format, else as it is computed."""
         held = (self._clamped.get(value, value), value)
         return tuple(name for each in held for name in (*self._train.forms.get(each, ()), each))
 

@@ -98,7 +98,7 @@ class Slopes:
         return CompileError("E0607", f"tensor {first.origin}", what, "please report this; see --explain E0607")
 
     def _both(self, steps: Mapping[str, Array]) -> tuple[float, float, float]:
-        """Changes of the loss along a step: by our gradients, by the file; and what of it is to be expected."""
+        """Return changes of the loss along a step, by our gradients and by the file, and how large one is expected."""
         ours = sum(float((self._gradients[name] * step).sum()) for name, step in steps.items())
         known = self.point.known[0]
         floor = SMALL * ROUNDED * max(1.0, abs(self.point.loss)) / TOLERANCE
