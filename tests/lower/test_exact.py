@@ -26,7 +26,7 @@ from tinytrain_compile.ops.interpreter import run_nodes
 
 CASES = 5
 RANDOM_CASES = 12
-FUSED = ("-DTT_HAS_FMA=1",)
+FMA = ("-DTT_HAS_FMA=1",)
 FUSED = forms_where(lambda op: op.name in PAIRS)
 TILED = tuple(sorted({*RANDOM_PRODUCTS, *FUSED, "Stream"}))
 """Ops whose kernels depend on the target's register tile."""
@@ -110,7 +110,7 @@ def _check(cases: list[Case], folder: Path, fpu: bool, flags: Sequence[str]) -> 
 def test_kernel_equals_the_exact_reference(ops: Sequence[str], tmp_path: Path) -> None:
     cases = {op: all_cases(op) for op in ops}
     assert min(map(len, cases.values())) >= CASES
-    _check([case for some in cases.values() for case in some], tmp_path, True, FUSED)
+    _check([case for some in cases.values() for case in some], tmp_path, True, FMA)
 
 
 @pytest.mark.parametrize("ops", in_groups(TILED))
@@ -167,7 +167,7 @@ def test_a_fused_multiply_add_is_noticed(op: str, tmp_path: Path) -> None:
     if not any(fuses):  # nothing fused is nothing else than what the tests above have run
         assert not any(operator_of(op).macs(case.node()) for case in cases), "multiply-accumulates that are not fused"
         return
-    built = list(zip(build(cases[:CASES], tmp_path, True, True, FUSED), fuses, strict=False))
+    built = list(zip(build(cases[:CASES], tmp_path, True, True, FMA), fuses, strict=False))
     assert all(_equal(one) for one, fused in built if not fused)
     assert op in ROUNDED or not all(_equal(one) for one, fused in built if fused)
 

@@ -21,7 +21,7 @@ from tinytrain_compile.ops.elementwise import (
     unary,
     upstream,
 )
-from tinytrain_compile.ops.names import expect_float, operand, result
+from tinytrain_compile.ops.names import attrs_of, expect_float, operand, result
 from tinytrain_compile.ops.rows import element_rows
 
 
@@ -84,8 +84,7 @@ unary(
 
 
 def _leaky_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    attrs = node.attrs
-    assert isinstance(attrs, LeakyReluAttrs)
+    attrs = attrs_of(node, LeakyReluAttrs)
     kept = result(node, "y") if attrs.alpha > 0 else operand(node, "x")  # the output has x's sign only for alpha > 0
     return {0: ctx.emit("LeakyReluGrad", (upstream(dys), kept), attrs)}
 

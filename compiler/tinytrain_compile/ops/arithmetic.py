@@ -65,6 +65,14 @@ class Arithmetic:
         return self.where(x > 0, 1.0, self.where(x < 0, -1.0, 0.0))
 
 
+@dataclass(frozen=True)
+class ArrayArithmetic(Arithmetic):
+    """Also of arrays. sum: (x, axes), one element after another if it repeats the C; max: (x, axis). Axes stay as 1."""
+
+    sum: Function2
+    max: Function2
+
+
 Formula = (
     Callable[[Arithmetic, Any], Any]
     | Callable[[Arithmetic, Any, Any], Any]
@@ -88,7 +96,7 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-REFERENCE = Arithmetic(
+REFERENCE = ArrayArithmetic(
     where=_where,
     both=np.logical_and,
     equal=np.equal,
@@ -106,8 +114,10 @@ REFERENCE = Arithmetic(
     cos=np.cos,
     sigmoid=_sigmoid,
     power=np.power,
+    sum=lambda x, axes: np.sum(x, axis=axes, keepdims=True),
+    max=lambda x, axis: np.max(x, axis=axis, keepdims=True),
 )
-EXACT = Arithmetic(
+EXACT = ArrayArithmetic(
     where=_where,
     both=np.logical_and,
     equal=np.equal,
@@ -125,6 +135,8 @@ EXACT = Arithmetic(
     cos=scalar_math.cos,
     sigmoid=scalar_math.sigmoid,
     power=scalar_math.power,
+    sum=exact.sum_over,
+    max=exact.max_over,
 )
 
 Steps = Generator[tuple[str, Any], Any, None]

@@ -21,7 +21,7 @@ from tinytrain_compile.ops.conv_form import (
     is_product,
 )
 from tinytrain_compile.ops.linear import WEIGHT, join_split, present_parts, split_operands, whole_shape
-from tinytrain_compile.ops.names import expect_float, named, operand, operands, result
+from tinytrain_compile.ops.names import attrs_of, expect_float, named, operand, operands, result
 from tinytrain_compile.ops.rows import LEAST, RowForm, few_elements, window_rows
 
 
@@ -150,14 +150,12 @@ def _grouped_slice(
 
 
 def _conv_scratch(node: Node) -> int:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvAttrs)
+    attrs = attrs_of(node, ConvAttrs)
     return 4 * forward_patch(attrs, operand(node, "x").shape).elements(TILE_WIDTH) if gathers(attrs) else 0
 
 
 def _conv_rows(node: Node) -> RowForm | None:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvAttrs)
+    attrs = attrs_of(node, ConvAttrs)
     if is_product(attrs):
         _, rows, width, channels = result(node, "y").shape
         return None if channels < LEAST and few_elements(width, rows) else RowForm((0,))
@@ -165,8 +163,7 @@ def _conv_rows(node: Node) -> RowForm | None:
 
 
 def _conv_macs(node: Node) -> int:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvAttrs)
+    attrs = attrs_of(node, ConvAttrs)
     taps = attrs.kernel[0] * attrs.kernel[1]
     return result(node, "y").elements * taps * operand(node, "x").shape[3] // attrs.groups
 
@@ -263,16 +260,14 @@ def _grad_input_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | No
 
 
 def _grad_input_scratch(node: Node) -> int:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvGradInputAttrs)
+    attrs = attrs_of(node, ConvGradInputAttrs)
     conv = attrs.conv
     patch = backward_patch(conv, attrs.input_hw, operand(node, "dy").shape)
     return 4 * patch.elements(TILE_WIDTH) if gathers_error(conv, attrs.input_hw) else 0
 
 
 def _grad_input_macs(node: Node) -> int:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvGradInputAttrs)
+    attrs = attrs_of(node, ConvGradInputAttrs)
     taps = attrs.conv.kernel[0] * attrs.conv.kernel[1]
     return operand(node, "dy").elements * taps * result(node, "dx").shape[3] // attrs.conv.groups
 

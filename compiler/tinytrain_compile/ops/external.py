@@ -10,7 +10,7 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 Shape = tuple[int, ...]
 _CONV = (
@@ -47,26 +47,22 @@ def _conv_numbers(conv: ConvAttrs, image: Shape, result: Shape) -> tuple[int, ..
 
 
 def _conv(node: Node) -> tuple[int, ...]:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvAttrs)
+    attrs = attrs_of(node, ConvAttrs)
     return _conv_numbers(attrs, operand(node, "x").shape, result(node, "y").shape)
 
 
 def _conv_grad_input(node: Node) -> tuple[int, ...]:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvGradInputAttrs)
+    attrs = attrs_of(node, ConvGradInputAttrs)
     return _conv_numbers(attrs.conv, result(node, "dx").shape, operand(node, "dy").shape)
 
 
 def _conv_grad_weight(node: Node) -> tuple[int, ...]:
-    attrs = node.attrs
-    assert isinstance(attrs, ConvAttrs)
+    attrs = attrs_of(node, ConvAttrs)
     return _conv_numbers(attrs, operand(node, "x").shape, operand(node, "dy").shape)
 
 
 def _qconv(node: Node) -> tuple[int, ...]:
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     geometry = _conv_numbers(attrs.conv, operand(node, "x").shape, result(node, "y").shape)
     return (*geometry, attrs.x_zero, attrs.y_zero, attrs.low, attrs.high)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops import scalar_math
+from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
 from tinytrain_compile.ops.base import GradientContext, OpDef, register
 from tinytrain_compile.ops.exact import F32, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, operands
@@ -83,35 +84,19 @@ def _infer_nll_grad(inputs: tuple[Value, ...], attrs: NllGradAttrs) -> tuple[Ten
     return (TensorType(attrs.shape),)
 
 
-def _infer_pair(op: str, inputs: tuple[Value, ...]) -> tuple[TensorType, ...]:
+def _infer_pair(op: str, inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
     expect_float(op, *inputs)
     expect_same_shape(op, *inputs)
     return (TensorType(()),)
 
 
-def _infer_pair_grad(op: str, inputs: tuple[Value, ...]) -> tuple[TensorType, ...]:
+def _infer_pair_grad(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
     dloss, y, target = inputs
-    _infer_pair(op, (y, target))
+    _infer_pair(op, (y, target), attrs)
     expect_float(op, dloss)
     if dloss.shape != ():
         raise ValueError(f"{op}: the gradient of the loss is a scalar, got shape {dloss.shape}")
     return like(y)
-
-
-def _infer_mse(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    return _infer_pair("MeanSquaredError", inputs)
-
-
-def _infer_mse_grad(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    return _infer_pair_grad("MeanSquaredErrorGrad", inputs)
-
-
-def _infer_bce(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    return _infer_pair("SigmoidCrossEntropy", inputs)
-
-
-def _infer_bce_grad(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, ...]:
-    return _infer_pair_grad("SigmoidCrossEntropyGrad", inputs)
 
 
 # ---- references -----------------------------------------------------------------------------------------------------
@@ -159,27 +144,9 @@ def _nll_grad(arrays: tuple[Any, ...], attrs: NllGradAttrs) -> tuple[Array, ...]
     return (dlogp,)
 
 
-def _mse(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    y, target = arrays
-    error = y - target
-    return (np.asarray((error * error).mean()),)
-
-
 def _mse_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     dloss, y, target = arrays
     return ((y - target) * (dloss * y.dtype.type(2.0) / y.dtype.type(y.size)),)
-
-
-def _bce(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    logits, target = arrays
-    losses = np.maximum(logits, 0) - logits * target + np.log1p(np.exp(-np.abs(logits)))
-    return (np.asarray(losses.mean()),)
-
-
-def _bce_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    dloss, logits, target = arrays
-    sigmoid = np.exp(-np.logaddexp(logits.dtype.type(0), -logits))
-    return ((sigmoid - target) * (dloss / logits.dtype.type(logits.size)),)
 
 
 # ---- exact references -----------------------------------------------------------------------------------------------
@@ -215,26 +182,28 @@ def _nll_grad_exact(arrays: tuple[Any, ...], attrs: NllGradAttrs) -> tuple[Array
     return (dlogp,)
 
 
-def _exact_mean(terms: Any) -> Array:
-    return np.asarray(sequential_sum(terms.ravel()) * F32(1.0 / terms.size))
+# ---- formulas: read as numpy, and as its exact twin -----------------------------------------------------------------
 
 
-def _mse_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+def _mean(m: ArrayArithmetic, terms: Any) -> tuple[Array, ...]:
+    return (np.asarray((m.sum(terms.ravel(), (0,)) * (1.0 / terms.size)).reshape(())),)
+
+
+def _mse(m: ArrayArithmetic, arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     y, target = arrays
     error = y - target
-    return (_exact_mean(error * error),)
+    return _mean(m, error * error)
 
 
-def _bce_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    z: Array
+def _bce(m: ArrayArithmetic, arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     z, target = arrays
-    above, minus = np.where(z > 0, z, F32(0)), np.where(z > 0, 0 - z, z)
-    return (_exact_mean((above - z * target) + scalar_math.log1p(scalar_math.exp(minus))),)
+    above, minus = m.where(z > 0, z, 0.0), m.where(z > 0, 0 - z, z)
+    return _mean(m, (above - z * target) + m.log1p(m.exp(minus)))
 
 
-def _bce_grad_exact(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
+def _bce_grad(m: ArrayArithmetic, arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     dloss, z, target = arrays
-    return ((scalar_math.sigmoid(z) - target) * (dloss / F32(z.size)),)
+    return ((m.sigmoid(z) - target) * (dloss / float(z.size)),)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------
@@ -293,10 +262,10 @@ register(
     OpDef(
         "MeanSquaredError",
         "mean((y - t) ** 2) as a scalar.",
-        _infer_mse,
-        _mse,
+        partial(_infer_pair, "MeanSquaredError"),
+        partial(_mse, REFERENCE),
         _mse_rule,
-        exact=_mse_exact,
+        exact=partial(_mse, EXACT),
         inputs=("y", "target"),
         outputs=("loss",),
     ),
@@ -305,7 +274,7 @@ register(
     OpDef(
         "MeanSquaredErrorGrad",
         "Gradient of MeanSquaredError with respect to y: element-wise, so it may overwrite y.",
-        _infer_mse_grad,
+        partial(_infer_pair_grad, "MeanSquaredErrorGrad"),
         _mse_grad,
         BACKWARD,
         inputs=("dloss", "y", "target"),
@@ -317,10 +286,10 @@ register(
     OpDef(
         "SigmoidCrossEntropy",
         "mean(max(z, 0) - z * t + log1p(exp(-|z|))): binary cross entropy of logits z with targets t.",
-        _infer_bce,
-        _bce,
+        partial(_infer_pair, "SigmoidCrossEntropy"),
+        partial(_bce, REFERENCE),
         _bce_rule,
-        exact=_bce_exact,
+        exact=partial(_bce, EXACT),
         inputs=("y", "target"),
         outputs=("loss",),
     )
@@ -329,10 +298,10 @@ register(
     OpDef(
         "SigmoidCrossEntropyGrad",
         "Gradient of SigmoidCrossEntropy with respect to z: (sigmoid(z) - t) / n, element-wise, may overwrite z.",
-        _infer_bce_grad,
-        _bce_grad,
+        partial(_infer_pair_grad, "SigmoidCrossEntropyGrad"),
+        partial(_bce_grad, REFERENCE),
         BACKWARD,
-        exact=_bce_grad_exact,
+        exact=partial(_bce_grad, EXACT),
         inputs=("dloss", "y", "target"),
         outputs=("dy",),
         reuses=("y",),

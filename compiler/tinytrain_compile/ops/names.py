@@ -9,6 +9,7 @@ from tinytrain_compile.ir.types import NO_ATTRS, Attrs, DType, Layout, Node, Ten
 from tinytrain_compile.ops.base import NonDifferentiable, alias_of, input_names, output_names
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Attrs)
 
 
 class Named(dict[str, T]):
@@ -45,6 +46,12 @@ def operands(node: Node) -> Named[Value]:
 def names_of(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of a node's operands and of its results, in order."""
     return input_names(node.op, node.attrs, len(node.inputs)), output_names(node)
+
+
+def attrs_of(node: Node, kind: type[A]) -> A:
+    """Return a node's attributes, which are of this kind."""
+    assert isinstance(node.attrs, kind), f"{node.op} has {type(node.attrs).__name__}"
+    return node.attrs
 
 
 def operand(node: Node, name: str) -> Value:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops import scalar_math
+from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
 from tinytrain_compile.ops.base import GradientContext, OpDef, Samples, register
-from tinytrain_compile.ops.exact import F32, max_over, shifted, sum_over
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, result
 from tinytrain_compile.ops.repeat import along
 
@@ -48,22 +46,6 @@ def _infer_axis(op: str, inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[T
     return like(first)
 
 
-def _infer_softmax(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("Softmax", inputs, attrs)
-
-
-def _infer_softmax_grad(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("SoftmaxGrad", inputs, attrs)
-
-
-def _infer_log_softmax(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("LogSoftmax", inputs, attrs)
-
-
-def _infer_log_softmax_grad(inputs: tuple[Value, ...], attrs: AxisAttrs) -> tuple[TensorType, ...]:
-    return _infer_axis("LogSoftmaxGrad", inputs, attrs)
-
-
 def _kept_shape(op: str, x: Value, attrs: NormalizeAttrs) -> tuple[int, ...]:
     rank = len(x.shape)
     if not attrs.axes or list(attrs.axes) != sorted(set(attrs.axes)) or not 0 <= attrs.axes[0] <= attrs.axes[-1] < rank:
@@ -89,88 +71,44 @@ def _infer_normalize_grad(inputs: tuple[Value, ...], attrs: NormalizeAttrs) -> t
     return like(dxhat)
 
 
-# ---- references -----------------------------------------------------------------------------------------------------
+# ---- formulas: read as numpy, and as its exact twin -----------------------------------------------------------------
 
 
-def _softmax(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+def _softmax(m: ArrayArithmetic, arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
     (x,) = arrays
-    power = np.exp(x - x.max(axis=attrs.axis, keepdims=True))
-    return (power / power.sum(axis=attrs.axis, keepdims=True),)
+    power = m.exp(x - m.max(x, attrs.axis))
+    return (power * (1 / m.sum(power, (attrs.axis,))),)
 
 
-def _softmax_grad(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+def _softmax_grad(m: ArrayArithmetic, arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
     dy, y = arrays
-    return (y * (dy - (dy * y).sum(axis=attrs.axis, keepdims=True)),)
+    return (y * (dy - m.sum(dy * y, (attrs.axis,))),)
 
 
-def _log_softmax(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+def _log_softmax(m: ArrayArithmetic, arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
     (x,) = arrays
-    shifted = x - x.max(axis=attrs.axis, keepdims=True)
-    return (shifted - np.log(np.exp(shifted).sum(axis=attrs.axis, keepdims=True)),)
+    below = x - m.max(x, attrs.axis)
+    return (below - m.log(m.sum(m.exp(below), (attrs.axis,))),)
 
 
-def _log_softmax_grad(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
+def _log_softmax_grad(m: ArrayArithmetic, arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
     dy, y = arrays
-    return (dy - np.exp(y) * dy.sum(axis=attrs.axis, keepdims=True),)
+    return (dy - m.exp(y) * m.sum(dy, (attrs.axis,)),)
 
 
-def _normalize(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
+def _normalize(m: ArrayArithmetic, arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
     (x,) = arrays
-    centred = x - x.mean(axis=attrs.axes, keepdims=True)
-    variance = (centred * centred).mean(axis=attrs.axes, keepdims=True)
-    rstd = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(attrs.epsilon))
+    share = 1.0 / math.prod(x.shape[axis] for axis in attrs.axes)
+    centred = x - m.sum(x, attrs.axes) * share
+    rstd = 1 / m.sqrt(m.shifted(m.sum(centred * centred, attrs.axes) * share, attrs.epsilon))
     return centred * rstd, rstd
 
 
-def _normalize_grad(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
-    """Ioffe and Szegedy (2015), section 3, in terms of the normalised value; exact with epsilon."""
+def _normalize_grad(m: ArrayArithmetic, arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
+    """Differentiate as Ioffe and Szegedy (2015), section 3, in terms of the normalised value; exact with epsilon."""
     dxhat, xhat, rstd = arrays
-    mean = dxhat.mean(axis=attrs.axes, keepdims=True)
-    slope = (dxhat * xhat).mean(axis=attrs.axes, keepdims=True)
-    return (rstd * (dxhat - mean - xhat * slope),)
-
-
-# ---- exact references -----------------------------------------------------------------------------------------------
-
-
-def _softmax_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    power = scalar_math.exp(x - max_over(x, attrs.axis))
-    return (power * (1 / sum_over(power, (attrs.axis,))),)
-
-
-def _softmax_grad_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    dy, y = arrays
-    return (y * (dy - sum_over(dy * y, (attrs.axis,))),)
-
-
-def _log_softmax_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    shifted_x = x - max_over(x, attrs.axis)
-    return (shifted_x - scalar_math.log(sum_over(scalar_math.exp(shifted_x), (attrs.axis,))),)
-
-
-def _log_softmax_grad_exact(arrays: tuple[Any, ...], attrs: AxisAttrs) -> tuple[Array, ...]:
-    dy, y = arrays
-    return (dy - scalar_math.exp(y) * sum_over(dy, (attrs.axis,)),)
-
-
-def _share(shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-    return F32(1.0 / math.prod(shape[axis] for axis in axes))
-
-
-def _normalize_exact(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
-    (x,) = arrays
-    share = _share(x.shape, attrs.axes)
-    centred = x - sum_over(x, attrs.axes) * share
-    rstd = 1 / scalar_math.sqrt(shifted(sum_over(centred * centred, attrs.axes) * share, attrs.epsilon))
-    return centred * rstd, rstd
-
-
-def _normalize_grad_exact(arrays: tuple[Any, ...], attrs: NormalizeAttrs) -> tuple[Array, ...]:
-    dxhat, xhat, rstd = arrays
-    share = _share(xhat.shape, attrs.axes)
-    mean, slope = sum_over(dxhat, attrs.axes) * share, sum_over(dxhat * xhat, attrs.axes) * share
+    share = 1.0 / math.prod(xhat.shape[axis] for axis in attrs.axes)
+    mean, slope = m.sum(dxhat, attrs.axes) * share, m.sum(dxhat * xhat, attrs.axes) * share
     return (rstd * ((dxhat - mean) - xhat * slope),)
 
 
@@ -195,12 +133,12 @@ register(
     OpDef(
         "Softmax",
         "exp(x) / sum(exp(x)) along an axis.",
-        _infer_softmax,
-        _softmax,
+        partial(_infer_axis, "Softmax"),
+        partial(_softmax, REFERENCE),
         _softmax_rule,
         AxisAttrs,
         samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
-        exact=_softmax_exact,
+        exact=partial(_softmax, EXACT),
         inputs=("x",),
         reuses=("x",),
     )
@@ -209,11 +147,11 @@ register(
     OpDef(
         "SoftmaxGrad",
         "Gradient of Softmax from its output: y * (dy - sum(dy * y)).",
-        _infer_softmax_grad,
-        _softmax_grad,
+        partial(_infer_axis, "SoftmaxGrad"),
+        partial(_softmax_grad, REFERENCE),
         BACKWARD,
         AxisAttrs,
-        exact=_softmax_grad_exact,
+        exact=partial(_softmax_grad, EXACT),
         inputs=("dy", "y"),
         outputs=("dx",),
         reuses=("dy", "y"),
@@ -223,12 +161,12 @@ register(
     OpDef(
         "LogSoftmax",
         "x - log(sum(exp(x))) along an axis.",
-        _infer_log_softmax,
-        _log_softmax,
+        partial(_infer_axis, "LogSoftmax"),
+        partial(_log_softmax, REFERENCE),
         _log_softmax_rule,
         AxisAttrs,
         samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
-        exact=_log_softmax_exact,
+        exact=partial(_log_softmax, EXACT),
         inputs=("x",),
         reuses=("x",),
     )
@@ -237,11 +175,11 @@ register(
     OpDef(
         "LogSoftmaxGrad",
         "Gradient of LogSoftmax from its output: dy - exp(y) * sum(dy).",
-        _infer_log_softmax_grad,
-        _log_softmax_grad,
+        partial(_infer_axis, "LogSoftmaxGrad"),
+        partial(_log_softmax_grad, REFERENCE),
         BACKWARD,
         AxisAttrs,
-        exact=_log_softmax_grad_exact,
+        exact=partial(_log_softmax_grad, EXACT),
         inputs=("dy", "y"),
         outputs=("dx",),
         reuses=("dy", "y"),
@@ -252,11 +190,11 @@ register(
         "Normalize",
         "(x - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), both over a group of axes.",
         _infer_normalize,
-        _normalize,
+        partial(_normalize, REFERENCE),
         _normalize_rule,
         NormalizeAttrs,
         samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
-        exact=_normalize_exact,
+        exact=partial(_normalize, EXACT),
         inputs=("x",),
         outputs=("xhat", "rstd"),
         reuses=("x",),
@@ -267,10 +205,10 @@ register(
         "NormalizeGrad",
         "Gradient of Normalize from its outputs: rstd * (dxhat - mean(dxhat) - xhat * mean(dxhat * xhat)).",
         _infer_normalize_grad,
-        _normalize_grad,
+        partial(_normalize_grad, REFERENCE),
         BACKWARD,
         NormalizeAttrs,
-        exact=_normalize_grad_exact,
+        exact=partial(_normalize_grad, EXACT),
         inputs=("dxhat", "xhat", "rstd"),
         outputs=("dx",),
         reuses=("dxhat", "xhat"),

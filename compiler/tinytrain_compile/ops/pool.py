@@ -15,7 +15,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
-from tinytrain_compile.ops.names import BACKWARD, expect_float, only, operand
+from tinytrain_compile.ops.names import BACKWARD, attrs_of, expect_float, only, operand
 from tinytrain_compile.ops.overlap import windows
 from tinytrain_compile.ops.rows import RowForm, window_rows
 
@@ -293,15 +293,13 @@ def _average_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value 
 
 
 def _overlaps(node: Node) -> tuple[Overlap, ...]:
-    attrs = node.attrs
-    assert isinstance(attrs, PoolAttrs)
+    attrs = attrs_of(node, PoolAttrs)
     return windows(node, attrs.strides, attrs.pads)
 
 
 def _rows(node: Node) -> RowForm | None:
     """A mean's divisor may depend on the row, if at all, by what of the image is under the window."""
-    attrs = node.attrs
-    assert isinstance(attrs, PoolAttrs)
+    attrs = attrs_of(node, PoolAttrs)
     counts = taps_in_range(attrs, 0, operand(node, "x").shape[1])
     if node.op == "AveragePool" and attrs.count_include_pad and counts.min() != counts.max():
         return None

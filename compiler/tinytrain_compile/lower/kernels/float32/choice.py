@@ -15,7 +15,7 @@ from tinytrain_compile.lower.kernels.float32.normalise import AxisGroups
 from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE, axis_groups
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.choice import ReduceMaxAttrs
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 
 def _byte(value: int) -> Expr:
@@ -47,8 +47,7 @@ _enter("Where", lambda condition, a, b: select(tirx.NE(condition, _byte(0)), a, 
 @kernel("ReduceMax")
 def reduce_max(node: Node, _context: KernelContext) -> KernelSpec:
     """A few neighbouring maxima at a time; the smallest element is the largest of the negated ones."""
-    attrs = node.attrs
-    assert isinstance(attrs, ReduceMaxAttrs)
+    attrs = attrs_of(node, ReduceMaxAttrs)
     groups = axis_groups(operand(node, "x").shape, attrs.axes)
     kept = [extent for extent, inside in groups if not inside] or [1]
     summed = [extent for extent, inside in groups if inside] or [1]
@@ -71,8 +70,7 @@ def reduce_max(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("ReduceMaxGrad")
 def reduce_max_grad(node: Node, context: KernelContext) -> KernelSpec:
     """How many elements share a gradient, then their shares."""
-    attrs = node.attrs
-    assert isinstance(attrs, ReduceMaxAttrs)
+    attrs = attrs_of(node, ReduceMaxAttrs)
     groups = AxisGroups(operand(node, "x").shape, attrs.axes)
     dy, x, y = tensor(node, "dy", groups.kept), tensor(node, "x", groups.shape), tensor(node, "y", groups.kept)
     ties = groups.sum("ties", lambda g, at: select(tirx.EQ(x[at], y[g]), f32(1), f32(0)))

@@ -22,7 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import best_tile, scalars, tile_reduction
 from tinytrain_compile.ops.clip import LARGEST, ClipAttrs, SquareTotalAttrs
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 ROW_TILE = 4
 """Rows that are summed together."""
@@ -44,8 +44,7 @@ def row_squares(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("SquareTotal")
 def square_total(node: Node, _context: KernelContext) -> KernelSpec:
     """One sum."""
-    attrs = node.attrs
-    assert isinstance(attrs, SquareTotalAttrs)
+    attrs = attrs_of(node, SquareTotalAttrs)
     before, rows = flat_tensor(node, "total"), tensor(node, "rows")
     (k,) = reduce_axes(operand(node, "rows").elements)
     acc = te.compute((1,), lambda _i: total(rows[k], [k]), "acc")
@@ -56,8 +55,7 @@ def square_total(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("ClipFactor")
 def clip_factor(node: Node, _context: KernelContext) -> KernelSpec:
     """One number; nothing that is not finite passes."""
-    attrs = node.attrs
-    assert isinstance(attrs, ClipAttrs)
+    attrs = attrs_of(node, ClipAttrs)
     squares = flat_tensor(node, "squares")
     scale = flat_tensor(node, "scale") if attrs.scaled else None
 

@@ -51,7 +51,7 @@ from tinytrain_compile.ops.conv import (
     is_product,
 )
 from tinytrain_compile.ops.conv_form import Patch
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 CHANNEL_TILE = 4
 """Channels that a depthwise kernel handles per visit of a tap, so that the border test is paid once for all of them."""
@@ -249,8 +249,7 @@ def grouped(
 @kernel("ConvGradInput")
 def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Data gradient: every input pixel collects from the output pixels whose taps read it."""
-    attrs = node.attrs
-    assert isinstance(attrs, ConvGradInputAttrs)
+    attrs = attrs_of(node, ConvGradInputAttrs)
     c = attrs.conv
     weights, error = weight_parts(node), operand(node, "dy").shape
     w = whole_weight(weights, c.split, 0, 3)
@@ -318,8 +317,7 @@ def grouped_grad_input(
 @kernel("ConvGradWeight")
 def conv_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
     """Weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
-    attrs = node.attrs
-    assert isinstance(attrs, ConvAttrs)
+    attrs = attrs_of(node, ConvAttrs)
     n, height, width, c = operand(node, "x").shape
     o, _, _, per_group = shape = result(node, "dw").shape
     if attrs.groups == 1 and not gathers(attrs) and attrs.strides == (1, 1):

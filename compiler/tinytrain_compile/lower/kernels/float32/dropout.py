@@ -19,14 +19,13 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.ops.dropout import CountAttrs, RandomDropoutAttrs
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 
 @kernel("RandomDropout")
 def random_dropout(node: Node, _context: KernelContext) -> KernelSpec:
     """Sample by sample; where nothing is dropped, limit 0 and scale 1 take the place of the real ones."""
-    attrs = node.attrs
-    assert isinstance(attrs, RandomDropoutAttrs)
+    attrs = attrs_of(node, RandomDropoutAttrs)
     shape = (attrs.samples, operand(node, "x").elements // attrs.samples)
     x, (count, active) = tensor(node, "x", shape), tensors(node, "count", "active")
 
@@ -41,8 +40,7 @@ def random_dropout(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("CountSamples")
 def count_samples(node: Node, _context: KernelContext) -> KernelSpec:
     """One addition."""
-    attrs = node.attrs
-    assert isinstance(attrs, CountAttrs)
+    attrs = attrs_of(node, CountAttrs)
     count = tensor(node, "count")
     out = te.compute(count.shape, lambda i: call_int("tt_counted", count[i], i32(attrs.samples)), "count_new")
     return KernelSpec([count], [out], plain)

@@ -38,7 +38,7 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.arithmetic import Arithmetic
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.elementwise import FORMULAS, LIGHT, Elementwise
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.rows import element_rows
 
 SCALAR = KernelContext()
@@ -224,8 +224,7 @@ def packed(
 @element_kernel("ClipMask")
 def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
     """Where the clip was not active."""
-    attrs = node.attrs
-    assert isinstance(attrs, ClipAttrs)
+    attrs = attrs_of(node, ClipAttrs)
     return packed(
         node, lambda y: TE.inside(y, attrs.low, attrs.high), _eight(attrs) if context.uses_float_vectors else None
     )

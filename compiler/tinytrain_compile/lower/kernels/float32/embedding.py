@@ -23,7 +23,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.embedding import GatherAttrs
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 
 def row_of(index: Expr, rows: int) -> Expr:
@@ -44,8 +44,7 @@ def gather(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("GatherGrad")
 def gather_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """For every row the gradients at the places whose index it is, in their order."""
-    attrs = node.attrs
-    assert isinstance(attrs, GatherAttrs)
+    attrs = attrs_of(node, GatherAttrs)
     places = operand(node, "index").elements
     width = operand(node, "dy").elements // places
     dy, index = tensor(node, "dy", (places, width)), flat_tensor(node, "index")

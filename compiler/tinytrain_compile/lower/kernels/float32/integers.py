@@ -12,6 +12,7 @@ from tinytrain_compile.lower.kernels.base import KernelSpec, f32, kernel
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import broadcast, pointwise
 from tinytrain_compile.ops.integers import CastAttrs
+from tinytrain_compile.ops.names import attrs_of
 
 _LIMIT = 2.0**31
 
@@ -40,8 +41,7 @@ def _whole(x: Expr) -> Expr:
 @kernel("Cast")
 def cast(node: Node, _context: KernelContext) -> KernelSpec:
     """Element by element."""
-    attrs = node.attrs
-    assert isinstance(attrs, CastAttrs)
+    attrs = attrs_of(node, CastAttrs)
     cuts = attrs.to == "int32" and node.inputs[0].dtype == "float32"
     return pointwise(node, _whole if cuts else _converted(attrs.to))
 

@@ -28,7 +28,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.vector_tiles import vector_tiles
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 PAIR_TERMS = 2
 """Terms in a turn of a sum that reads pairs."""
@@ -118,8 +118,7 @@ def add_bias(bias: te.Tensor | None) -> Finish:
 @kernel("Gemm")
 def gemm(node: Node, context: KernelContext) -> KernelSpec:
     """y = x w^T + bias."""
-    attrs = node.attrs
-    assert isinstance(attrs, GemmAttrs)
+    attrs = attrs_of(node, GemmAttrs)
     x, weights, b = tensor(node, "x"), weight_parts(node), [tensor(node, "bias")] if attrs.bias else []
     w = whole_weight(weights, attrs.split, 0, 1)
     m, k = operand(node, "x").shape
@@ -139,8 +138,7 @@ def gemm(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("GemmGradInput")
 def gemm_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """dx = dy w."""
-    attrs = node.attrs
-    assert isinstance(attrs, GemmAttrs)
+    attrs = attrs_of(node, GemmAttrs)
     dy, weights = tensor(node, "dy"), weight_parts(node)
     w = whole_weight(weights, attrs.split, 0, 1)
     m, n = operand(node, "dy").shape
@@ -170,8 +168,7 @@ def gemm_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("MatMul")
 def matmul(node: Node, context: KernelContext) -> KernelSpec:
     """Batched product; the batch axes are merged into one outer loop."""
-    attrs = node.attrs
-    assert isinstance(attrs, MatMulAttrs)
+    attrs = attrs_of(node, MatMulAttrs)
     *batch, m, n = result(node, "y").shape
     count = 1
     for extent in batch:

@@ -24,7 +24,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
-from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.names import attrs_of, operand, operands
 
 
 def label_counts(label: Expr, classes: int, ignored: int | None) -> Expr:
@@ -74,8 +74,7 @@ class Labels:
 @kernel("NegativeLogLikelihood")
 def nll(node: Node, _context: KernelContext) -> KernelSpec:
     """Minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
-    attrs = node.attrs
-    assert isinstance(attrs, NllAttrs)
+    attrs = attrs_of(node, NllAttrs)
     view = Labels(node, attrs, operand(node, "logp").shape)
     logp = tensor(node, "logp", (view.outer, view.classes, view.inner))
     inputs = [logp, *view.inputs]
@@ -99,8 +98,7 @@ def nll(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("NegativeLogLikelihoodGrad")
 def nll_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Minus the weight at each label, 0 elsewhere."""
-    attrs = node.attrs
-    assert isinstance(attrs, NllGradAttrs)
+    attrs = attrs_of(node, NllGradAttrs)
     view = Labels(node, attrs.nll, attrs.shape)
     each = attrs.nll.reduction == "none"
     dloss = tensor(node, "dloss", (view.outer, view.inner) if each else (1,))

@@ -20,7 +20,7 @@ from tinytrain_compile.lower.kernels.base import KernelSpec, call, f32, kernel, 
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.shape import axis_groups
 from tinytrain_compile.lower.schedules import four_at_a_time
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
@@ -96,8 +96,7 @@ def _max(term: Expr, axes: Sequence[IterVar]) -> Expr:
 
 
 def _axis_groups(node: Node) -> AxisGroups:
-    attrs = node.attrs
-    assert isinstance(attrs, AxisAttrs)
+    attrs = attrs_of(node, AxisAttrs)
     return AxisGroups(node.outputs[0].shape, (attrs.axis,))
 
 
@@ -134,8 +133,7 @@ def softmax_grad(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("Normalize")
 def normalize(node: Node, context: KernelContext) -> KernelSpec:
     """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
-    attrs = node.attrs
-    assert isinstance(attrs, NormalizeAttrs)
+    attrs = attrs_of(node, NormalizeAttrs)
     groups = AxisGroups(operand(node, "x").shape, attrs.axes)
     x = tensor(node, "x", groups.shape)
     share = f32(1.0 / groups.count)
@@ -163,8 +161,7 @@ def _square(x: Expr) -> Expr:
 @kernel("NormalizeGrad")
 def normalize_grad(node: Node, context: KernelContext) -> KernelSpec:
     """Two means per group, then the result."""
-    attrs = node.attrs
-    assert isinstance(attrs, NormalizeAttrs)
+    attrs = attrs_of(node, NormalizeAttrs)
     groups = AxisGroups(operand(node, "xhat").shape, attrs.axes)
     dy, xhat = tensor(node, "dxhat", groups.shape), tensor(node, "xhat", groups.shape)
     rstd = tensor(node, "rstd", groups.kept)

@@ -30,7 +30,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, RowImage, row_kernel, windows_of, with_table
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
 
 CHANNEL_TILE = 4
@@ -241,8 +241,7 @@ def max_pool_index(node: Node, of: _Forward) -> KernelSpec:
 
 
 def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[int, ...]]:
-    attrs = node.attrs
-    assert isinstance(attrs, PoolGradAttrs)
+    attrs = attrs_of(node, PoolGradAttrs)
     return attrs, PoolWindow(attrs.pool, attrs.input_hw), tensor(node, "dy"), result(node, "dx").shape
 
 

@@ -12,15 +12,14 @@ from tinytrain_compile.lower.kernels.base import KernelSpec, kernel, reduce_axes
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 from tinytrain_compile.ops.resize import ResizeAttrs
 
 
 @kernel("Resize")
 def resize(node: Node, _context: KernelContext) -> KernelSpec:
     """Rows of a table of weights times the elements from a table of places on."""
-    attrs = node.attrs
-    assert isinstance(attrs, ResizeAttrs)
+    attrs = attrs_of(node, ResizeAttrs)
     shape = operand(node, "x").shape
     outer, inner = math.prod(shape[: attrs.axis]), math.prod(shape[attrs.axis + 1 :])
     x, first = tensor(node, "x", (outer, attrs.source, inner)), tensor(node, "first")

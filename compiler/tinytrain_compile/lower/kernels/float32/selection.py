@@ -24,7 +24,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.embedding import row_of
 from tinytrain_compile.lower.kernels.float32.integers import wrapped
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttrs
 
 
@@ -48,8 +48,7 @@ def _written(node: Node, x: te.Tensor, shape: tuple[int, ...], body: Callable[[B
 @kernel("CumSum")
 def cumsum(node: Node, _context: KernelContext) -> KernelSpec:
     """Keep one sum in a register, for each run along the axis."""
-    attrs = node.attrs
-    assert isinstance(attrs, CumSumAttrs)
+    attrs = attrs_of(node, CumSumAttrs)
     shape, dtype = operand(node, "x").shape, node.outputs[0].dtype
     outer, size, inner = math.prod(shape[: attrs.axis]), shape[attrs.axis], math.prod(shape[attrs.axis + 1 :])
     x = tensor(node, "x", (outer, size, inner))

@@ -17,7 +17,7 @@ from tinytrain_compile.lower.kernels.row_blocks import NoRowsError, RowBlockSpec
 from tinytrain_compile.lower.schedules import HINT, best_tile, tile_reduction
 from tinytrain_compile.ops.elementwise import LIGHT
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
-from tinytrain_compile.ops.names import operand, operands, position, result
+from tinytrain_compile.ops.names import attrs_of, operand, operands, position, result
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,
     EmbedAttrs,
@@ -48,8 +48,7 @@ def axis_groups(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bo
 @kernel("Transpose")
 def transpose(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy in output order; axes that stay neighbours are one loop."""
-    attrs = node.attrs
-    assert isinstance(attrs, TransposeAttrs)
+    attrs = attrs_of(node, TransposeAttrs)
     source = operand(node, "x").shape
     runs: list[list[int]] = []
     for axis in attrs.perm:
@@ -94,8 +93,7 @@ def concat(node: Node, _context: KernelContext) -> KernelSpec:
 
     The loops are written out: TVM cuts one loop over all inputs where the source changes, in the cube of their number.
     """
-    attrs = node.attrs
-    assert isinstance(attrs, ConcatAttrs)
+    attrs = attrs_of(node, ConcatAttrs)
     shape = result(node, "y").shape
     outer = math.prod(shape[: attrs.axis])
     widths = [math.prod(value.shape[attrs.axis :]) for value in node.inputs]
@@ -141,8 +139,7 @@ def _merge_places(
 @kernel("Slice")
 def slice_(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy from regularly spaced places."""
-    attrs = node.attrs
-    assert isinstance(attrs, SliceAttrs)
+    attrs = attrs_of(node, SliceAttrs)
     places = _merge_places(attrs.starts, attrs.steps, attrs.sizes, operand(node, "x").shape)
     x = tensor(node, "x", [dim for *_, dim in places])
 
@@ -169,8 +166,7 @@ def slice_rows(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
 @kernel("Embed")
 def embed(node: Node, _context: KernelContext) -> KernelSpec:
     """Copy to regularly spaced places, the constant elsewhere; with steps of 1 the loops are cut at the borders."""
-    attrs = node.attrs
-    assert isinstance(attrs, EmbedAttrs)
+    attrs = attrs_of(node, EmbedAttrs)
     places = _merge_places(attrs.starts, attrs.steps, operand(node, "x").shape, attrs.shape)
     x = tensor(node, "x", [size for _, _, size, _ in places])
     fill = tirx.const(attrs.value, operand(node, "x").dtype)
@@ -211,8 +207,7 @@ def _place_of(i: Expr, place: tuple[int, int, int, int]) -> tuple[Expr, list[Exp
 @kernel("Expand")
 def expand(node: Node, context: KernelContext) -> KernelSpec:
     """Broadcast, times a constant."""
-    attrs = node.attrs
-    assert isinstance(attrs, ExpandAttrs)
+    attrs = attrs_of(node, ExpandAttrs)
     scale = attrs.scale
     return broadcast(node, lambda x: x if scale == 1.0 else x * f32(scale), context, LIGHT)
 
@@ -220,8 +215,7 @@ def expand(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("Reduce")
 def reduce(node: Node, context: KernelContext) -> KernelSpec:
     """A few neighbouring sums at a time, in registers; with nothing to sum, one multiplication per element."""
-    attrs = node.attrs
-    assert isinstance(attrs, ReduceAttrs)
+    attrs = attrs_of(node, ReduceAttrs)
     scale = attrs.scale
     groups = axis_groups(operand(node, "x").shape, attrs.axes)
     summed = [extent for extent, inside in groups if inside]

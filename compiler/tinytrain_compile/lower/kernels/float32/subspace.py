@@ -22,7 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.linear import matrix_product, product_schedule
 from tinytrain_compile.lower.schedules import HINT, best_tile
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs, fibre_block, mode_form
 
 SUMS = 4
@@ -34,8 +34,7 @@ ROWS = 6
 @kernel("ModeProduct")
 def mode_product(node: Node, context: KernelContext) -> KernelSpec:
     """A product with rows of x where the axis is the last one, else one for each outer index."""
-    attrs = node.attrs
-    assert isinstance(attrs, ModeAttrs)
+    attrs = attrs_of(node, ModeAttrs)
     shape = mode_form(operand(node, "x").shape, attrs.axis)
     outer, length, inner = shape
     long = result(node, "y").shape[attrs.axis]
@@ -60,8 +59,7 @@ def mode_product(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("SubspaceGradWeight")
 def subspace_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
     """A product whose right factor depends on the row's group."""
-    attrs = node.attrs
-    assert isinstance(attrs, GroupAttrs)
+    attrs = attrs_of(node, GroupAttrs)
     dw, u = result(node, "dw"), tensor(node, "u")
     rank, columns = operand(node, "u").shape[0], dw.shape[-1]
     rows = dw.elements // columns
@@ -92,8 +90,7 @@ def power_spec(node: Node, read: Callable[[Expr], Expr]) -> KernelSpec:
 
     read: an element of x as float32.
     """
-    attrs = node.attrs
-    assert isinstance(attrs, ModeAttrs)
+    attrs = attrs_of(node, ModeAttrs)
     shape = mode_form(operand(node, "x").shape, attrs.axis)
     outer, length, inner = shape
     x, u = tensor(node, "x", shape), tensor(node, "u")

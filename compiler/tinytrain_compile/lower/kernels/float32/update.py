@@ -32,7 +32,7 @@ from tinytrain_compile.lower.schedules import KEPT, KEPT_ROWS, four_at_a_time
 from tinytrain_compile.ops.arithmetic import Steps, order_of, run_steps
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.fused_update import PAIRS, taken_apart
-from tinytrain_compile.ops.names import Named, named, operand, operands
+from tinytrain_compile.ops.names import Named, attrs_of, named, operand, operands
 from tinytrain_compile.ops.update import FORMULAS, AdamAttrs, SetAttrs
 
 Results = Sequence[te.Tensor | None]
@@ -120,8 +120,7 @@ def _schedule(node: Node, context: KernelContext, lanes: bool) -> Schedule:
 @kernel("AdamTick")
 def adam_tick(node: Node, _context: KernelContext) -> KernelSpec:
     """Advance what both moments are divided by, by one step."""
-    attrs = node.attrs
-    assert isinstance(attrs, AdamAttrs)
+    attrs = attrs_of(node, AdamAttrs)
     power = flat_tensor(node, "power")
     rates = (f32(1 - attrs.beta1), f32(1 - attrs.beta2))
     out = te.compute(
@@ -133,8 +132,7 @@ def adam_tick(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("SetState")
 def set_state(node: Node, _context: KernelContext) -> KernelSpec:
     """Store a constant."""
-    attrs = node.attrs
-    assert isinstance(attrs, SetAttrs)
+    attrs = attrs_of(node, SetAttrs)
     x = flat_tensor(node, "x")
     return KernelSpec([x], [te.compute(x.shape, lambda _i: f32(attrs.value), "out")], plain)
 
