@@ -19,7 +19,7 @@ from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.candidates.ram_use import most_samples
 from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.ir.buffers import RuntimeBuffer, most_records, part_ram, placed, reserved
+from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer, most_records, part_ram, placed, reserved
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions
@@ -126,6 +126,12 @@ def test_one_row_has_the_ram_of_the_part(tmp_path: Path) -> None:
     assert f"{row[1]} of 262,144 B" in (out / "report.html").read_text()
 
 
+def _ram(summary: Summary) -> PartRam:
+    ram = summary.fact(PartRam)
+    assert ram is not None
+    return ram
+
+
 def _macro(header: Path, name: str) -> str:
     found = re.search(rf"#define DIGITS_{name} (\d+)u", header.read_text())
     assert found is not None
@@ -228,7 +234,7 @@ def test_the_generated_link_script_links_all_buffers(board: str, tmp_path: Path)
         runtime=replace(parts, replay_samples=most),
     )
     made = make_project(asked)
-    assert isinstance(made, Project) and made.summary.ram is not None and made.summary.ram.fits
+    assert isinstance(made, Project) and _ram(made.summary).fits
     for path, content in {**made.files, "main.c": PROGRAM}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -238,10 +244,10 @@ def test_the_generated_link_script_links_all_buffers(board: str, tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     linked = (tmp_path / "map").read_text()
-    uses = {use.what: use for use in made.summary.ram.uses}
+    uses = {use.what: use for use in _ram(made.summary).uses}
     for part, what in (("replay", f"{most:,} kept samples"), ("store", "store"), ("delta", "message (delta)")):
         found = re.search(rf"^ \.tt_(\w+)\.digits_{part}\s+0x\w+\s+0x(\w+)", linked, re.MULTILINE)
         assert found is not None and (found[1], int(found[2], 16)) == (uses[what].memory, uses[what].size_bytes), part
     assert len(re.findall(r"^ \.tt_\w+\.digits_monitor", linked, re.MULTILINE)) >= 1
-    ram = part_ram(load_target(board).board, made.summary.plan, made.summary.runtime_buffers)
-    assert ram == made.summary.ram
+    ram = part_ram(load_target(board).board, made.summary.plan, _ram(made.summary).buffers)
+    assert ram == _ram(made.summary)

@@ -27,6 +27,7 @@ from tinytrain_compile.driver.code.one_image import in_one_image
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import UpdatePlan
+from tinytrain_compile.ir.summary import SmallerPlans
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import compile_project, find_tools, flash_sizes, link_project, run_steps
 from tinytrain_compile.verify.build import Mode, write_files
@@ -179,7 +180,9 @@ def test_the_watch_sees_every_plan(folder: Path, tmp_path: Path, monkeypatch: py
 def test_scratch_follows_a_node_that_gets_another_name(folder: Path) -> None:
     """The tables of the watch, which finds scratch by a node's name, are those of the plan as it was."""
     summary = made("int8, rows", folder)[0].project.summary
-    plan, train = summary.smaller[0], summary.train
+    known = summary.fact(SmallerPlans)
+    assert known is not None
+    plan, train = known.plans[0], summary.train
     others = tuple(replace(node, origin=f"another {node.origin}") for node in plan.order)
     largest = Candidate(UpdatePlan({}), train, replace(plan, order=others), summary.choice)
     ((_, renamed),) = in_one_image(largest, [replace(largest, plan=plan)])

@@ -5,9 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from testing.networks import models
+from tests.e2e.broken import write
+from tests.e2e.command import run
 from tinytrain_compile.report import rows
 
 ENDS = ("_pieces", "_remarks", "_lines", "_json")
@@ -34,3 +38,12 @@ def test_rows_that_a_build_does_not_have_are_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "flags", ["--slices on", "--features on", "--plans 64KB,128KB", "--runtime replay=9,monitor,store"]
+)
+def test_a_dry_run_reports_the_parts_of_a_project(flags: str, tmp_path: Path) -> None:
+    """It has planned, but no C: what only the C tells is left out."""
+    model = write(models.mlp(), tmp_path)
+    run(model, "--update", "last:1", *flags.split(), "--dry-run").check_success()

@@ -14,7 +14,7 @@ from tests.quantize import nets
 from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
 from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried, StepCost, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.summary import Agreement, LayerUpdate, Suggestion, VerifyReport
+from tinytrain_compile.ir.summary import Agreement, BoardUse, LayerUpdate, Suggestion, VerifyReport
 from tinytrain_compile.report.data import report_json
 from tinytrain_compile.report.layout import macs_text, printable, shorten
 from tinytrain_compile.report.pages.html import report_html
@@ -211,8 +211,11 @@ def test_no_row_gives_way_in_a_long_report() -> None:
     choice = PlanChoice(StepCost(0, 0, 0, 0, 0), attempts=attempts, update=update)
     notes = tuple(f"note number {i}: {'61 dead channels ' * 6}" for i in range(6))
     board = load_target("nrf52840-dk").board
+    assert board is not None
     data = Agreement(100, 0.91, 0.92, 0.99)
-    summary = two_layers_summary(verify=VERIFIED, choice=choice, notes=notes, board=board, agreement=data)
+    summary = two_layers_summary(
+        verify=VERIFIED, choice=choice, notes=notes, facts=(BoardUse(board, "cortex-m4"), data)
+    )
     for said in (" ".join(" ".join(success_text(summary)).split()), report_html(summary)):
         assert said.count("61 dead channels") == 36
         for text in ("PROVEN BEST", "second runs -&gt; 368 B", "accuracy 91.0 %", "never on the board itself"):

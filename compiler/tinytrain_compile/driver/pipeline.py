@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -40,7 +40,7 @@ from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.buffers import part_ram
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
-from tinytrain_compile.ir.summary import Summary, VerifyReport
+from tinytrain_compile.ir.summary import BoardUse, OfferedKernels, Record, SmallerPlans, Summary, VerifyReport
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions, taken
 from tinytrain_compile.parts.registry import parts_of
@@ -179,9 +179,10 @@ def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tup
     """The smaller plans of --plans, and what the report says of them and of the activations that are kept."""
     smaller = smaller_plans(planner, candidate)
     notes = (*plans_note(smaller, candidate), *summary.notes, *activation_notes(planner, candidate))
-    together = tuple(one.train.micro_batch for one in (*smaller, candidate)) if smaller else ()
-    plans = tuple(one.plan for one in smaller)
-    return replace(summary, smaller=plans, plan_samples=together, notes=notes), smaller
+    if smaller:
+        together = tuple(one.train.micro_batch for one in (*smaller, candidate))
+        summary = summary.with_fact(SmallerPlans(tuple(one.plan for one in smaller), together))
+    return replace(summary, notes=notes), smaller
 
 
 def _on_data(
@@ -192,7 +193,8 @@ def _on_data(
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
     step = one.training_step
     agreement = compare(step, model, floats, options)
-    summary = replace(summary, train=candidate.train, agreement=agreement)
+    summary = replace(summary, train=candidate.train)
+    summary = summary if agreement is None else summary.with_fact(agreement)
     return candidate, _noted(summary, model, candidate, options)
 
 
@@ -300,7 +302,6 @@ def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
 
 
 def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Summary:
-    buffers = buffers_of(candidate, options)
     return Summary(
         model=options.model.name,
         target=target.name,
@@ -318,20 +319,25 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         verify=VerifyReport("none", 0, "skipped", "not verified"),
         code_bytes=None,
         const_bytes=None,
-        external_functions=candidate.externals.functions,
         fates=fates_of(model, candidate.update),
-        options=recorded(options, model.training is not None, candidate.train),
-        board=target.board,
-        core=target.core_name,
         energy_source=target.core.pj_source,
-        scheme=scheme_text(entries_of_plan(model.graph, candidate.update), ""),
         parts=parts_of(options, candidate.train),
         feature_bytes=feature_bytes_of(candidate, options),
-        runtime_buffers=buffers,
         own_samples=options.data is not None,
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
-        ram=part_ram(target.board, candidate.plan, buffers),
+        facts=tuple(_facts(model, candidate, options, target)),
     )
+
+
+def _facts(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Iterator[object]:
+    """Yield what single rows of the report need."""
+    scheme = scheme_text(entries_of_plan(model.graph, candidate.update), "")
+    yield Record(recorded(options, model.training is not None, candidate.train), scheme)
+    yield part_ram(target.board, candidate.plan, buffers_of(candidate, options))
+    if target.board is not None:
+        yield BoardUse(target.board, target.core_name)
+    if candidate.externals.functions:
+        yield OfferedKernels(candidate.externals.functions)
 
 
 def _lowering(progress: Progress) -> Callable[[int, int], None]:

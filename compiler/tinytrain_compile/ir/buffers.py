@@ -112,13 +112,15 @@ class RamUse:
 class PartRam:
     """All RAM that a build takes. size_bytes: of all memories of the board, None for a core, whose parts differ.
 
-    fits: whether everything is in a memory. lacking: buffers for which none has room.
+    buffers: those of --runtime, which lie outside the arena. fits: whether everything is in a memory. lacking: buffers
+    for which none has room.
     """
 
     uses: tuple[RamUse, ...]
     size_bytes: int | None = None
     lacking: tuple[RuntimeBuffer, ...] = ()
     too_large: bool = False
+    buffers: tuple[RuntimeBuffer, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -135,7 +137,8 @@ def part_ram(board: Board | None, plan: MemoryPlan, buffers: Sequence[RuntimeBuf
     """What a plan, the buffers and (of a board) the stack and the reserve take."""
     if board is None:
         uses = [RamUse("arena", plan.arena_bytes), *(RamUse(m.name, m.used_bytes) for m in plan.further)]
-        return PartRam((*uses, *(RamUse(buffer.what, buffer.size_bytes) for buffer in buffers)))
+        found = (*uses, *(RamUse(buffer.what, buffer.size_bytes) for buffer in buffers))
+        return PartRam(found, buffers=tuple(buffers))
     names, taken = [memory.name for memory in board.memories], taken_by(board, plan)
     places = placed(board, taken, buffers)
     uses = [RamUse("arena", plan.arena_bytes, names[0])]
@@ -146,7 +149,7 @@ def part_ram(board: Board | None, plan: MemoryPlan, buffers: Sequence[RuntimeBuf
     lacking = tuple(buffer for buffer in buffers if buffer.part not in places)
     size = sum(memory.region.size_bytes for memory in board.memories)
     too_large = any(taken[memory.name] > memory.model_bytes for memory in board.memories)
-    return PartRam(tuple(uses), size, lacking, too_large)
+    return PartRam(tuple(uses), size, lacking, too_large, tuple(buffers))
 
 
 def taken_by(board: Board, plan: MemoryPlan) -> dict[str, int]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
-from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.kernels import CodeChoice
 from tinytrain_compile.ir.slices import StepPart
@@ -217,15 +216,59 @@ class ReportedPart(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Record:
+    """With the model, all that a checkpoint of this build needs to be understood.
+
+    options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
+    --update says it.
+    """
+
+    options: Mapping[str, Any]
+    scheme: str
+
+
+@dataclass(frozen=True)
+class BoardUse:
+    """The board that the project is for. core: the target that QEMU checks, which is the board's core."""
+
+    board: Board
+    core: str
+
+
+@dataclass(frozen=True)
+class OfferedKernels:
+    """All functions that --kernels offers, whether or not a node takes one."""
+
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SmallerPlans:
+    """The plans of --plans besides the largest, by size. samples: that a call takes in each, and in the largest."""
+
+    plans: tuple[MemoryPlan, ...]
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SlicedStep:
+    """The parts of a step in slices, in order."""
+
+    parts: tuple[StepPart, ...]
+
+
+FactKind = TypeVar("FactKind")
+
+
 @dataclass(frozen=True, eq=False)
 class Summary:
     """Everything that the report shows about one compilation. `arena_limit_bytes` is None without --arena.
 
     notes: remarks on what the user gave (those on the graph are the graph's own).
     fates: what becomes of every initializer of the file.
-    options: those that say what a step computes, by name, as they were given; scheme: what is trained, as a file of
-    --update says it. With the model these two are all that a checkpoint of this build needs to be understood.
-    parts: what the project has besides the step, such as those of --runtime.
+    parts: what the project has besides the step, such as those of --runtime. facts: what one row of the report needs,
+    each of a class of its own (`fact`): a Summary has fields for what everybody needs.
     """
 
     model: str
@@ -245,26 +288,25 @@ class Summary:
     const_bytes: int | None
     suggestions: tuple[Suggestion, ...] = ()
     choice: PlanChoice | None = None
-    agreement: Agreement | None = None
     calls: Mapping[str, str] = field(default_factory=dict[str, str])  # node -> kernel; empty before there are any
     code: CodeChoice = field(default_factory=CodeChoice)
-    external_functions: tuple[str, ...] = ()  # all that --kernels offers
     notes: tuple[str, ...] = ()
     fates: tuple[Fate, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    scheme: str = ""
-    board: Board | None = None
-    core: str = ""  # the target that QEMU checks, which is the board's core
     energy_source: str = ""  # of the energy of a cycle
     parts: tuple[ReportedPart, ...] = ()
     feature_bytes: int = 0  # of a sample, if the step is cut where training begins
-    smaller: tuple[MemoryPlan, ...] = ()  # of --plans, by size
-    plan_samples: tuple[int, ...] = ()  # that a call takes in each of them, and in the largest
-    step_parts: tuple[StepPart, ...] = ()  # of a step in slices
-    ram: PartRam | None = None  # of the part that is flashed
-    runtime_buffers: tuple[RuntimeBuffer, ...] = ()
     own_samples: bool = False  # whether the check runs on --data; else on random samples, whose losses say nothing
     least_const_bytes: int = 0  # of flash, known from the plan alone
+    facts: tuple[object, ...] = ()
+
+    def fact(self, kind: type[FactKind]) -> FactKind | None:
+        """Return what one row of the report needs, by its class; None if this build does not have it."""
+        return next((fact for fact in self.facts if isinstance(fact, kind)), None)
+
+    def with_fact(self, fact: object) -> Summary:
+        """Add a fact, in place of an earlier one of its class."""
+        others = (known for known in self.facts if type(known) is not type(fact))
+        return replace(self, facts=(*others, fact))
 
     @property
     def all_notes(self) -> tuple[str, ...]:

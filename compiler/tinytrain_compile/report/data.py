@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tinytrain_compile.ir.stages import FurtherMemory
-from tinytrain_compile.ir.summary import FileAgreement, Summary
+from tinytrain_compile.ir.summary import Agreement, FileAgreement, Record, Summary
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.ops.stream import StreamAttrs
@@ -39,6 +39,7 @@ _NOT_COUNTED: dict[str, Any] = {
 
 def report_json(summary: Summary) -> dict[str, Any]:
     """Return the content of report.json: the contract's keys (unknown is None), and others that only ever grow."""
+    record, agreement = summary.fact(Record), summary.fact(Agreement)
     analysis = analyse(summary.train, summary.plan)
     return {
         "model": summary.model,
@@ -54,8 +55,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "accumulate": "inplace" if summary.train.in_place else "exact",
         "notes": list(summary.all_notes),
         "update": [layer_json(layer) for layer in summary.layers if is_updated(layer)],
-        "options": dict(summary.options),
-        "scheme": summary.scheme,
+        "options": {} if record is None else dict(record.options),
+        "scheme": "" if record is None else record.scheme,
         "update_totals": update_totals(summary),
         "update_choice": update_choice_json(summary.choice),
         "pareto": json_of("pareto", summary, []),
@@ -70,7 +71,7 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "work": _work(summary),
         "quant_tensors": json_of("quant_tensors", summary, []),
         "islands": json_of("float32", summary, []),
-        "agreement": None if summary.agreement is None else asdict(summary.agreement),
+        "agreement": None if agreement is None else asdict(agreement),
         "verify": _verify(summary),
         "suggestions": [
             {"options": s.options, "arena_bytes": s.arena_bytes, "note": s.note} for s in summary.suggestions

@@ -15,8 +15,8 @@ from tinytrain_compile.report.layout import bytes_text, grouped, plural, printab
 
 def ram_pieces(summary: Summary) -> list[str]:
     """Return all of the part's RAM, and every use of it with its memory; of a core only if there are buffers."""
-    ram = summary.ram
-    if ram is None or (ram.size_bytes is None and not summary.runtime_buffers):
+    ram = summary.fact(PartRam)
+    if ram is None or (ram.size_bytes is None and not ram.buffers):
         return []
     uses = [f"{use.what} {grouped(use.size_bytes)}{where_text(use)}" for use in ram.uses if use.size_bytes]
     return [_total(ram), *uses, *_not_counted(summary)]
@@ -41,7 +41,7 @@ def _not_counted(summary: Summary) -> list[str]:
 
 def ram_json(summary: Summary) -> dict[str, Any] | None:
     """Return used_bytes, of all memories; size_bytes: null for a core; uses: what takes it, in which memory."""
-    ram = summary.ram
+    ram = summary.fact(PartRam)
     if ram is None:
         return None
     uses = [{"what": use.what, "size_bytes": use.size_bytes, "memory": use.memory or None} for use in ram.uses]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from tinytrain_compile.ir.buffers import PartRam
 from tinytrain_compile.ir.cost import PlanChoice
-from tinytrain_compile.ir.summary import Suggestion, Summary
+from tinytrain_compile.ir.summary import BoardUse, Suggestion, Summary
 from tinytrain_compile.report.analysis import Analysis, analyse
 from tinytrain_compile.report.choice import cost_parts, milliseconds
 from tinytrain_compile.report.flash_and_ram import where_text
@@ -56,7 +57,7 @@ def too_slow_text(summary: Summary) -> list[str]:
 
 def ram_text(summary: Summary, width: int = WIDTH) -> list[str]:
     """Return what stands below E0405: everything that needs RAM, and ways out with the RAM that they take."""
-    ram = summary.ram
+    ram = summary.fact(PartRam)
     assert ram is not None and ram.size_bytes is not None, "only a board has too little RAM"
     over = ram.used_bytes - ram.size_bytes
     lacking = ", ".join(use.what for use in ram.lacking)
@@ -112,8 +113,8 @@ def _largest(analysis: Analysis, width: int) -> list[str]:
 def _suggested(summary: Summary, width: int) -> list[str]:
     """Lay out options, price and remark in columns; the arena that the plan needs is always one way out."""
     ways: Sequence[Suggestion] = summary.suggestions
-    needed, board = summary.plan.arena_bytes, summary.board
-    there = board is None or needed <= board.memories[0].model_bytes
+    needed, on = summary.plan.arena_bytes, summary.fact(BoardUse)
+    there = on is None or needed <= on.board.memories[0].model_bytes
     if there and not any(way.sets_arena for way in ways):
         ways = (*ways, Suggestion(f"--arena {needed}", needed, "fits as it is", sets_arena=True))
     if not ways:

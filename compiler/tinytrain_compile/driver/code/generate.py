@@ -15,7 +15,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet
 from tinytrain_compile.ir.stages import SourceBundle
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import SlicedStep, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
@@ -45,7 +45,8 @@ class Generated:
 
     def summarised(self, summary: Summary) -> Summary:
         """The summary with what the code is made of."""
-        return replace(summary, calls=self.kernels.calls, code=self.choice, step_parts=self.bundle.parts)
+        summary = replace(summary, calls=self.kernels.calls, code=self.choice)
+        return summary.with_fact(SlicedStep(self.bundle.parts)) if self.bundle.parts else summary
 
 
 class Generator:

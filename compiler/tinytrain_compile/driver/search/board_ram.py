@@ -113,7 +113,7 @@ def check_ram(summary: Summary, planner: Planner, candidate: Candidate, asked: C
     if ram.fits and not exceeds:
         return
     ways = tuple(_Ways(planner, candidate, asked).all())
-    details = ram_text(replace(summary, ram=ram, suggestions=ways))
+    details = ram_text(replace(summary.with_fact(ram), suggestions=ways))
     lacking = ", ".join(f"{one.what} {one.size_bytes} B" for one in (ram.lacking or buffers))
     what = f"arena {candidate.plan.arena_bytes} B, stack and reserve leave no room for: {lacking}"
     way = f"try {ways[0].options}" if ways else "train fewer layers, keep fewer samples, or take a larger board"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinytrain_compile.emit.part import PlanCode
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import SlicedStep, Summary
 from tinytrain_compile.parts.part import Part
 from tinytrain_compile.report.layout import grouped, plural, share
 
@@ -33,6 +33,8 @@ class Slices(Part):
     def pieces(self, summary: Summary) -> list[str]:
         """Count the parts of a step between which it may pause, and name the longest, which no budget makes shorter."""
         found = self.json(summary)
+        if found is None:
+            return []
         longest, whole = found["longest"], found["step_cycles"]
         cycles = f"{grouped(longest['cycles'])} of {grouped(whole)} cycles by the model"
         return [
@@ -40,21 +42,24 @@ class Slices(Part):
             f"longest {share(longest['cycles'], whole)}: {cycles}, {longest['layer']}",
         ]
 
-    def json(self, summary: Summary) -> dict[str, Any]:
+    def json(self, summary: Summary) -> dict[str, Any] | None:
         """Return the number of parts, the cycles of all by the target's figures, and the longest one.
 
         longest: its node, the layer of the file that this belongs to, its cycles, and in how many parts that node is.
         """
-        longest = max(summary.step_parts, key=lambda part: part.cycles)
+        found = summary.fact(SlicedStep)
+        if found is None:  # a dry run makes no C
+            return None
+        longest = max(found.parts, key=lambda part: part.cycles)
         node = next(node for node in summary.plan.order if node.name == longest.node)
         return {
-            "parts": len(summary.step_parts),
-            "step_cycles": sum(part.cycles for part in summary.step_parts),
+            "parts": len(found.parts),
+            "step_cycles": sum(part.cycles for part in found.parts),
             "longest": {
                 "node": node.name,
                 "layer": node.origin or node.name,
                 "cycles": longest.cycles,
-                "parts_of_node": sum(part.node == node.name for part in summary.step_parts),
+                "parts_of_node": sum(part.node == node.name for part in found.parts),
             },
         }
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import Agreement, BoardUse, OfferedKernels, SmallerPlans, Summary
 
 ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
-    "agreement": ("agreement", lambda s: s.agreement),
-    "board": ("board", lambda s: s.board),
+    "agreement": ("agreement", lambda s: s.fact(Agreement)),
+    "board": ("board", lambda s: s.fact(BoardUse)),
     "derivative": ("derivative", lambda s: s.verify.derivative),
-    "external": ("external", lambda s: s.external_functions),
+    "external": ("external", lambda s: s.fact(OfferedKernels)),
     "float32": ("formats", lambda s: s.train.integer),
     "kernels": ("kernels", lambda s: s.verify.counts),
     "low_rank": ("low_rank", lambda s: s.train.low_rank),
     "paging": ("smaller_arena", lambda s: s.plan.paging),
     "pareto": ("pareto", lambda s: s.choice and s.choice.pareto),
-    "plans": ("smaller_arena", lambda s: s.smaller),
+    "plans": ("smaller_arena", lambda s: s.fact(SmallerPlans)),
     "quant_tensors": ("formats", lambda s: s.train.integer),
     "remat": ("smaller_arena", lambda s: s.plan.remat),
     "streams": ("smaller_arena", lambda s: s.plan.streams),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import Agreement, Summary
 from tinytrain_compile.report.layout import plural
 
 
 def agreement_pieces(summary: Summary) -> list[str]:
     """Return accuracies, and what int8 changes of the outputs; nothing if neither is known."""
-    known = summary.agreement
+    known = summary.fact(Agreement)
     assert known is not None
     pieces: list[str] = []
     if known.accuracy is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tinytrain_compile.ir.buffers import placed
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.buffers import PartRam, placed
+from tinytrain_compile.ir.summary import BoardUse, Summary
 from tinytrain_compile.report.layout import bytes_text, grouped, printable, share
 from tinytrain_compile.target.model import Board, BoardMemory
 
 
 def board_pieces(summary: Summary) -> list[str]:
     """Tell where the arena lies, and what stack, reserve and flash take of what there is."""
-    board = _board(summary)
+    board = _use(summary).board
     reserve = board.reserve
     return [
         f"arena in {board.memories[0].name} at {board.memories[0].region.origin:#010x}",
@@ -25,19 +25,20 @@ def board_pieces(summary: Summary) -> list[str]:
 
 def board_remarks(summary: Summary) -> list[str]:
     """Tell where the code ran, and what of the board's file nobody has verified."""
-    unverified = _board(summary).unverified
+    unverified = _use(summary).board.unverified
     more = [f"unverified: {printable(unverified)}"] if unverified else []
     return [f"{_checked_on(summary)}; never on the board itself", *more]
 
 
-def _board(summary: Summary) -> Board:
-    assert summary.board is not None, "a core has no such row"
-    return summary.board
+def _use(summary: Summary) -> BoardUse:
+    use = summary.fact(BoardUse)
+    assert use is not None, "a core has no such row"
+    return use
 
 
 def _checked_on(summary: Summary) -> str:
     """Tell where the C of a board was run."""
-    where = {"qemu": f"QEMU's machine of the {summary.core}", "host": "this machine"}.get(summary.verify.mode)
+    where = {"qemu": f"QEMU's machine of the {_use(summary).core}", "host": "this machine"}.get(summary.verify.mode)
     return "not run" if where is None else f"run on {where}"
 
 
@@ -63,19 +64,20 @@ def _flash_used(summary: Summary) -> int | None:
 
 def board_json(summary: Summary) -> dict[str, Any]:
     """Return the key `board` of report.json."""
-    board = _board(summary)
+    board = _use(summary).board
     used = {board.memories[0].name: summary.plan.arena_bytes}
     used |= {memory.name: memory.used_bytes for memory in summary.plan.further}
-    buffers = placed(board, used, summary.runtime_buffers)
+    ram = summary.fact(PartRam)
+    buffers = () if ram is None else ram.buffers
+    places = placed(board, used, buffers)
     return {
         "part": board.part,
-        "core": summary.core,
+        "core": _use(summary).core,
         "unverified": board.unverified or None,
         "checked": _checked_on(summary),
         "memories": [_memory(memory, used) for memory in board.memories],
         "buffers": [
-            {"part": one.part, "memory": buffers.get(one.part), "size_bytes": one.size_bytes}
-            for one in summary.runtime_buffers
+            {"part": one.part, "memory": places.get(one.part), "size_bytes": one.size_bytes} for one in buffers
         ],
         "stack": {
             "memory": board.stack.name,

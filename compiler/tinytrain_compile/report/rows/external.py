@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import OfferedKernels, Summary
 from tinytrain_compile.report.layout import bytes_text, plural, printable
 
 
@@ -22,7 +22,8 @@ def _piece(use: dict[str, Any]) -> str:
 def external_json(summary: Summary) -> list[dict[str, Any]]:
     """List the functions of --kernels: nodes that each computes, their layers in the model, and the most workspace."""
     found: list[dict[str, Any]] = []
-    for function in summary.external_functions:
+    offered = summary.fact(OfferedKernels)
+    for function in offered.functions if offered else ():
         used = [(n, n.external) for n in summary.plan.order if n.external is not None]
         used = [(node, external) for node, external in used if external.function == function]
         found.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.summary import Summary
+from tinytrain_compile.ir.summary import SmallerPlans, Summary
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import work_of
@@ -96,8 +96,10 @@ def paging_json(summary: Summary) -> dict[str, Any]:
 
 def plans_json(summary: Summary) -> list[dict[str, Any]]:
     """Return a row for each of several plans, the smallest arena first."""
-    plans = (*summary.smaller, summary.plan)
-    return [_plan_row(plan) | {"micro_batch": n} for plan, n in zip(plans, summary.plan_samples, strict=True)]
+    known = summary.fact(SmallerPlans)
+    assert known is not None
+    plans = (*known.plans, summary.plan)
+    return [_plan_row(plan) | {"micro_batch": n} for plan, n in zip(plans, known.samples, strict=True)]
 
 
 def _plan_row(plan: MemoryPlan) -> dict[str, Any]:
