@@ -88,6 +88,34 @@ def silent(_what: str, _share: float) -> None:
     """Say nothing of the progress."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What was asked for and read.
+
+    options: with what the board offers and the file says; asked: without what the board offers. floats: the graph
+    before the formats of int8; None: the file brings them.
+    """
+
+    options: CompileOptions
+    asked: CompileOptions
+    target: Target
+    externals: Externals
+    model: ImportedModel
+    floats: Graph | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """A plan that has room on the target. options: those of the plan; smaller: further plans (--plans), by size."""
+
+    read: _Read
+    options: CompileOptions
+    candidate: Candidate
+    summary: Summary
+    smaller: tuple[Candidate, ...]
+
+
 def make_project(
     options: CompileOptions, progress: Progress = silent, by_data: ByData | None = None
 ) -> Project | Result:
@@ -95,6 +123,13 @@ def make_project(
 
     by_data: makes the choice of --update auto for labelled samples. It compiles by this function, so it is given.
     """
+    read = _read(options, progress)
+    planned = read if isinstance(read, Result) else _plan(read, progress, by_data)
+    return planned if isinstance(planned, Result) else _write(planned, progress)
+
+
+def _read(options: CompileOptions, progress: Progress) -> _Read | Result:
+    """Read the model, and settle what the target and the file decide about the options."""
     given = with_largest(options)
     options, target, offered = with_board(given, load_target(options.target))
     check_machine(options, target)
@@ -102,20 +137,27 @@ def make_project(
     progress("reading the model", 0.0)
     model = imported(options)
     options, notes = _resolved(options, model)
-    asked = replace(options, arena_bytes=given.arena_bytes, memories=given.memories)  # without what the board offers
+    asked = replace(options, arena_bytes=given.arena_bytes, memories=given.memories)
     if options.dump_after == "frontend":
         return Result(None, dump=print_graph(stored(model, options).graph, names_of))
     check_loss(options, model)
+    floats = None if model.quantised else model.graph
+    return _Read(options, asked, target, externals, stored(model, options), floats, (*notes, *offered))
+
+
+def _plan(read: _Read, progress: Progress, by_data: ByData | None) -> _Planned | Result:
+    """Choose what is trained and plan it; check that it has room on the target."""
+    model, asked = read.model, read.asked
     progress("planning", 0.1)
-    floats, model = None if model.quantised else model.graph, stored(model, options)
-    planner = Planner(model, options, target, externals)
+    planner = Planner(model, read.options, read.target, read.externals)
     planner, candidate = leaving_room(planner, asked, lambda planner: _choose(planner, progress, by_data))
-    notes, options = (*notes, *offered, *lowered_note(options, planner.options)), planner.options
+    notes, options = (*read.notes, *lowered_note(read.options, planner.options)), planner.options
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
-    _check_step(candidate, options)
+    for part in parts_of(options, candidate.train):
+        part.check(candidate.train, candidate.plan)
     candidate = with_prepared_weights(planner, candidate, _lowering(progress))
-    summary = replace(_summarise(model, candidate, options, target), notes=(*notes, *option_notes(options)))
+    summary = replace(_summarise(model, candidate, options, read.target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_target(summary, planner, candidate, asked)
@@ -123,6 +165,13 @@ def make_project(
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         return _planned_only(summary, model, candidate, options)
+    return _Planned(read, options, candidate, summary, smaller)
+
+
+def _write(planned: _Planned, progress: Progress) -> Project:
+    """Judge the import and the step by the file, generate C, check it, and put the output folder together."""
+    read, options, candidate, summary = planned.read, planned.options, planned.candidate, planned.summary
+    model, floats, target, smaller = read.model, read.floats, read.target, planned.smaller
     samples = _samples(model, candidate.train.training_step, options)
     progress("comparing the file with what was imported", 0.13)
     step = candidate.of_one.training_step
@@ -143,7 +192,7 @@ def make_project(
     more = check_files(made.bundle, samples, options, target, candidate.train.batch)
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
     files = {**project_files(bundle, options, target), **more, **_reports(summary, options)}
-    return Project(summary, bundle, files, _inputs(options, externals), model, candidate.of_one)
+    return Project(summary, bundle, files, _inputs(options, read.externals), model, candidate.of_one)
 
 
 def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Result:
@@ -167,12 +216,6 @@ def _check_target(summary: Summary, planner: Planner, candidate: Candidate, aske
     check_constants(planner.target, summary.least_const_bytes, planner.options.quant)
     check_ram(summary, planner, candidate, asked)
     check_fit(summary, planner, candidate, asked)
-
-
-def _check_step(candidate: Candidate, options: CompileOptions) -> None:
-    """E0101 and E0302 for options that cannot be honoured with what is trained."""
-    for part in parts_of(options, candidate.train):
-        part.check(candidate.train, candidate.plan)
 
 
 def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
