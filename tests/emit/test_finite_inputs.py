@@ -15,9 +15,9 @@ import pytest
 from testing.networks import models
 from tests.e2e import chain
 from tests.emit.device import ERR_NAN, OK, Device
-from tests.emit.test_features import instances
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc, sources
-from tests.emit.test_slices import Sliced
+from tests.parts.test_features import instances
+from tests.parts.test_slices import Sliced
 from tests.quantize import lines, nets
 from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.errors import CompileError

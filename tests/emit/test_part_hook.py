@@ -13,7 +13,7 @@ from testing.networks import models
 from tests.e2e import chain
 from tests.emit.device import Device
 from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
-from tests.emit.test_slices import samples
+from tests.parts.test_slices import samples
 from tinytrain_compile.verify.build import write_files
 
 pytestmark = needs_gcc

@@ -17,8 +17,8 @@ from testing.kernels.ledger import TARGETS
 from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
-from tests.emit.delta_formula import counted, tensors
 from tests.emit.test_generated_c import needs_gcc
+from tests.parts.delta_formula import counted, tensors
 from tests.quantize import nets
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.compilation import compile_model

@@ -21,8 +21,8 @@ from testing.networks import models
 from testing.places import ROOT
 from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
-from tests.emit.delta_formula import assert_applied, counted, expected, nearest, tensors
 from tests.emit.test_generated_c import needs_gcc
+from tests.parts.delta_formula import assert_applied, counted, expected, nearest, tensors
 from tests.quantize import nets
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.compilation import compile_model

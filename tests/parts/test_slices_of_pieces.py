@@ -12,7 +12,7 @@ from testing.planning.streams import random_streams
 from tests.e2e import chain
 from tests.e2e.test_streams import train_of
 from tests.emit.test_generated_c import needs_gcc
-from tests.emit.test_slices import Sliced, samples
+from tests.parts.test_slices import Sliced, samples
 from tinytrain_compile.driver.candidates.memories import core_model
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import KernelSet

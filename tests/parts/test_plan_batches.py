@@ -19,9 +19,9 @@ from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.data.samples import in_slots, random_samples
-from tinytrain_compile.driver.code.one_image import counts_samples
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.plans.part import counts_samples
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import compile_project, find_tools, link_project
 from tinytrain_compile.verify.build import Mode, write_files
