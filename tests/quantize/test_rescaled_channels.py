@@ -27,7 +27,6 @@ from tinytrain_compile.quantize import (
     count_saturations,
     prepare,
     quantise,
-    rescale,
 )
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.rows.formats import quant_tensors
@@ -57,7 +56,7 @@ def grow(
     wide = 2 * GROWTH * np.random.default_rng(1).standard_normal((32, 1, 4)).astype(np.float32)
     graph = prepare(calibrate(model.graph, wide), float_head=False)
     rate = 0.005 if optimizer == "sgd" else 0.001
-    options = TrainingOptions("mse", optimizer, rate, 0.8, batch=batch)
+    options = TrainingOptions("mse", optimizer, rate, momentum=0.8, batch=batch)
     floats = build_training(replace(model, graph=graph), resolve_update(graph, "all"), options)
     train = quantise(floats, QuantOptions(0, store, rescale))
     x = stored_input(2.0 * np.random.default_rng(2).standard_normal((STEPS, 1, 4)).astype(np.float32), train)
@@ -290,7 +289,7 @@ def test_nothing_to_rescale_is_said(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_keeps_the_unit_of_an_error_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescale, "READERS", tuple(op for op in rescale.READERS if op != "QConvGradInput"))
+    monkeypatch.setitem(OPS, "QConvGradInput", replace(OPS["QConvGradInput"], traits=frozenset()))
     with pytest.raises(AssertionError, match="reads an error of"):
         nets.int8_train(nets.cnn(), rescale=True)
 

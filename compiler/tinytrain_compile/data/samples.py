@@ -15,11 +15,11 @@ from tinytrain_compile.ir.imported import DataInput, ImportedModel, WholeNumbers
 from tinytrain_compile.ir.records import packed, parts
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Value
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.embedding import rows_to_choose_from
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
 
-BINARY_LOSSES = ("SigmoidCrossEntropy", "QSigmoidCrossEntropy")
 INT8_SPREAD = 40
 """Standard deviation of random int8 inputs, in units of the input's scale."""
 SLOT_DTYPES = {"float32": "<f4", "int8": "i1", "int32": "<i4", "uint8": "u1"}
@@ -93,7 +93,7 @@ def _many(count: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_binary(train: TrainGraph) -> bool:
     """Tell whether labels are 0 or 1 for every output."""
-    return any(node.op in BINARY_LOSSES for node in train.graph.nodes)
+    return any(has_trait(node.op, "binary_loss") for node in train.graph.nodes)
 
 
 def class_count(train: TrainGraph) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register, traits
 from tinytrain_compile.ops.elementwise import (
     HEAVY,
     LIGHT,
@@ -73,11 +73,12 @@ def _clip_grad(m: Arithmetic, dy: Any, y: Any, a: ClipAttrs) -> Any:
     return dy if inside is None else m.where(inside, dy, 0.0)
 
 
+_OF_CLAMP = traits("elementwise", "read_output", "through_clamp")
 unary(
     "Clip",
     "max(low, min(x, high)); Relu is Clip(0, inf).",
     lambda m, x, a: m.clamp(x, a.low, a.high),
-    Slope("y", "dy where low < y < high, else 0.", _clip_grad, LIGHT),
+    Slope("y", "dy where low < y < high, else 0.", _clip_grad, LIGHT, _OF_CLAMP),
     ClipAttrs,
     LIGHT,
 )
@@ -317,6 +318,7 @@ register(
         rows=element_rows,
         inputs=("y",),
         outputs=("mask",),
+        traits=traits("read_output"),
     )
 )
 
@@ -344,5 +346,6 @@ register(
         inputs=("dy", "mask"),
         outputs=("dx",),
         reuses=("dy",),
+        traits=traits("through_clamp"),
     )
 )

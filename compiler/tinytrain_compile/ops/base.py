@@ -89,16 +89,47 @@ class Overlap:
         return above >= self.distance and above % self.step == 0
 
 
-Trait = Literal["elementwise", "moves_data", "matrix"]
+Trait = Literal[
+    "elementwise",
+    "moves_data",
+    "keeps_channels",
+    "matrix",
+    "layer",
+    "data_gradient",
+    "distribution",
+    "binary_loss",
+    "read_output",
+    "through_clamp",
+    "gradient_sum",
+    "subspace",
+    "cancels",
+    "requantised",
+    "border",
+    "own_unit",
+]
 """elementwise: an element of the result comes from the operands' elements at its place, whatever the order of axes.
 
-moves_data: every element of the result is copied from an operand, or is a constant of the attributes.
-matrix: a layer, whose operand `w` is a weight with channel axes.
+moves_data: every element of the result is copied from an operand, or is a constant of the attributes. keeps_channels:
+and channels stay in their order.
+matrix: a layer, whose operand `w` is a weight with channel axes. layer: one whose weight and bias int8 stores, whose
+input can be kept in subspaces. data_gradient: the gradient of such a layer for its data.
+distribution: an end that gives the probabilities of classes, or their logarithms. binary_loss: a loss, or its gradient,
+of labels that are 0 or 1.
+read_output: it tells by the output `y` of a clamp where that was active. through_clamp: a gradient goes back through a
+clamp. gradient_sum: it sums the gradient of a parameter, or its squares. subspace: it takes a tensor into a subspace.
+cancels: it has large numbers inside whose difference may be small (1 + exp(x), x - mean(x), p - 1).
+requantised: in int8 it ends a sum, and a Clip after it is the saturation of that. border: between int8 and float32.
+own_unit: it reads an int8 error in the unit of the layer that the error is of.
 """
 
 ELEMENTWISE: frozenset[Trait] = frozenset(("elementwise",))
 MOVES_DATA: frozenset[Trait] = frozenset(("moves_data",))
-MATRIX: frozenset[Trait] = frozenset(("matrix",))
+
+
+def traits(*names: Trait) -> frozenset[Trait]:
+    """Return the traits of an operator."""
+    return frozenset(names)
+
 
 InferRule = Callable[[tuple[Value, ...], Any], tuple[TensorType, ...]]
 ReferenceRule = Callable[[tuple[Array, ...], Any], tuple[Array, ...]]

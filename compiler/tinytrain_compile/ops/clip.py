@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register, traits
 from tinytrain_compile.ops.names import named
 from tinytrain_compile.ops.owned import Owned
 
@@ -67,6 +67,7 @@ ROW_SQUARES = register(
         CLIPPING,
         inputs=("g",),
         outputs=("rows",),
+        traits=traits("gradient_sum"),
     )
 )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, TensorType, Value
-from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Samples, register
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Samples, register, traits
 from tinytrain_compile.ops.conv_form import (
     TILE_WIDTH,
     ConvAttrs,
@@ -182,7 +182,7 @@ register(
         rows=_conv_rows,
         inputs=("x", *WEIGHT, "bias?"),
         present=_present,
-        traits=MATRIX,
+        traits=traits("matrix", "layer", "requantised"),
     )
 )
 
@@ -286,7 +286,7 @@ register(
         inputs=("dy", *WEIGHT),
         outputs=("dx",),
         present=lambda attrs: present_parts(attrs.conv.split),
-        traits=MATRIX,
+        traits=traits("matrix", "data_gradient", "requantised"),
     )
 )
 

@@ -24,7 +24,9 @@ from tinytrain_compile.ops.base import (
     NonDifferentiable,
     OpDef,
     ReferenceRule,
+    Trait,
     register,
+    traits,
 )
 from tinytrain_compile.ops.names import expect_float, operand, operands, result
 from tinytrain_compile.ops.rows import element_rows
@@ -101,6 +103,7 @@ def elementwise(
     lanes: int | Callable[[Any], int] = 0,
     reuses: tuple[str, ...] | None = None,
     by_rows: bool = True,
+    traits: frozenset[Trait] = ELEMENTWISE,
 ) -> None:
     """Register an operator by its formula. reuses: all operands, if none are given; see OpDef and Elementwise."""
     entry = FORMULAS[name] = Elementwise(formula, lanes, attrs is not Attrs)
@@ -125,7 +128,7 @@ def elementwise(
             inputs=inputs,
             outputs=(output,),
             reuses=inputs if reuses is None else reuses,
-            traits=ELEMENTWISE,
+            traits=traits,
             exact=reading(EXACT),
             **more,
         )
@@ -136,13 +139,14 @@ def elementwise(
 class Slope:
     """The backward operator of a unary one, named <op>Grad: formula(m, dy, kept[, attributes]) -> dx.
 
-    kept: what it reads besides dy, "x" or "y". lanes: see Elementwise.
+    kept: what it reads besides dy, "x" or "y". lanes: see Elementwise. traits: of the backward operator.
     """
 
     kept: str
     doc: str
     formula: Formula
     lanes: int | Callable[[Any], int] = 0
+    traits: frozenset[Trait] = ELEMENTWISE
 
     def rule(self, op: str) -> GradientRule:
         """Return the gradient rule that emits it."""
@@ -172,7 +176,8 @@ def unary(
 def backward(name: str, slope: Slope, attrs: type[Attrs]) -> None:
     """Register a backward operator, which may overwrite either operand."""
     inputs = ("dy", slope.kept)
-    elementwise(name, slope.doc, slope.formula, SECOND_ORDER, inputs, output="dx", attrs=attrs, lanes=slope.lanes)
+    more: dict[str, Any] = {"output": "dx", "attrs": attrs, "lanes": slope.lanes, "traits": slope.traits}
+    elementwise(name, slope.doc, slope.formula, SECOND_ORDER, inputs, **more)
 
 
 def _add_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
@@ -204,7 +209,8 @@ def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
 
 
 _BINARY: dict[str, Any] = {"infer": broadcast_infer, "inputs": ("a", "b")}
-elementwise("Add", "a + b", lambda _m, a, b: a + b, _add_gradient, **_BINARY, lanes=LIGHT)
+_SUM = traits("elementwise", "requantised")
+elementwise("Add", "a + b", lambda _m, a, b: a + b, _add_gradient, **_BINARY, lanes=LIGHT, traits=_SUM)
 elementwise("Sub", "a - b", lambda _m, a, b: a - b, _sub_gradient, **_BINARY, lanes=LIGHT)
 elementwise("Mul", "a * b", lambda _m, a, b: a * b, _mul_gradient, **_BINARY, lanes=LIGHT)
 elementwise("Div", "a / b", lambda _m, a, b: a / b, _div_gradient, **_BINARY)

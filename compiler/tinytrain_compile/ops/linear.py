@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MATRIX, GradientContext, NonDifferentiable, OpDef, Samples, Split, register
+from tinytrain_compile.ops.base import (
+    GradientContext,
+    NonDifferentiable,
+    OpDef,
+    Samples,
+    Split,
+    has_trait,
+    register,
+    traits,
+)
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.exact import product
 from tinytrain_compile.ops.names import expect_float, named, operand, operands, result
@@ -181,7 +190,7 @@ register(
         exact=_gemm_exact,
         inputs=("x", *WEIGHT, "bias?"),
         present=_present,
-        traits=MATRIX,
+        traits=traits("matrix", "layer", "requantised"),
     )
 )
 
@@ -217,6 +226,7 @@ register(
         inputs=("dy", *WEIGHT),
         outputs=("dx",),
         present=lambda attrs: present_parts(attrs.split),
+        traits=traits("data_gradient"),
     )
 )
 
@@ -316,3 +326,8 @@ register(
         inputs=("a", "b"),
     )
 )
+
+
+def output_axis(layer: Node) -> int:
+    """Return where the output channels of a layer's weight are: last if it is a transposed convolution."""
+    return 0 if has_trait(layer.op, "layer") else -1

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
-from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, OpDef, register, traits
 from tinytrain_compile.ops.exact import F32, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, operands
 
@@ -292,6 +292,7 @@ register(
         exact=partial(_bce, EXACT),
         inputs=("y", "target"),
         outputs=("loss",),
+        traits=traits("binary_loss", "cancels"),
     )
 )
 register(
@@ -305,5 +306,6 @@ register(
         inputs=("dloss", "y", "target"),
         outputs=("dy",),
         reuses=("y",),
+        traits=traits("binary_loss", "cancels"),
     )
 )

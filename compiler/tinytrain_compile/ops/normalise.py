@@ -14,7 +14,7 @@ from typing import Any
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
-from tinytrain_compile.ops.base import GradientContext, OpDef, Samples, register
+from tinytrain_compile.ops.base import GradientContext, OpDef, Samples, register, traits
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, result
 from tinytrain_compile.ops.repeat import along
 
@@ -141,6 +141,7 @@ register(
         exact=partial(_softmax, EXACT),
         inputs=("x",),
         reuses=("x",),
+        traits=traits("distribution", "cancels"),
     )
 )
 register(
@@ -155,6 +156,7 @@ register(
         inputs=("dy", "y"),
         outputs=("dx",),
         reuses=("dy", "y"),
+        traits=traits("cancels"),
     )
 )
 register(
@@ -169,6 +171,7 @@ register(
         exact=partial(_log_softmax, EXACT),
         inputs=("x",),
         reuses=("x",),
+        traits=traits("distribution", "cancels"),
     )
 )
 register(
@@ -183,6 +186,7 @@ register(
         inputs=("dy", "y"),
         outputs=("dx",),
         reuses=("dy", "y"),
+        traits=traits("cancels"),
     )
 )
 register(
@@ -198,6 +202,7 @@ register(
         inputs=("x",),
         outputs=("xhat", "rstd"),
         reuses=("x",),
+        traits=traits("cancels"),
     )
 )
 register(
@@ -212,5 +217,6 @@ register(
         inputs=("dxhat", "xhat", "rstd"),
         outputs=("dx",),
         reuses=("dxhat", "xhat"),
+        traits=traits("cancels"),
     )
 )

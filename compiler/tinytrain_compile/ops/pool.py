@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register, traits
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, attrs_of, expect_float, only, operand
 from tinytrain_compile.ops.overlap import windows
@@ -359,6 +359,7 @@ register(
         overlaps=_overlaps,
         rows=_rows,
         inputs=("x",),
+        traits=traits("requantised"),
     )
 )
 register(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, Placed, Samples, register
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, Placed, Samples, register, traits
 from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
@@ -276,7 +276,7 @@ register(
         samples=Samples(repeat_shape),
         placed=Placed(True, lambda _node: (0,)),
         inputs=("x",),
-        traits=MOVES_DATA,
+        traits=traits("moves_data", "keeps_channels"),
     )
 )
 register(
@@ -331,7 +331,7 @@ register(
         overlaps=_concat_overlaps,
         samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
         inputs=("x*",),
-        traits=MOVES_DATA,
+        traits=traits("moves_data", "keeps_channels"),
     )
 )
 register(
@@ -347,7 +347,7 @@ register(
         rows=slice_rows,
         samples=Samples(repeat_places),
         inputs=("x",),
-        traits=MOVES_DATA,
+        traits=traits("moves_data", "keeps_channels"),
     )
 )
 register(
@@ -390,5 +390,6 @@ register(
         samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes), lambda attrs: 0 in attrs.axes),
         inputs=("x",),
         reuses=("x",),
+        traits=traits("requantised"),
     )
 )

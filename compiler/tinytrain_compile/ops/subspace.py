@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, DType, Node, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register, traits
 from tinytrain_compile.ops.exact import F32, product, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, kept_layout, operand, result
 from tinytrain_compile.ops.owned import Owned
@@ -116,6 +116,7 @@ register(
         exact=_power_exact,
         inputs=("x", "u"),
         outputs=("p",),
+        traits=traits("subspace"),
     )
 )
 
@@ -265,6 +266,7 @@ register(
         macs=mode_macs,
         exact=_mode_exact,
         inputs=("x", "u"),
+        traits=traits("subspace"),
     )
 )
 

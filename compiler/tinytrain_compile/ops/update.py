@@ -17,7 +17,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import Velocity
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic, Steps, run_steps
-from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, Trait, register
+from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, Trait, register, traits
 from tinytrain_compile.ops.names import Named, named
 from tinytrain_compile.ops.owned import Int8, IntegerStep, Kind, Owned
 
@@ -124,6 +124,7 @@ def _register(
     inputs: tuple[str, ...],
     owned: Owned,
     present: Callable[[Any], Iterable[str]] | None = None,
+    *more: Trait,
 ) -> OpDef:
     """Register an operator whose results overwrite its first operands, those that `owned` names.
 
@@ -148,7 +149,7 @@ def _register(
         run_steps(update.formula(REFERENCE, operands, attrs), store)
         return tuple(made[result] for result in outputs)
 
-    traits = ELEMENTWISE if update.lanes else frozenset[Trait]()
+    own = traits(*(ELEMENTWISE if update.lanes else ()), *more)
     return register(
         OpDef(
             name,
@@ -161,7 +162,7 @@ def _register(
             outputs=outputs,
             owned=owned,
             present=present,
-            traits=traits,
+            traits=own,
         )
     )
 
@@ -371,6 +372,8 @@ ACCUMULATE = _register(
     Attrs,
     ("acc", "g"),
     Owned({"acc": "SUM"}, "sum"),
+    None,
+    "gradient_sum",
 )
 
 

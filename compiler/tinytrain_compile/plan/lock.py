@@ -18,7 +18,7 @@ from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun
-from tinytrain_compile.ops import op_def
+from tinytrain_compile.ops.base import OPS, op_def
 from tinytrain_compile.plan.check.paging import validate_paging
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.check.remat import validate_remat
@@ -119,7 +119,7 @@ def _bases(content: Any) -> dict[str, int]:
 
 def _move(entry: Mapping[str, object], bases: Mapping[str, int]) -> Move:
     op, memory = _text(entry["op"]), _text(entry["memory"])
-    if op not in ("PageOut", "PageIn") or memory not in bases:
+    if not (op in OPS and op_def(op).page) or memory not in bases:
         raise ValueError("a page move goes out or in")
     return Move(op, _text(entry["of"]), memory)
 

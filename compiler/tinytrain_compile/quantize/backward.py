@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
-from tinytrain_compile.ops.base import ops_with, steps_floats
+from tinytrain_compile.ops.base import has_trait, ops_with, steps_floats
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX
 from tinytrain_compile.ops.int8.conv import QConvGradInputAttrs
@@ -28,7 +28,6 @@ ADD_PROBE = -12
 """Exponent above the larger operand's with which the sum of two errors cannot overflow 2**29."""
 POOL_PROBE = -12
 """The same for the sum of the errors of windows that overlap."""
-GRADS = ("ConvGradInput", "GemmGradInput", "AveragePoolGrad")
 
 
 class Backward:
@@ -51,7 +50,8 @@ class Backward:
             "TakeChannels": self._take,
             "ScoreChannels": self._score,
             "MaxPoolGrad": self._max_pool,
-            **dict.fromkeys(GRADS, self._data),
+            "AveragePoolGrad": self._data,
+            **dict.fromkeys(ops_with("data_gradient"), self._data),
             **dict.fromkeys(ops_with("moves_data"), self._move),
         }
 
@@ -151,7 +151,7 @@ class Backward:
 
     def _takes_deferred(self, reader: Node) -> bool:
         """Whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take in."""
-        return reader.op in ("ClipGrad", "MaskedGrad") and self._mask(reader, _passed(reader)) is not None
+        return has_trait(reader.op, "through_clamp") and self._mask(reader, _passed(reader)) is not None
 
     def _data_error(self, node: Node, unit: Any, mask: Mask, owner: ShiftTables | None = None) -> Err:
         error = self._error(node.inputs[0])
@@ -254,7 +254,7 @@ class Backward:
     def _leads_to_integers(self, node: Node) -> bool:
         """Whether a float gradient is about to enter the integer part: better quantised before it is spread out."""
         reader = self._r.only_reader(node.outputs[0])
-        return reader is not None and reader.op in ("ClipGrad", "MaskedGrad") and bool(self._clamp_input(reader))
+        return reader is not None and has_trait(reader.op, "through_clamp") and bool(self._clamp_input(reader))
 
     def _move(self, node: Node) -> bool:
         """Movement of an error; channel cuts take their part of a per-channel unit."""
@@ -331,7 +331,7 @@ class Backward:
 
 def _reads_gradients(node: Node) -> bool:
     """Whether it takes the gradient of a parameter: to step it, to sum it up, or for the gradient's squares."""
-    return steps_floats(node.op) or node.op in ("Accumulate", "RowSquares")
+    return steps_floats(node.op) or has_trait(node.op, "gradient_sum")
 
 
 def _passed(node: Node) -> Value:

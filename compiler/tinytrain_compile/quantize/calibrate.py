@@ -16,6 +16,7 @@ from tinytrain_compile.ir.records import feeds
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.linear import output_axis
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs
 from tinytrain_compile.quantize.fuse import fuse_biases
@@ -26,13 +27,8 @@ Method = Literal["minmax", "percentile"]
 WEIGHT_FLOOR = 1e-8
 """Smallest scale of a weight's channel: dead channels have it."""
 _BINS = 2048
-_SOFTMAX = ("Softmax", "LogSoftmax")
 _SCORES = 200.0
 """Scores that lie further apart are masked: the exponential of half of it is 0 in float32."""
-_FUSED = ("Conv", "ConvGradInput", "Gemm", "Add", "AveragePool", "Reduce")
-"""Ops that a Clip behind them becomes the saturation of."""
-_WEIGHT_AXIS: Mapping[str, int] = {"Conv": 0, "Gemm": 0, "ConvGradInput": -1}
-"""Where the output channels of a weight lie."""
 _INT32 = (-(2**31), 2**31 - 1)
 _BIAS_ROOM = 2.0**30
 """Largest magnitude that a bias may have in units of its accumulator: room is left for the sum, and for training."""
@@ -66,7 +62,7 @@ def calibrate(
         known[name] = activation_quant(*ranges[name])
     _inherit(graph, known, inner)
     for node in graph.nodes:
-        if node.op in _WEIGHT_AXIS and node.origin not in floats:
+        if has_trait(node.op, "matrix") and node.origin not in floats:
             _parameters(graph, node, known)
     notes = (
         [f"{', '.join(sorted(floats))}: computed in float32 (recurrent, or its weight is computed)"] if floats else []
@@ -110,7 +106,8 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
         computed.update(value.name for value in node.outputs)
         follower = readers.get(node.outputs[0].name, [])
         clamped = [n.op for n in follower] == ["Clip"] and node.outputs[0].name not in outputs
-        if not (node.op in _FUSED and clamped) and not (_moves(node) and node.inputs[0].name not in graph.constants):
+        saturates = has_trait(node.op, "requantised") and clamped
+        if not saturates and not (_moves(node) and node.inputs[0].name not in graph.constants):
             names += [value.name for value in node.outputs if value.dtype == "float32"]
     return [name for name in names if name not in known]
 
@@ -138,7 +135,7 @@ def _masked_scores(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> f
     for node in reversed(graph.nodes):
         name = node.outputs[0].name
         followers = readers.get(name, [])
-        only = bool(followers) and all(r.op in _SOFTMAX or r.outputs[0].name in found for r in followers)
+        only = bool(followers) and all(has_trait(r.op, "distribution") or r.outputs[0].name in found for r in followers)
         low, high = ranges.get(name, (0.0, 0.0))
         if only and name not in outputs and (high - low > _SCORES or _moves(node)):
             found.add(name)
@@ -244,7 +241,7 @@ def _parameters(graph: Graph, node: Node, known: dict[str, Quant]) -> None:
         smallest = np.maximum(
             np.abs(graph.constants[bias].astype(np.float64)) / (x.scale[0] * _BIAS_ROOM), WEIGHT_FLOOR
         )
-    known.setdefault(weight, weight_quant(graph.constants[weight], _WEIGHT_AXIS[node.op], smallest))
+    known.setdefault(weight, weight_quant(graph.constants[weight], output_axis(node), smallest))
     if x is not None and bias in graph.constants:
         scales = tuple(x.scale[0] * scale for scale in known[weight].scale)
         known.setdefault(bias, Quant(scales, 0, *_INT32))

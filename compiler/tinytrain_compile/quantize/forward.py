@@ -11,7 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Quant, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.base import Split, ops_with
+from tinytrain_compile.ops.base import Split, has_trait, ops_with
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
@@ -24,8 +24,6 @@ from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
 _SHARED_BITS, _SHARED_ROOM = 8, 2.0**29
-_MASKS = ("ClipGrad", "ClipMask")
-"""Nodes that tell by a clamp's output where it was active."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +119,7 @@ class Forward:
         data = node.inputs if node.op == "Add" else (operand(node, "x"),)
         if len({value.shape for value in data}) > 1:
             return False
-        if node.op in ("Conv", "Gemm") and not self._takes_integers(node):
+        if has_trait(node.op, "layer") and not self._takes_integers(node):
             return False
         if isinstance(node.attrs, PoolAttrs) and not always_full(node.attrs, _hw(operand(node, "x"))):
             return False
@@ -141,7 +139,7 @@ class Forward:
         attrs = node.attrs
         assert isinstance(attrs, ClipAttrs)
         quant = narrowed(out.quant, attrs)
-        masks = any(reader.op in _MASKS for reader in self._r.readers.get(out.name, []))
+        masks = any(has_trait(reader.op, "read_output") for reader in self._r.readers.get(out.name, []))
         clamp = Clamped(quant, masks and quant.low == quant.zero)
         value = self._clamped(node, form, clamp) if isinstance(form, Act) else self._requantised(form.node, clamp)
         self._r.forms[out.name] = Act(value, quant)
@@ -225,7 +223,7 @@ class Forward:
         """The bias in units of the layer's accumulator, and the unit of the parameter."""
         if value is None:
             return self._r.table(f"{node.name}.no_bias", np.zeros(scale.shape, np.int32)), scale
-        shared = sum(reader.op in ("Conv", "Gemm") for reader in self._r.readers[value.name]) > 1
+        shared = sum(has_trait(reader.op, "layer") for reader in self._r.readers[value.name]) > 1
         data = self._r.constants[value.name].astype(np.float64)
         if shared and value.name not in self._trained:
             return self._r.table(f"{node.name}.bias", fx.saturate(np.rint(data / scale)).astype(np.int32)), scale

@@ -11,6 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.activations import KeptActivation
 from tinytrain_compile.ir.types import Array, Node, Quant, Value
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT, ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.subspace import LARGEST, QModeAttrs, QModeInt8Attrs, rows_in_int8
@@ -71,7 +72,7 @@ class Copies:
             return self._gradient(node)
         if node.op == SUBSPACE_GRAD_WEIGHT.name:
             return self._of_channels(node)
-        if node.op not in ("SubspacePower", "ModeProduct"):
+        if not has_trait(node.op, "subspace"):
             return False
         x, attrs = operand(node, "x"), node.attrs
         assert isinstance(attrs, ModeAttrs)

@@ -11,19 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, Phase, Value
-from tinytrain_compile.ops.base import Split, op_def
+from tinytrain_compile.ops.base import Split, has_trait, op_def
 from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 from tinytrain_compile.ops.int8.rescale import RESCALE, ChannelRescaleAttrs
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.quantize.forms import ShiftTables
 from tinytrain_compile.quantize.state import Rewriter
 
-LAYERS = ("Conv", "Gemm")
-CUTS = ("Reshape", "Slice", "Concat")
-"""How channels of an error are cut out and joined: other data movement would take them out of their order."""
-READERS = ("QConvGradInput", "QModeProduct")
-"""What may read an error in a unit that changes, beside integer steps and sums: a layer's own backward nodes, also on
-the way into the subspaces of a low-rank copy, where it counts in steps of the error."""
 IN_STEPS = QuantAttrs(1.0, 0)
 """Of a Dequantize that leaves an error in its own steps."""
 ROOM = 126
@@ -48,7 +42,7 @@ class Rescaling:
         return ShiftTables(weight.name, None if split is None else split.channels)
 
     def _layers_of(self, parameter: Value) -> int:
-        return sum(node.op in LAYERS for node in self._r.readers[parameter.name])
+        return sum(has_trait(node.op, "layer") for node in self._r.readers[parameter.name])
 
     def with_room(self, scale: Array, weight: Value, split: Split | None) -> Array:
         """Scales with which no trained weight is above ROOM; those that are wide enough stay."""
@@ -95,13 +89,17 @@ def emit_rescale(
 
 
 def _check_readers(rewriter: Rewriter, shift: Value) -> None:
-    """Nobody takes the unit of a layer's error, which a rescale changes, for a constant."""
+    """Check that nobody takes the unit of a layer's error, which a rescale changes, for a constant.
+
+    What may read it, besides integer steps and sums: the layer's own backward nodes, also on the way into the subspaces
+    of a low-rank copy, where it counts in steps of the error; and what cuts its channels out, or joins them, in order.
+    """
     errors = {node.outputs[0].name for node in rewriter.builder.nodes if shift in node.inputs}
     for node in rewriter.builder.nodes:
         if any(value.name in errors for value in node.inputs):
-            own = node.op in READERS or _takes_gradients(node) or node.attrs == IN_STEPS
-            assert node.op in CUTS or own, f"{node.name} reads an error of {shift.name}"
-            errors |= {value.name for value in node.outputs if node.op in CUTS}
+            own = has_trait(node.op, "own_unit") or _takes_gradients(node) or node.attrs == IN_STEPS
+            assert has_trait(node.op, "keeps_channels") or own, f"{node.name} reads an error of {shift.name}"
+            errors |= {value.name for value in node.outputs if has_trait(node.op, "keeps_channels")}
 
 
 def _takes_gradients(node: Node) -> bool:

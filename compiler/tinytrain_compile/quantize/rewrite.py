@@ -7,7 +7,7 @@ from dataclasses import replace
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import infer, op_def, steps_floats
+from tinytrain_compile.ops.base import has_trait, infer, op_def, steps_floats
 from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.linear import PARTS
 from tinytrain_compile.ops.names import operands
@@ -21,18 +21,20 @@ from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.targets import TargetLoss
 from tinytrain_compile.quantize.update import QuantOptions, Updates
 
-LAYERS = ("Conv", "Gemm")
-_READERS = (*LAYERS, "ConvGradInput", "GemmGradInput")
-
 
 def _parameters(node: Node) -> tuple[Value, ...]:
     return operands(node).several(*PARTS, "bias?")
 
 
+def _reads_weights(node: Node) -> bool:
+    """Tell whether a node is a layer, or the data gradient of one."""
+    return has_trait(node.op, "layer") or has_trait(node.op, "data_gradient")
+
+
 def _used_otherwise(graph: Graph) -> frozenset[str]:
     """Names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
-    weights = {value.name for node in graph.nodes if node.op in LAYERS for value in _parameters(node)}
-    own = (node.op in _READERS or steps_floats(node.op) for node in graph.nodes)
+    weights = {value.name for node in graph.nodes if has_trait(node.op, "layer") for value in _parameters(node)}
+    own = (steps_floats(node.op) or _reads_weights(node) for node in graph.nodes)
     others = {value.name for node, known in zip(graph.nodes, own, strict=True) if not known for value in node.inputs}
     return frozenset(weights & others & graph.constants.keys())
 

@@ -6,6 +6,7 @@ import math
 
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops import fixed_point as fx
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LEAST_LOSS_BITS, LOG_BITS
 from tinytrain_compile.ops.names import operand, operands, result
@@ -98,7 +99,7 @@ class TargetLoss:
 
     def _operands(self, node: Node, outputs: Act) -> tuple[Value, ...]:
         pair = (outputs.value, operand(node, "target"))
-        if node.op not in ("SigmoidCrossEntropy", "SigmoidCrossEntropyGrad"):
+        if not has_trait(node.op, "binary_loss"):
             return pair
         return (*pair, self._r.table("sigmoids", int8_targets.sigmoids(outputs.quant.scale[0])))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
-from tinytrain_compile.ops.base import alias_of, op_def, run_node
+from tinytrain_compile.ops.base import alias_of, has_trait, op_def, run_node
 from tinytrain_compile.ops.fused_update import taken_apart
 from tinytrain_compile.ops.normalise import NormalizeAttrs
 from tinytrain_compile.reference.trainer import Trainer, inferred
@@ -26,15 +26,6 @@ UNIT = 2.0**-24
 
 RUNS, ROOM = 4, 4.0
 """Runs with changed inputs; how many times as far as these scatter a float32 result may lie from that in float64."""
-
-CANCELLING = frozenset(
-    ("Softmax", "SoftmaxGrad", "LogSoftmax", "LogSoftmaxGrad", "Normalize", "NormalizeGrad", "SigmoidCrossEntropy")
-) | {"SigmoidCrossEntropyGrad"}
-"""Operators with large numbers inside whose difference may be small: 1 + exp(x), x - mean(x), p - 1. No change of their
-inputs explains what these round, so their outputs are changed too: each on its own, and all alike, since all elements
-share the mean or the sum that was rounded. By a unit of the largest number at hand, or, where a group is normalised, by
-as much as the change of its inputs has changed one of its outputs: what rounds its mean is divided by its deviation,
-as they are."""
 
 GRID = np.linspace(-1.0, 1.0, 9)
 """Where between both ends of a gradient an update is run again."""
@@ -155,7 +146,7 @@ class _Changed(Trainer):
             if named:
                 self.updates.append(_Update(node, arrays, named))
             results = run_node(node, arrays if op_def(node.op).view else self._changed(node, arrays))
-            if self._draw is not None and node.op in CANCELLING:
+            if self._draw is not None and has_trait(node.op, "cancels"):
                 results = tuple(self._moved(node, arrays, results))
             values.update({out.name: self._number(array) for out, array in zip(node.outputs, results, strict=True)})
         return values
@@ -175,6 +166,12 @@ class _Changed(Trainer):
         return tuple(found)
 
     def _moved(self, node: Node, arrays: tuple[Array, ...], results: tuple[Array, ...]) -> Iterator[Array]:
+        """Change the results of a node with large numbers inside that cancel: no change of its inputs explains those.
+
+        Each on its own, and all alike, since all elements share the mean or the sum that was rounded. By a unit of the
+        largest number at hand, or, where a group is normalised, by as much as the change of its inputs has changed one
+        of its outputs: what rounds its mean is divided by its deviation, as they are.
+        """
         assert self._draw is not None
         floats = [array for array in (*arrays, *results) if array.dtype.kind == "f"]
         unit = UNIT * max(float(np.max(np.abs(array), initial=0.0)) for array in floats)

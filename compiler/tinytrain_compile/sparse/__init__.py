@@ -13,11 +13,10 @@ from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axe
 from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
 from tinytrain_compile.sparse.rules import tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
-from tinytrain_compile.sparse.select import LOW_RANK_LAYERS, entry_updates, resolve_update, whole_only
+from tinytrain_compile.sparse.select import entry_updates, resolve_update, whole_only
 
 __all__ = [
     "COLUMNS",
-    "LOW_RANK_LAYERS",
     "PRIOR",
     "UNITS",
     "GainTable",

@@ -18,9 +18,6 @@ from tinytrain_compile.ops.names import operand
 from tinytrain_compile.sparse.layers import Layer, channel_axes, layers_of, weight_axis
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
 
-LOW_RANK_LAYERS = ("Conv", "Gemm")
-"""Ops of layers that can keep their input in subspaces."""
-
 UpdateMap = dict[str, ChannelSlice | None]
 """Parameter -> the channels that are updated, None for all of it."""
 
@@ -141,7 +138,7 @@ def _activations(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> di
         if entry.activation == "exact":
             found[layer.weights[0].name] = None
             continue
-        if layer.node.op not in LOW_RANK_LAYERS or _cuts_groups(layer, entry):
+        if not has_trait(layer.node.op, "layer") or _cuts_groups(layer, entry):
             what = f"has no low-rank form of its input (activation = {entry.activation!r})"
             raise CompileError("E0302", layer.name, what, "leave activation out, or train all of its weight")
         found[layer.weights[0].name] = LowRank(entry.ranks, "asi" if entry.activation == "asi" else "subspace")

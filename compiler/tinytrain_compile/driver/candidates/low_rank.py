@@ -15,13 +15,14 @@ from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, Samples, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Array, Node
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan import Lock
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.reference.trainer import Trainer
-from tinytrain_compile.sparse import LOW_RANK_LAYERS, layers_of
+from tinytrain_compile.sparse import layers_of
 from tinytrain_compile.training import build_training
 from tinytrain_compile.training.low_rank import GRADIENTS
 
@@ -64,7 +65,7 @@ class LowRankChoice:
         for layer in layers_of(self._model.graph):
             name = layer.weights[0].name if layer.weights else ""
             open_ = name in update.updates and name not in update.activations
-            if open_ and layer.node.op in LOW_RANK_LAYERS and _reads_whole(update.updates[name], layer.node.attrs):
+            if open_ and has_trait(layer.node.op, "layer") and _reads_whole(update.updates[name], layer.node.attrs):
                 found[name] = LowRank((), kind)
         return found
 
@@ -100,7 +101,7 @@ def as_locked(model: ImportedModel, update: UpdatePlan, lock: Lock) -> UpdatePla
     CompileError E0106 for a layer that there is not, or that has no such form.
     """
     readers, layers = model.graph.consumers(), layers_of(model.graph)
-    weights = [layer.weights[0].name for layer in layers if layer.weights and layer.node.op in LOW_RANK_LAYERS]
+    weights = [layer.weights[0].name for layer in layers if layer.weights and has_trait(layer.node.op, "layer")]
     able = {node.origin or node.name: weight for weight in weights for node in readers[weight]}
     strange = next((name for name in lock.copies if name not in able), None)
     if strange is not None:

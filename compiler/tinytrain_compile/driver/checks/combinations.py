@@ -11,6 +11,7 @@ from tinytrain_compile.data.samples import labelled, load_inputs
 from tinytrain_compile.driver.checks.model_options import check_int8_flags, has_formats
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.update import OPTIMIZER_OPTIONS, OPTIMIZERS, optimizers_with
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions, is_asked_for, refuse_auto
 from tinytrain_compile.parts.registry import asked_parts
@@ -162,7 +163,7 @@ def _check_inputs(options: CompileOptions, model: ImportedModel) -> None:
 def check_loss(options: CompileOptions, model: ImportedModel) -> None:
     """Raise E0304 if nothing says whether a model repeats its input or tells classes apart."""
     known = options.loss is not None or model.loss is not None or model.output_shape != model.input_shape
-    if known or end_of(model.graph, model.graph.outputs[0]).op in ("Softmax", "LogSoftmax"):
+    if known or has_trait(end_of(model.graph, model.graph.outputs[0]).op, "distribution"):
         return
     what = f"the output has the shape of the input, {model.input_shape}: an autoencoder, or a classifier?"
     raise CompileError(

@@ -93,7 +93,7 @@ class RoundedValues:
         self._model, self._train = model, train
         self._clamped = storage_clamps(model.graph)
         self._bounds: dict[str, tuple[float, float]] = {}
-        nodes = [node for node in train.graph.nodes if node.op in ("ClipGrad", "ClipMask")]
+        nodes = [node for node in train.graph.nodes if has_trait(node.op, "read_output")]
         self._masked = {operand(node, "y").name for node in nodes}
         """Real numbers by which errors are masked, whatever is stored of them."""
         for node in (*train.graph.nodes, *model.graph.nodes):

@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, Overlap, op_def, register
+from tinytrain_compile.ops.base import OpDef, Overlap, op_def, register, traits
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
@@ -239,5 +239,6 @@ register(
         present=_grad_present,
         error=ErrorState(("p_in",)),
         rows=error_rows,
+        traits=traits("own_unit"),
     )
 )

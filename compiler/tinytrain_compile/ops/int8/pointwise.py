@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import ELEMENTWISE, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, OpDef, register, traits
 from tinytrain_compile.ops.int8.conv import BACKWARD, QConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import rows_of_elements
@@ -222,7 +222,7 @@ register(
         overlaps=element_by_element,
         inputs=("x",),
         outputs=("q",),
-        traits=ELEMENTWISE,
+        traits=traits("elementwise", "border"),
     )
 )
 register(
@@ -235,7 +235,7 @@ register(
         QuantAttrs,
         overlaps=element_by_element,
         inputs=("q",),
-        traits=ELEMENTWISE,
+        traits=traits("elementwise", "border"),
     )
 )
 
@@ -342,6 +342,7 @@ register(
         inputs=("peak", "p_out", "g"),
         outputs=("error", "peak"),
         error=ErrorState(float_peak=True),
+        traits=traits("border"),
     )
 )
 
@@ -368,6 +369,7 @@ register(
         overlaps=lambda node: element_by_element(node, "e"),
         inputs=("p", "e"),
         outputs=("g",),
+        traits=traits("border"),
     )
 )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
+from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register, traits
 from tinytrain_compile.ops.exact import F32
 from tinytrain_compile.ops.int8.error import BACKWARD, expect_dtypes
 from tinytrain_compile.ops.int8.pointwise import quantised
@@ -99,6 +99,7 @@ register(
         QModeAttrs,
         macs=mode_macs,
         inputs=("x", "u"),
+        traits=traits("own_unit"),
     )
 )
 

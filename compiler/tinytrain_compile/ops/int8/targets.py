@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import OpDef, Trait, register, traits
 from tinytrain_compile.ops.int8.error import BACKWARD, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LN2, LOG_BITS, TABLE, binary_log, scaled_float
 from tinytrain_compile.ops.owned import ErrorState
@@ -172,7 +172,7 @@ def _bce_grad(arrays: tuple[Array, ...], attrs: TargetErrorAttrs) -> tuple[Array
     return _error(differences(_sigmoid(logits, table, attrs), targets, attrs), peak, p_out, attrs)
 
 
-def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
+def _register(name: str, doc: str, tables: int, loss: Any, grad: Any, *kinds: Trait) -> None:
     names = ("y", "target", "table")[: 2 + tables]
     operands = ", ".join(("outputs", "targets", "table")[: 2 + tables])
     register(
@@ -185,6 +185,7 @@ def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
             TargetLossAttrs,
             inputs=names,
             outputs=("loss",),
+            traits=traits(*kinds),
         )
     )
     register(
@@ -198,9 +199,10 @@ def _register(name: str, doc: str, tables: int, loss: Any, grad: Any) -> None:
             inputs=("peak", "p_out", *names),
             outputs=("error", "peak"),
             error=ErrorState(),
+            traits=traits(*kinds),
         )
     )
 
 
 _register("QMeanSquaredError", "mean((y - t) ** 2)", 0, _mse, _mse_grad)
-_register("QSigmoidCrossEntropy", "Binary cross entropy", 1, _bce, _bce_grad)
+_register("QSigmoidCrossEntropy", "Binary cross entropy", 1, _bce, _bce_grad, "binary_loss")

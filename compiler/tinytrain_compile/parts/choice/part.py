@@ -10,6 +10,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.choice import FIXED, OPEN, SCORED, SCORING, ChannelChoice, scoring_nodes
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node
+from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.options.compile_options import as_typed, is_asked_for
 from tinytrain_compile.parts.part import Part
 
@@ -87,7 +88,7 @@ def _choice_of(train: TrainGraph) -> ChannelChoice:
 def _reads_chosen(node: Node) -> bool:
     """Tell whether a node is a float32 data gradient through a weight of chosen channels (+14 % of a digits step)."""
     split = getattr(getattr(node.attrs, "conv", node.attrs), "split", None)
-    backward = node.op in ("ConvGradInput", "GemmGradInput")
+    backward = has_trait(node.op, "data_gradient")
     return backward and split is not None and split.on_device
 
 

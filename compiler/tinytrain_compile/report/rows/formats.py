@@ -8,14 +8,12 @@ from typing import Any
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Node, Quant, Value
-from tinytrain_compile.ops.base import alias_of, op_def
+from tinytrain_compile.ops.base import alias_of, has_trait, op_def
 from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.int8.rescale import fractions, rescaled_tables, rescales
 from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.report.layout import bytes_text, macs_text, plural, printable
-
-BORDERS = ("Quantize", "Dequantize", "QuantizeError", "DequantizeError")
 
 
 def float32_pieces(summary: Summary) -> list[str]:
@@ -96,7 +94,7 @@ def float_regions(train: TrainGraph) -> list[FloatRegion]:
 
 def _region(nodes: list[Node]) -> FloatRegion:
     work = [node for node in nodes if not op_def(node.op).view]
-    border = [node for node in work if node.op in BORDERS]
+    border = [node for node in work if has_trait(node.op, "border")]
     return FloatRegion(
         origins=tuple(dict.fromkeys(node.origin or node.name for node in work if node not in border)),
         nodes=len(work) - len(border),
