@@ -40,9 +40,7 @@ def test_rows_that_a_build_does_not_have_are_not_imported() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
-    "flags", ["--slices on", "--features on", "--plans 64KB,128KB", "--runtime replay=9,monitor,store"]
-)
+@pytest.mark.parametrize("flags", ["--slices on", "--features on", "--runtime replay=9,monitor,store"])
 def test_a_dry_run_reports_the_parts_of_a_project(flags: str, tmp_path: Path) -> None:
     """It has planned, but no C: what only the C tells is left out."""
     model = write(models.mlp(), tmp_path)
