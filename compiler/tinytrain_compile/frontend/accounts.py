@@ -47,7 +47,7 @@ def accounted(
 
 
 def _tables(ctx: ImportContext, nodes: Iterable[OnnxNode], links: Links) -> dict[str, Array]:
-    """What Constant nodes hold, if it is a table of different numbers that more than a setting reads."""
+    """Return what Constant nodes hold, if it is a table of different numbers that more than a setting reads."""
     found = constant_outputs(nodes, ctx.model.opset)
     return {n: a for n, a in found.items() if a.size and not is_flat(a) and not _is_setting(n, links)}
 
@@ -68,7 +68,7 @@ def folded_into(ctx: ImportContext, parameters: Iterable[Value]) -> list[str]:
 
 
 def _roots(claim: Claim) -> list[str]:
-    """The initializers that a constant depends on. A weight does not depend on the shift that was folded."""
+    """Return the initializers that a constant depends on. A weight does not depend on the shift that was folded."""
     fold = claim.fold
     gamma, shift = (None, None) if fold is None else (fold.origins[0], fold.origins[-1] if fold.offset.any() else None)
     origins = (origin for origin in (*claim.origins[:1], gamma, shift) if origin is not None)
@@ -90,7 +90,7 @@ class _Accounts:
                 (self._holders if root == base else self._folds).setdefault(root, []).append(claim.name)
 
     def of(self, name: str, size: int) -> ParameterChoice:
-        """What becomes of one initializer."""
+        """Return what becomes of one initializer."""
         known = self._choices.get(name)
         if known is not None and not known.trained:
             return known
@@ -115,7 +115,7 @@ class _Accounts:
         return self._ctx.trainables.choices
 
     def _why(self, name: str) -> str:
-        """Why there is no choice about an initializer."""
+        """Return why there is no choice about an initializer."""
         readers = self._links.readers(name)
         if self._links.maker(name) is not None:
             return CONSTANT_NODE
@@ -169,7 +169,7 @@ def check_parameters(ctx: ImportContext, model: ImportedModel) -> frozenset[str]
 
 
 def _stored_once(ctx: ImportContext, model: ImportedModel) -> list[str]:
-    """Integers of a quantised file that several parameters are made of: by other scales, or moved in other ways.
+    """Return integers of a quantised file that several parameters are made of: by other scales, or moved in other ways.
 
     But for one number throughout (zero biases), which exporters write once for whatever reads it.
     """

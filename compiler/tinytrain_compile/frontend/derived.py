@@ -45,7 +45,7 @@ def _folded(ctx: ImportContext, node: OnnxNode, index: int, array: Array, origin
 
 
 def _lay(ctx: ImportContext, node: OnnxNode, index: int) -> Lay:
-    """What a node does to the elements of its first input."""
+    """Return what a node does to the elements of its first input."""
     others = {name: ctx.entry(name).data for name in node.inputs[1:] if name}
     opset = ctx.model.opset
 
@@ -56,7 +56,7 @@ def _lay(ctx: ImportContext, node: OnnxNode, index: int) -> Lay:
 
 
 def _key(node: OnnxNode, known: list[Entry]) -> tuple[object, ...]:
-    """Equal for two nodes that compute the same: operator, attributes, and identical inputs."""
+    """Return what is equal for nodes that compute the same: operator, attributes, and identical inputs."""
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
     proto.name = proto.doc_string = ""
@@ -73,7 +73,7 @@ _NUMBERS_ONLY: Mapping[str, tuple[int, ...]] = {
 
 
 def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether the graph must compute a node of constants, for the gradient's sake: it computes with a parameter.
+    """Tell whether the graph must compute a node of constants, for the gradient's sake: it computes with a parameter.
 
     Moving elements is no computation, unless others read a tied weight in another arrangement. What becomes scale and
     shift of a normalisation is computed at compile time, and trains as it is.
@@ -87,7 +87,7 @@ def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
 
 
 def _repeats(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether a Gather has some elements of a weight several times: each copy would train by itself."""
+    """Tell whether a Gather has some elements of a weight several times: each copy would train by itself."""
     if node.op != "Gather":
         return False
     entry = ctx.entry(node.input(1))
@@ -95,13 +95,13 @@ def _repeats(ctx: ImportContext, node: OnnxNode) -> bool:
 
 
 def is_trained_through(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether a node computes with a parameter what is no scale or shift of a normalisation."""
+    """Tell whether a node computes with a parameter what is no scale or shift of a normalisation."""
     trained = any(ctx.is_trained(ctx.entry(name).origin) for name in node.inputs if name)
     return trained and not _becomes_weight(ctx, node)
 
 
 def _becomes_weight(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether a layer takes what follows from a node of constants as its numbers."""
+    """Tell whether a layer takes what follows from a node of constants as its numbers."""
     tensors, seen = list(node.outputs), set[str]()
     while tensors:
         tensor = tensors.pop()

@@ -172,7 +172,7 @@ def _data_inputs(
 
 
 def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
-    """Images come channels-last unless the user, or the model itself, has them otherwise; signals if asked for."""
+    """Declare an input: images channels-last unless user or model have them otherwise, signals if asked for."""
     rank = len(source.shape)
     integer = source.elem_type in INDICES
     image = (
@@ -192,7 +192,7 @@ def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
 
 
 def _is_channels_last(links: Links, name: str) -> bool:
-    """Whether the ONNX input is NHWC already (TensorFlow exports), or features on its last axis."""
+    """Tell whether the ONNX input is NHWC already (TensorFlow exports), or features on its last axis."""
     readers = links.readers(name)
     return bool(readers) and all(
         (node.op == "Transpose" and node.integers("perm") == (0, 3, 1, 2)) or node.op in _CHANNELS_LAST_READERS
@@ -242,7 +242,7 @@ def _import_nodes(ctx: ImportContext) -> None:
 
 
 def _fold_weights(ctx: ImportContext, nodes: Sequence[OnnxNode]) -> None:
-    """First everything that follows from weights alone, so that handlers may look at constants of later nodes."""
+    """Fold first all that follows from weights alone, so that handlers may look at constants of later nodes."""
     for node in nodes:
         known = all(ctx.has(name) and ctx.entry(name).is_constant for name in node.inputs if name)
         if _is_foldable(node) and known and not is_computed(ctx, node):
@@ -338,7 +338,7 @@ def _output_order(ctx: ImportContext, entry: Entry) -> Order:
 
 
 def _maker(ctx: ImportContext, tensor: str) -> OnnxNode:
-    """The node that an output's final change of axis order is attributed to."""
+    """Return the node that an output's final change of axis order is attributed to."""
     maker = ctx.links.maker(tensor)
     return maker or OnnxNode(tensor, "Identity", "", (), (tensor,), {}, onnx.NodeProto())
 

@@ -57,7 +57,7 @@ class Complaints:
                 ctx.stand_in(name, shape, KINDS[helper.tensor_dtype_to_np_dtype(kind).kind])
 
     def unreached(self, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
-        """A node whose inputs are unknown because of an unsupported one: at least its operator can be checked."""
+        """Check at least the operator of a node whose inputs are unknown because of an unsupported one."""
         if node.domain or (node.op not in handlers and node.op not in ("Shape", "Size")):
             self._note(node, unknown_operator(node, handlers))
 
@@ -69,7 +69,7 @@ class Complaints:
         self._foreign = self._foreign or bool(node.domain)
 
     def raise_if_any(self) -> None:
-        """CompileError with one line per node, if there are any: E0503 with foreign domains among them, else E0501."""
+        """Raise CompileError with one line per node, if there are any: E0503 for foreign domains, else E0501."""
         if not self._lines:
             return
         count, total = len(self._lines), len(self._model.nodes)
@@ -79,7 +79,7 @@ class Complaints:
 
 
 def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsupported:
-    """The complaint about an operator that has no handler."""
+    """Return the complaint about an operator that has no handler."""
     if node.op.startswith(_DYNAMIC):
         return Unsupported("", "its scales are computed at run time, from each sample", _QDQ)
     foreign = node.domain == MICROSOFT and node.op.startswith("Q") and node.op != "QuickGelu"

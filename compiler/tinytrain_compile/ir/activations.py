@@ -48,20 +48,22 @@ class LowRank:
     trials: tuple[RankTrial, ...] = ()
 
     def reduced(self, shape: tuple[int, ...]) -> dict[int, int]:
-        """Axis -> rank, of the modes of an activation of this shape whose rank is below their length, or that have a
-        basis of that length."""
+        """Return axis -> rank of the modes of an activation of this shape that lose something.
+
+        Their rank is below their length, or they have a basis of that length.
+        """
         ranks = {axis: rank for (_, axis), rank in zip(MODES.get(len(shape), ()), self.ranks, strict=False)}
         fixed = {axis for axis, basis in self.bases.items() if basis.shape[1] == shape[axis]}
         return {axis: rank for axis, rank in ranks.items() if rank < shape[axis] or axis in fixed}
 
 
 def inward(reduced: Mapping[int, int], shape: tuple[int, ...]) -> list[int]:
-    """The axes of an activation of this shape, reduced to these ranks, in the order of the fewest products."""
+    """Return the axes of an activation of this shape, reduced to these ranks, in the order of the fewest products."""
     return sorted(reduced, key=lambda axis: (reduced[axis] / shape[axis], axis))
 
 
 def outward(reduced: Mapping[int, int], shape: tuple[int, ...]) -> list[int]:
-    """The same on the way back."""
+    """Return the same on the way back."""
     return sorted(reduced, key=lambda axis: (-reduced[axis] / shape[axis], axis))
 
 

@@ -49,7 +49,7 @@ class Buffer:
 
 
 def offsets_of(buffers: Iterable[Buffer]) -> dict[str, int]:
-    """Value -> its first byte."""
+    """Return value -> its first byte."""
     found: dict[str, int] = {}
     for buffer in buffers:
         found |= dict.fromkeys(buffer.values, buffer.offset)
@@ -58,7 +58,7 @@ def offsets_of(buffers: Iterable[Buffer]) -> dict[str, int]:
 
 
 def load_of(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
-    """Live bytes at every step of `step_count` (an empty program still has one moment: its input lies there)."""
+    """Return live bytes at every step of `step_count` (an empty program still has one moment: its input lies there)."""
     change = [0] * (max(step_count, 1) + 1)
     for buffer in buffers:
         change[buffer.first_step] += buffer.size_bytes
@@ -134,7 +134,7 @@ class PartRam:
 
 
 def part_ram(board: Board | None, plan: MemoryPlan, buffers: Sequence[RuntimeBuffer]) -> PartRam:
-    """What a plan, the buffers and (of a board) the stack and the reserve take."""
+    """Return what a plan, the buffers and (of a board) the stack and the reserve take."""
     if board is None:
         uses = [RamUse("arena", plan.arena_bytes), *(RamUse(m.name, m.used_bytes) for m in plan.further)]
         found = (*uses, *(RamUse(buffer.what, buffer.size_bytes) for buffer in buffers))
@@ -153,15 +153,17 @@ def part_ram(board: Board | None, plan: MemoryPlan, buffers: Sequence[RuntimeBuf
 
 
 def taken_by(board: Board, plan: MemoryPlan) -> dict[str, int]:
-    """Bytes of every memory that a plan takes."""
+    """Return bytes of every memory that a plan takes."""
     taken = dict.fromkeys((memory.name for memory in board.memories), 0)
     taken[board.memories[0].name] = plan.arena_bytes
     return taken | {memory.name: memory.used_bytes for memory in plan.further}
 
 
 def placed(board: Board, taken: Mapping[str, int], buffers: Sequence[RuntimeBuffer]) -> dict[str, str]:
-    """Part -> memory: all buffers in the first memories that have room. If that cannot be, the largest one that is too
-    much is left out (and so on)."""
+    """Return part -> memory: all buffers in the first memories that have room.
+
+    If that cannot be, the largest one that is too much is left out (and so on).
+    """
     ways = assignments(board, taken, buffers)
     found = next(ways, None)
     if found is not None:
@@ -171,7 +173,7 @@ def placed(board: Board, taken: Mapping[str, int], buffers: Sequence[RuntimeBuff
 
 
 def reserved(board: Board, buffers: Sequence[RuntimeBuffer]) -> dict[str, int] | None:
-    """Memory -> what the buffers leave of it to a plan, in the way that leaves most for the arena; None: no way."""
+    """Return memory -> what buffers leave of it to a plan, in the way with the largest arena; None: no way."""
     left = [
         {m.name: m.model_bytes - sum(b.placed_bytes for b in buffers if way[b.part] == m.name) for m in board.memories}
         for way in assignments(board, {}, buffers)
@@ -182,7 +184,7 @@ def reserved(board: Board, buffers: Sequence[RuntimeBuffer]) -> dict[str, int] |
 
 
 def most_records(board: Board, taken: Mapping[str, int], others: Sequence[RuntimeBuffer], record_bytes: int) -> int:
-    """The largest number of records for which there is room beside a plan and other buffers."""
+    """Return the largest number of records for which there is room beside a plan and other buffers."""
     most = 0
     for way in assignments(board, taken, others):
         for memory in board.memories:
@@ -192,7 +194,7 @@ def most_records(board: Board, taken: Mapping[str, int], others: Sequence[Runtim
 
 
 def assignments(board: Board, taken: Mapping[str, int], buffers: Sequence[RuntimeBuffer]) -> Iterator[dict[str, str]]:
-    """Every way to put the buffers (there are few) into memories with room; early memories first."""
+    """Yield every way to put the buffers (there are few) into memories with room; early memories first."""
     names = [memory.name for memory in board.memories]
     free = {memory.name: memory.model_bytes - taken.get(memory.name, 0) for memory in board.memories}
     for way in product(names, repeat=len(buffers)):

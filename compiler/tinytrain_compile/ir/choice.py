@@ -36,7 +36,7 @@ class ChannelChoice:
 
 
 def whole_name(choice: ChannelChoice | None, part: str) -> str:
-    """The name of the weight that a part of the state is chosen of; of another tensor its own."""
+    """Return the name of the weight that a part of the state is chosen of; of another tensor its own."""
     found = (layer.whole.name for layer in (() if choice is None else choice.layers) if layer.part.name == part)
     return next(found, part)
 
@@ -51,7 +51,7 @@ def scoring_nodes(graph: Graph, choice: ChannelChoice) -> frozenset[str]:
 
 
 def chosen_places(scores: Array, count: int) -> Array:
-    """The place of each of the `count` channels of best score (of equal ones the first), -1 of the rest."""
+    """Return the place of each of the `count` channels of best score (of equal ones the first), -1 of the rest."""
     chosen = np.zeros(scores.shape, np.bool_)
     for _ in range(count):
         left = np.flatnonzero(~chosen)

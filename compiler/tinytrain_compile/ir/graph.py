@@ -23,7 +23,7 @@ class GraphBuilder:
         self.constants: dict[str, Array] = {}
 
     def unique(self, hint: str) -> str:
-        """A name that is not used yet: the hint itself, or the hint with a number behind it."""
+        """Return a name that is not used yet: the hint itself, or the hint with a number behind it."""
         name, count = hint, 1
         while name in self._names:
             count += 1
@@ -32,12 +32,12 @@ class GraphBuilder:
         return name
 
     def forget(self, nodes: Iterable[Node]) -> None:
-        """The names of nodes that were taken out again are free."""
+        """Free the names of nodes that were taken out again."""
         for node in nodes:
             self._names -= {node.name, *(value.name for value in node.outputs)}
 
     def constant(self, hint: str, data: Array, origin: str = "") -> Value:
-        """A value with fixed initial data (float32, int32, int8 or uint8)."""
+        """Return a value with fixed initial data (float32, int32, int8 or uint8)."""
         dtype = _DTYPES[str(data.dtype)]
         value = Value(self.unique(hint), tuple(data.shape), dtype, "", origin)  # type: ignore[arg-type]
         self.constants[value.name] = np.ascontiguousarray(data).reshape(data.shape)
@@ -147,10 +147,10 @@ class Dependencies:
             made.update(dict.fromkeys((value.name for value in node.outputs), needed | self._bit[node.name]))
 
     def after(self, node: Node, first: Node) -> bool:
-        """Whether a node can only run behind another one."""
+        """Tell whether a node can only run behind another one."""
         return self.any_after((node.name,), (first.name,))
 
     def any_after(self, late: Iterable[str], first: Iterable[str]) -> bool:
-        """Whether any of these nodes needs, from however far, what one of the others makes; by their names."""
+        """Tell whether any of these nodes needs, from however far, what one of the others makes; by their names."""
         bits = sum(self._bit[name] for name in set(first))
         return any(self._needed[name] & bits for name in late)

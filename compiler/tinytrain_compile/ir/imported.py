@@ -75,7 +75,7 @@ class FileTensor:
     columns: tuple[int, ...] = ()
 
     def to_onnx(self, array: Array) -> Array:
-        """The value's array with the axes that the file has."""
+        """Return the value's array with the axes that the file has."""
         dims = [1 if axis < 0 else self.shape[axis] for axis in self.order]
         kept = [index for index, axis in enumerate(self.order) if axis >= 0]
         real = array.reshape([dims[index] for index in kept])
@@ -113,7 +113,7 @@ class StoredTensor:
     zero: NDArray[np.int64]
 
     def integers(self, real: Array) -> Array:
-        """What the file holds of real numbers: the nearest that there are."""
+        """Return what the file holds of real numbers: the nearest that there are."""
         limits = np.iinfo(self.kind)
         return np.clip(np.rint(real / self.scale) + self.zero, limits.min, limits.max).astype(self.kind)
 
@@ -154,12 +154,12 @@ class ParameterSource:
         return bool((self.factor != 1).any() or (self.offset != 0).any())
 
     def cut(self, axis: int, channels: Sequence[int]) -> ParameterSource:
-        """Of some channels of the parameter."""
+        """Return the source of some channels of the parameter."""
         own = (each[list(channels)] if each.size > 1 and axis == 0 else each for each in (self.factor, self.offset))
         return ParameterSource(self.tensor, np.take(self.places, channels, axis), *own)
 
     def in_graph(self, tensor: Array) -> Array:
-        """The parameter that the importer makes of such numbers."""
+        """Return the parameter that the importer makes of such numbers."""
         factor, offset = self._along(self.factor), self._along(self.offset)
         taken = tensor.reshape(-1)[self.places]
         if not self.folded:
@@ -168,7 +168,10 @@ class ParameterSource:
             return (taken.astype(np.float64) * factor + offset).astype(np.float32)
 
     def in_file(self, parameter: Array) -> Array:
-        """The numbers of the file that a parameter stands for, in its shape; no finite ones where nothing does."""
+        """Return the numbers of the file that a parameter stands for, in its shape.
+
+        No finite ones where nothing does.
+        """
         with np.errstate(all="ignore"):
             numbers = (parameter.astype(np.float64) - self._along(self.offset)) / self._along(self.factor)
             return numbers.astype(np.float32)

@@ -32,7 +32,7 @@ class Kernel:
         return self.source.partition("*/\n")[2].replace(f"{self.name}(", "(", 1)
 
     def named(self, name: str) -> Kernel:
-        """The same function under another name."""
+        """Return the same function under another name."""
 
         def renamed(text: str) -> str:
             if self.parts:
@@ -75,12 +75,12 @@ class KernelSet:
         return (*parts.values(), *kernels)
 
     def only(self, nodes: Container[str]) -> KernelSet:
-        """The calls of these nodes, and all kernels."""
+        """Return the calls of these nodes, and all kernels."""
         calls, turns = ({node: of for node, of in all_.items() if node in nodes} for all_ in (self.calls, self.turns))
         return replace(self, calls=calls, turns=turns)
 
     def updated(self, other: KernelSet) -> KernelSet:
-        """These calls, or those of `other` for nodes that it has; kernels that nobody calls are left out."""
+        """Return these calls, or those of `other` for nodes that it has; kernels that nobody calls are left out."""
         calls = {**self.calls, **{node: kernel for node, kernel in other.calls.items() if node in self.calls}}
         used = set(calls.values())
         kernels = {kernel.name: kernel for kernel in (*self.kernels, *other.kernels) if kernel.name in used}
@@ -90,7 +90,7 @@ class KernelSet:
         return KernelSet(tuple(kernels.values()), calls, transposed=transposed, turns=turns)
 
     def joined(self, other: KernelSet) -> KernelSet:
-        """The calls and kernels of both."""
+        """Return the calls and kernels of both."""
         calls, transposed = {**self.calls, **other.calls}, self.transposed | other.transposed
         turns = {**self.turns, **other.turns}
         return KernelSet((*self.kernels, *other.kernels), calls, transposed=transposed, turns=turns)
@@ -107,7 +107,7 @@ class KernelCache:
         self._kernels: dict[object, Kernel] = {}
 
     def get(self, key: object, make: Callable[[], Kernel]) -> Kernel:
-        """The kernel that was kept for this key, or what `make` gives, which is kept."""
+        """Return the kernel that was kept for this key, or what `make` gives, which is kept."""
         kernel = self._kernels.pop(key, None) or make()
         self._kernels[key] = kernel  # it is the last one now
         if len(self._kernels) > self._limit:

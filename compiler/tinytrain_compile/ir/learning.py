@@ -51,8 +51,10 @@ class Score:
         return self.accuracy - other.accuracy > errors * (right * (1 - right) / max(samples, 1)) ** 0.5
 
     def learned_since(self, before: Score, samples: int) -> bool:
-        """Whether more is known than before: more is right, or for all that so many samples can tell as much is right,
-        at a smaller loss."""
+        """Return whether more is known than before.
+
+        More is right, or for all that so many samples can tell as much is right, at a smaller loss.
+        """
         return self.worth > before.worth or (self.loss < before.loss and not before.better_than(self, samples))
 
 
@@ -70,13 +72,16 @@ class Curve:
 
 
 def curve_of(found: Mapping[str, Any]) -> Curve:
-    """From what `dataclasses.asdict` made of a curve."""
+    """Make a curve of what `dataclasses.asdict` made of one."""
     each = {name: tuple(Score(**score) for score in found[name]) for name in ("scores", "old")}
     return Curve(**each, steps=found["steps"], failed=found["failed"])
 
 
 def mean_curve(curves: Sequence[Sequence[Score]], failed: Sequence[bool]) -> tuple[Score, ...]:
-    """The mean over trainings, epoch by epoch; what ended earlier stays as it was, what failed counts as the worst."""
+    """Return the mean over trainings, epoch by epoch.
+
+    What ended earlier stays as it was, what failed counts as the worst.
+    """
     length = max(len(scores) for scores in curves)
     return tuple(
         mean_score([_at(scores, bad, epoch) for scores, bad in zip(curves, failed, strict=True)])
@@ -91,7 +96,7 @@ def _at(scores: Sequence[Score], failed: bool, epoch: int) -> Score:
 
 
 def mean_score(found: Sequence[Score]) -> Score:
-    """Of several; what one of them does not know, the mean does not."""
+    """Return the mean of several; what one of them does not know, the mean does not."""
 
     def each(name: str) -> float | None:
         known = [value for score in found if (value := getattr(score, name)) is not None]
@@ -102,7 +107,7 @@ def mean_score(found: Sequence[Score]) -> Score:
 
 
 def warm_up_updates(share: float, updates: int) -> int:
-    """In which the rate grows first, where that is to be a share of so many."""
+    """Return the updates in which the rate grows first, if that is to be a share of so many."""
     return round(share * updates)
 
 
@@ -212,7 +217,7 @@ class Finding:
         return held and learned[-1].learned_since(learned[0], seeds * self.tests)
 
     def device(self, updates: int) -> tuple[float, float] | None:
-        """Seconds and joules of so many updates by the target's figures."""
+        """Return seconds and joules of so many updates by the target's figures."""
         if self.step is None:
             return None
         count = updates * self.calls

@@ -22,7 +22,7 @@ class LabelWeights:
     ignored: int | None = None
 
     def of(self, labels: Array, start: float = 0.0) -> np.float32:
-        """Their sum on top of `start`, one after another in float32, as the generated code adds them."""
+        """Return their sum on top of `start`, one after another in float32, as the generated code adds them."""
         total = np.float32(start)
         for label in (int(label) for label in labels.flat):
             if label != self.ignored:
@@ -49,14 +49,14 @@ class LossTerms:
     divided: bool = False
 
     def of_call(self, loss: Array, labels: Array) -> Array:
-        """What a call reports: the graph's loss, or that over the weights of its labels (0 if they have none)."""
+        """Return what a call reports: the graph's loss, or that over the weights of its labels (0 without any)."""
         if not self.divided or self.weights is None:
             return loss
         weight = self.weights.of(labels)
         return np.asarray(loss / weight if weight != 0 else np.float32(0.0))
 
     def of_batch(self, losses: Sequence[float], labels: Sequence[Array]) -> float:
-        """The loss of a batch from those of its calls, each with its labels."""
+        """Return the loss of a batch from those of its calls, each with its labels."""
         if self.divisor == "one":
             return float(np.sum(losses))
         shares = [1.0 if self.weights is None else float(self.weights.of(y)) for y in labels]

@@ -19,7 +19,7 @@ from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 
 def channel_axis(axis: str, rank: int) -> int:
-    """Where the "out" or "in" axis of a weight lies: outputs are first in every layer's weight, inputs last."""
+    """Return where the "out" or "in" axis of a weight lies: outputs are first in every layer's weight, inputs last."""
     return 0 if axis == "out" else rank - 1
 
 
@@ -166,11 +166,11 @@ class TrainGraph:
         return self.reads_state_of or self
 
     def of_one(self, value: Value) -> tuple[int, ...]:
-        """Shape of one sample's part of an input, a label or an output."""
+        """Return shape of one sample's part of an input, a label or an output."""
         return (value.shape[0] // self.micro_batch, *value.shape[1:]) if self.micro_batch > 1 else value.shape
 
     def step_nodes(self) -> tuple[Node, ...]:
-        """Nodes of one micro-batch."""
+        """Return nodes of one micro-batch."""
         return tuple(node for node in self.graph.nodes if node.phase == "step")
 
 
@@ -309,7 +309,7 @@ class MemoryPlan:
         return self.total_bytes - self.lower_bound_bytes
 
     def place(self, offset: int) -> tuple[int, int]:
-        """(memory, offset inside it) of an offset: memory 0 is the arena."""
+        """Return (memory, offset inside it) of an offset: memory 0 is the arena."""
         inside = [index for index, memory in enumerate(self.further, 1) if offset >= memory.base]
         return (inside[-1], offset - self.further[inside[-1] - 1].base) if inside else (0, offset)
 

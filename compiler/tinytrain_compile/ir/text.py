@@ -57,7 +57,7 @@ NamesOf = Callable[[Node], tuple[Sequence[str], Sequence[str]]]
 
 
 def print_graph(graph: Graph, names_of: NamesOf | None = None) -> str:
-    """One line per node, in order; inputs, outputs, state and updates in a header.
+    """Return one line per node, in order; inputs, outputs, state and updates in a header.
 
     names_of: for readers, whom positions tell little: `x=` and the like in front of operands and results.
     """
@@ -78,7 +78,10 @@ def print_graph(graph: Graph, names_of: NamesOf | None = None) -> str:
 def parse_graph(
     text: str, attrs_of: Mapping[str, type[Attrs]], constants: Mapping[str, Array], nested: Mapping[str, type]
 ) -> Graph:
-    """The inverse of `print_graph`; `attrs_of`: op name -> attribute type; `nested`: dataclasses inside attributes."""
+    """Return the inverse of `print_graph`.
+
+    `attrs_of`: op name -> attribute type; `nested`: dataclasses inside attributes.
+    """
     lines = text.splitlines()
     sections: dict[str, list[Value]] = {k: [] for k in ("inputs", "outputs", "parameters", "state", "accumulators")}
     updates: list[tuple[Value, Value]] = []
@@ -134,13 +137,13 @@ class _Scanner:
         self._at = 0
 
     def skip(self, mark: str) -> bool:
-        """Whether the mark comes next; if so, it is passed."""
+        """Tell whether the mark comes next; if so, it is passed."""
         found = self._line.startswith(mark, self._at)
         self._at += len(mark) if found else 0
         return found
 
     def word(self) -> str:
-        """Letters, digits and underscores."""
+        """Return letters, digits and underscores."""
         match = _WORD.match(self._line, self._at)
         if match is None:
             raise ValueError(f"column {self._at}: no word in {self._line!r}")
@@ -148,7 +151,7 @@ class _Scanner:
         return match[0]
 
     def literal(self) -> object:
-        """One Python literal: a string, tuple, or dictionary."""
+        """Return one Python literal: a string, tuple, or dictionary."""
         start, depth = self._at, 0
         for token in _TOKEN.finditer(self._line, start):
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token[0], 0)
@@ -158,12 +161,12 @@ class _Scanner:
         raise ValueError(f"column {start}: no literal in {self._line!r}")
 
     def value(self) -> Value:
-        """One value."""
+        """Return one value."""
         fields = cast("tuple[Any, ...]", self.literal())
         return Value(*fields[:5], quant=Quant(*fields[5]) if len(fields) > 5 else None)
 
     def values(self) -> tuple[Value, ...]:
-        """Values between semicolons, with or without names; none if there is no opening parenthesis."""
+        """Return values between semicolons, with or without names; none if there is no opening parenthesis."""
         found: list[Value] = []
         while (named := _NAMED.match(self._line, self._at)) is not None:
             self._at = named.end()

@@ -34,7 +34,7 @@ class TensorType(NamedTuple):
     layout: Layout = ""
 
     def __str__(self) -> str:
-        """As messages say it."""
+        """Return as messages say it."""
         return f"{self.dtype} {self.shape}"
 
 
@@ -66,7 +66,7 @@ class Value:
     quant: Quant | None = None
 
     def __hash__(self) -> int:
-        """By its name, which equal ones share: planners look values up often."""
+        """Hash the name, which equal ones share: planners look values up often."""
         return hash(self.name)
 
     @property
@@ -120,7 +120,7 @@ class Node:
     external: External | None = None
 
     def __hash__(self) -> int:
-        """By its name, as a value's."""
+        """Hash the name, as of a value."""
         return hash(self.name)
 
 
@@ -169,11 +169,11 @@ class Graph:
         return tuple(value for value in self.inputs if value.name != self.label)
 
     def producers(self) -> dict[str, Node]:
-        """Value name -> the node that produces it."""
+        """Return value name -> the node that produces it."""
         return {out.name: node for node in self.nodes for out in node.outputs}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """Value name -> nodes that read it, in order."""
+        """Return value name -> nodes that read it, in order."""
         readers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(node.inputs):
@@ -181,7 +181,7 @@ class Graph:
         return readers
 
     def ancestors(self, targets: tuple[Value, ...]) -> frozenset[str]:
-        """Names of the nodes that the targets depend on."""
+        """Return names of the nodes that the targets depend on."""
         needed = {value.name for value in targets}
         names: set[str] = set()
         for node in reversed(self.nodes):

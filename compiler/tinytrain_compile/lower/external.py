@@ -10,7 +10,7 @@ _TYPES = {"float32": "float", "int8": "int8_t", "int32": "int32_t"}
 
 
 def external_kernel(node: Node, name: str, comment: str) -> Kernel:
-    """The kernel of a node that has an external one."""
+    """Return the kernel of a node that has an external one."""
     form, external = external_form(node), node.external
     if form is None or external is None:
         raise ValueError(f"{node.op} ({node.name}) cannot have an external kernel")
@@ -31,7 +31,7 @@ def external_kernel(node: Node, name: str, comment: str) -> Kernel:
 
 
 def external_names(node: Node) -> tuple[str, ...]:
-    """C names of the operands of a node with an external kernel: its inputs, then its output."""
+    """Return C names of the operands of a node with an external kernel: its inputs, then its output."""
     form = external_form(node)
     return (*(form.operands[: len(node.inputs)] if form else ()), "y")
 

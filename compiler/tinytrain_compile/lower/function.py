@@ -53,13 +53,13 @@ def _pipeline() -> tvm.ir.transform.Sequential:
 
 
 def lower_schedule(schedule: s_tir.Schedule) -> PrimFunc:
-    """The lowered PrimFunc (flat buffers, explicit loops) of a schedule's function "main"."""
+    """Return the lowered PrimFunc (flat buffers, explicit loops) of a schedule's function "main"."""
     with tvm.transform.PassContext():
         return _pipeline()(schedule.mod)["main"]
 
 
 def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
-    """(the lowered TIR function, which outputs of the node it computes: its last parameters, what its loops count)."""
+    """Return (lowered TIR function, outputs of the node that it computes: its last parameters, what loops count)."""
     outputs = {i: tensor for i, tensor in enumerate(spec.outputs) if tensor is not None}
     function = te.create_prim_func([*spec.inputs, *outputs.values()])
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
@@ -68,7 +68,7 @@ def lower_spec(spec: KernelSpec) -> tuple[PrimFunc, list[int], LoopNames]:
 
 
 def printer_of(context: KernelContext) -> type[Printer]:
-    """What prints kernels for such a target."""
+    """Return what prints kernels for such a target."""
     if context.uses_float_vectors:
         return FloatVectorPrinter
     if context.uses_float_pairs:
@@ -77,14 +77,14 @@ def printer_of(context: KernelContext) -> type[Printer]:
 
 
 def parameter_names(node: Node, inputs: Iterable[te.Tensor]) -> list[str]:
-    """C names of a node's inputs and outputs."""
+    """Return C names of a node's inputs and outputs."""
     names = [str(tensor.op.name) for tensor in inputs]
     outs = ["y"] if len(node.outputs) == 1 else [f"y{i}" for i in range(len(node.outputs))]
     return names + [out if out not in names else f"{out}_out" for out in outs]
 
 
 def describe(node: Node, names: Sequence[str]) -> str:
-    """A C comment: operator, operands by their names in C with their shapes, what it does. names: inputs, then outputs.
+    """Return a C comment: operator, operands with their shapes, what it does. names: of inputs, then outputs.
 
     An output that overwrites an input has that input's name.
     """

@@ -27,7 +27,7 @@ _BYTES = 4
 
 
 def skip_border(schedule: s_tir.Schedule, loop: LoopRV, rows: tuple[int, int], pitch: int) -> None:
-    """Marks a loop over rows of taps whose first operands lie in rows of `pitch` elements.
+    """Mark a loop over rows of taps whose first operands lie in rows of `pitch` elements.
 
     rows: the first and the one behind the last that are not 0.
     """
@@ -36,7 +36,7 @@ def skip_border(schedule: s_tir.Schedule, loop: LoopRV, rows: tuple[int, int], p
 
 
 def without_border(loop: tirx.For) -> Stmt:
-    """A loop's body; of a marked one, under the condition that it adds anything."""
+    """Return a loop's body; of a marked one, under the condition that it adds anything."""
     place = _first_operand(loop.body) if INSIDE[0] in loop.annotations else None
     if place is None:
         return loop.body
@@ -63,7 +63,7 @@ def _first_operand(node: Tir) -> ir.Expr | None:
 
 
 def kept_sums(parts: Sequence[Stmt]) -> list[Stmt]:
-    """Statements of which those that sum for errors are under the condition that one of these is kept.
+    """Return statements of which those that sum for errors are under the condition that one of these is kept.
 
     What tells it is read once. The same statements where there are no such errors, or where no bits of a mask tell it.
     """
@@ -94,7 +94,7 @@ class _Places:
 
 
 def _places(bits: Sequence[tuple[ir.Expr, ir.Expr]]) -> _Places | None:
-    """One word of all bits; None if they are of more than four bytes, or not neighbours in them."""
+    """Return one word of all bits; None if they are of more than four bytes, or not neighbours in them."""
     own = list({str(byte): byte for byte, _ in bits}.values())
     numbers = list({str(number): number for _, number in bits}.values())
     follow = sym.Analyzer().simplify(numbers[0] + (len(numbers) - 1) - numbers[-1])
@@ -108,7 +108,7 @@ def _places(bits: Sequence[tuple[ir.Expr, ir.Expr]]) -> _Places | None:
 
 
 def _bare(byte: ir.Expr) -> ir.Expr:
-    """A byte as a part of a word."""
+    """Return a byte as a part of a word."""
     return (byte.value if isinstance(byte, tirx.Cast) else byte).astype("uint32")
 
 
@@ -121,20 +121,20 @@ def _word(value: int) -> ir.Expr:
 
 
 def _with_test(end: Stmt, call: ir.Call, test: ir.Expr) -> Stmt:
-    """An end of a sum that is kept where the test holds."""
+    """Return an end of a sum that is kept where the test holds."""
     assert isinstance(end, tirx.BufferStore)
     operands = [test if place == _KEEP else operand for place, operand in enumerate(call.args)][1:]
     return tirx.BufferStore(end.buffer, tirx.call_extern("int8", _END, *operands), list(end.indices))
 
 
 def _end(part: Stmt) -> ir.Call | None:
-    """The call that makes an error of a sum, if that is what a statement stores."""
+    """Return the call that makes an error of a sum, if that is what a statement stores."""
     value = part.value if isinstance(part, tirx.BufferStore) else None
     return value if value is not None and is_helper(value) and helper_name(value) == _END else None
 
 
 def _bit(keep: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
-    """(byte, number of its bit) of `0 < (byte >> number & 1)`."""
+    """Return (byte, number of its bit) of `0 < (byte >> number & 1)`."""
     if not isinstance(keep, tirx.LT) or not isinstance(keep.b, tirx.BitwiseAnd):
         return None
     shifted, one = keep.b.a, keep.b.b
@@ -144,7 +144,7 @@ def _bit(keep: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
 
 
 def _only_sums(part: Stmt, sums: set[Buffer]) -> bool:
-    """Whether a statement adds to these sums, and does nothing else."""
+    """Tell whether a statement adds to these sums, and does nothing else."""
     nodes = list(_all(part))
     stores = [node.buffer for node in nodes if isinstance(node, tirx.BufferStore)]
     calls = [node for node in nodes if is_helper(node)]

@@ -53,7 +53,7 @@ def lower_nodes(
     progress: Callable[[int, int], None] = _no_progress,
     cache: KernelCache | None = None,
 ) -> KernelSet:
-    """Kernels for all nodes; nodes with the same op, types and attributes share one. Views and page moves need none.
+    """Lower all nodes; those with the same op, types and attributes share a kernel. Views and page moves need none.
 
     cache: of the caller, who lowers some nodes again; without one every kernel is made in this call.
     """
@@ -94,7 +94,7 @@ class _How:
 
 
 def _lowered_once(node: Node, name: str, how: _How, cache: KernelCache) -> Kernel:
-    """The kernel of `lower_node`, or the one that it gave for such a node before, under this name."""
+    """Return the kernel of `lower_node`, or the one that it gave for such a node before, under this name."""
     rules = op_def(node.op), KERNELS.get(node.op), VECTOR_KERNELS.get(node.op)  # tests replace them
     key = (repr(_key(node)), how, *rules)  # repr: 0.0 == -0.0, and 1 == 1.0
     return cache.get(key, lambda: lower_node(node, name, how.context, how.fused, how.in_turns)).named(name)
@@ -106,7 +106,7 @@ def _key(node: Node) -> object:
 
 
 def same_operands(node: Node) -> tuple[int, ...]:
-    """For every input, the index of the first input that is the same value (x * x reads one pointer twice)."""
+    """Return for every input the index of the first that is the same value (x * x reads one pointer twice)."""
     return tuple(node.inputs.index(value) for value in node.inputs)
 
 
@@ -124,7 +124,7 @@ def _kernel_name(node: Node, prefix: str, taken: set[str], ending: str) -> str:
 def lower_node(
     node: Node, name: str, context: KernelContext, fuse_multiply_add: bool = True, in_turns: bool = False
 ) -> Kernel:
-    """The kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any.
+    """Return the kernel of one node: parameters are its inputs, its outputs that alias no input, and scratch if any.
 
     in_turns: a call may compute some turns of its longest loop, if it has one.
     """
@@ -162,7 +162,7 @@ def lower_node(
 
 
 def _shared(node: Node) -> set[int]:
-    """Operands and results whose bytes may be those of another one: numbers among all inputs and outputs."""
+    """Return operands and results whose bytes may be those of another one: numbers among all inputs and outputs."""
     count, definition = len(node.inputs), op_def(node.op)
     sizes = [value.size_bytes for value in (*node.inputs, *node.outputs)]
     pairs = [(i, count + out) for out, i in definition.inplace if i < count and sizes[i] == sizes[count + out]]
@@ -172,7 +172,7 @@ def _shared(node: Node) -> set[int]:
 
 
 def _check_side_effects(node: Node, outputs: int, computed: list[int], printer: Printer) -> None:
-    """Outputs that the kernel does not compute must overwrite inputs whose addresses it hands to helpers."""
+    """Check that outputs which the kernel does not compute overwrite inputs that it hands to helpers."""
     overwritten = {out: i for out, i in alias_of(node) if i in printer.addressed}
     missing = set(range(len(node.outputs))) - set(computed)
     if outputs != len(node.outputs) or not missing <= set(overwritten):

@@ -31,7 +31,7 @@ Facet = tuple[str, str]
 
 
 def name_kernels(kernels: KernelSet, nodes: Mapping[str, Node]) -> KernelSet:
-    """The same kernels; those that only a number tells apart are named by what differs between them.
+    """Return the same kernels; those that only a number tells apart are named by what differs between them.
 
     nodes: one that calls it, by kernel.
     """
@@ -51,7 +51,7 @@ def name_kernels(kernels: KernelSet, nodes: Mapping[str, Node]) -> KernelSet:
 
 
 def _differences(family: Sequence[dict[str, str]]) -> list[str]:
-    """An ending for every member: of the fewest facets that tell all apart, a number where none do."""
+    """Return an ending for every member: of the fewest facets that tell all apart, a number where none do."""
     if len(family) == 1:
         return [""]
     keys = [key for key in family[0] if len({member.get(key) for member in family}) > 1]
@@ -65,7 +65,7 @@ def _differences(family: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _facets(node: Node) -> Iterator[Facet]:
-    """Those of a node."""
+    """Yield those of a node."""
     attributes = dict(_attributes(node.attrs))
     yield from ((key, attributes.pop(key)) for key in _FIRST if key in attributes)
     for number, (name, value) in enumerate(operands(node).items(), 1):
@@ -79,7 +79,7 @@ def _facets(node: Node) -> Iterator[Facet]:
 
 
 def _attributes(attrs: object) -> Iterator[Facet]:
-    """Every attribute that is short, those of nested ones included."""
+    """Yield every attribute that is short, those of nested ones included."""
     if not is_dataclass(attrs):
         return
     for field in fields(attrs):
@@ -94,7 +94,7 @@ def _attributes(attrs: object) -> Iterator[Facet]:
 
 
 def _text(value: object) -> str:
-    """An attribute's value as letters and digits; "" where that would be long or means nothing."""
+    """Return an attribute's value as letters and digits; "" where that would be long or means nothing."""
     if isinstance(value, tuple | list):
         parts = [_text(item) for item in cast("Sequence[object]", value)]
         return "x".join(parts) if 0 < len(parts) <= _LONGEST and all(parts) else ""
@@ -196,7 +196,7 @@ _WEIGHT = ("out_channel", "tap_row", "tap_column", "in_channel")
 
 
 def loop_names(function: tirx.PrimFunc) -> LoopNames:
-    """Of a scheduled function, before it is lowered."""
+    """Return the names of loops of a scheduled function, before it is lowered."""
     found: dict[Var, tuple[int, str]] = {}
     stages = [
         ([str(axis.var.name) for axis in b.iter_vars], b, values) for b, values in _scheduled_stages(function.body)
@@ -224,7 +224,7 @@ class LoopNames:
         self._latest: dict[str, str] = {}
 
     def of(self, var: Var) -> str:
-        """The word, FALLBACK where nothing is known."""
+        """Return the word, FALLBACK where nothing is known."""
         name = str(var.name)
         word = self._words.get(var) or self._latest.get(name) or (name if name in _PIXEL else FALLBACK)
         self._latest[name] = word
@@ -232,7 +232,7 @@ class LoopNames:
 
 
 def _scheduled_stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]]:
-    """Every stage of a scheduled body, with what its axes are in terms of loops."""
+    """Yield every stage of a scheduled body, with what its axes are in terms of loops."""
     if isinstance(node, s_tir.SBlockRealize):
         yield node.block, list(node.iter_values)
         yield from _scheduled_stages(node.block.body)
@@ -242,7 +242,7 @@ def _scheduled_stages(node: Tir) -> Iterator[tuple[s_tir.SBlock, Sequence[Expr]]
 
 
 def _words_of(axes: Sequence[str], stage: str) -> tuple[str, ...]:
-    """Of the axes of a stage."""
+    """Return what the axes of a stage count."""
     names = tuple(name.removeprefix("v_").removesuffix("_o") if name != "v_o" else "o" for name in axes)
     if names in _STAGES:
         return _STAGES[names]
@@ -258,7 +258,7 @@ def _words_of(axes: Sequence[str], stage: str) -> tuple[str, ...]:
 
 
 def _loops_of(words: Sequence[str], values: Sequence[Expr]) -> Iterator[tuple[Var, str]]:
-    """(loop variable, what it counts) of a stage: tiles where it is multiplied, several axes where it is divided."""
+    """Yield (loop variable, what it counts) of a stage: tiles if it is multiplied, several axes if divided."""
     divided: dict[Var, list[str]] = {}
     for word, value in zip(words, values, strict=True):
         for var, scaled, parted in _terms(value):
@@ -272,7 +272,7 @@ def _loops_of(words: Sequence[str], values: Sequence[Expr]) -> Iterator[tuple[Va
 
 
 def _terms(value: Tir, scaled: bool = False, parted: bool = False) -> Iterator[tuple[Var, bool, bool]]:
-    """(variable, whether it is multiplied by more than 1, whether it is divided) of an index."""
+    """Yield (variable, whether it is multiplied by more than 1, whether it is divided) of an index."""
     if isinstance(value, Var):
         yield value, scaled, parted
     elif isinstance(value, tirx.Mul):

@@ -18,7 +18,7 @@ elements, or over its rows, which are unrolled."""
 
 
 def _split(schedule: s_tir.Schedule, block: SBlockRV, tiles: Mapping[int, int]) -> tuple[list[LoopRV], list[LoopRV]]:
-    """Loops of a block over tiles (and over axes that have none), and over the elements of a tile."""
+    """Return loops of a block over tiles (and over axes that have none), and over the elements of a tile."""
     outer: list[LoopRV] = []
     inner: list[LoopRV] = []
     for axis, loop in enumerate(schedule.get_loops(block)):
@@ -87,7 +87,7 @@ def tile_reduction(
 def _tiles_of_results(
     schedule: s_tir.Schedule, sums: SBlockRV, tiles: Mapping[int, int], lanes: int | None
 ) -> tuple[list[LoopRV], list[LoopRV], list[LoopRV]]:
-    """What is computed from sums, all in one nest over tiles: its loops, those in tiles to unroll, those over lanes.
+    """Compute results of sums in one nest over tiles; return its loops, those to unroll, those over lanes.
 
     Results are unrolled behind the sums, one after another, or computed together in loops over what is kept of them.
     """
@@ -124,7 +124,7 @@ def _straighten(schedule: s_tir.Schedule, loops: Sequence[LoopRV], lanes: Sequen
 
 
 def four_at_a_time(schedule: s_tir.Schedule, *stages: str, most: int = 4) -> None:
-    """Stages over the same elements in one loop, whose last axis is cut into vectors; most: in a turn of the loop."""
+    """Put stages over the same elements in one loop, cut into vectors; most: of these in a turn of the loop."""
     outer: list[LoopRV] = []
     ragged = False
     for name in stages or ("out",):
@@ -142,7 +142,7 @@ def four_at_a_time(schedule: s_tir.Schedule, *stages: str, most: int = 4) -> Non
 
 
 def _lanes(schedule: s_tir.Schedule, loops: Sequence[LoopRV], place: int | None) -> tuple[list[LoopRV], list[LoopRV]]:
-    """Loops of which the one at this place is over whole vectors, and the loop over a vector's lanes, if there are."""
+    """Cut the loop at this place into whole vectors; return all loops, and that over a vector's lanes, if any."""
     if place is None:
         return list(loops), []
     vectors, lane = schedule.split(loops[place], [None, LANES])
@@ -152,7 +152,7 @@ def _lanes(schedule: s_tir.Schedule, loops: Sequence[LoopRV], place: int | None)
 def _turns(
     schedule: s_tir.Schedule, loops: Sequence[LoopRV], fuse: bool, turn: int
 ) -> tuple[list[LoopRV], list[LoopRV]]:
-    """Reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction.
+    """Return reduction loops, and the loop over the terms of a turn if these are several; see tile_reduction.
 
     A sum of few terms is one turn; a number of terms without a fitting divisor ends with a turn of its own.
     """
@@ -195,7 +195,7 @@ def keep_results(schedule: s_tir.Schedule, loop: LoopRV, depth: int) -> None:
 
 
 def scalars(*names: str) -> Callable[[s_tir.Schedule], None]:
-    """The schedule of a kernel that keeps these stages of one element, values or sums, in registers."""
+    """Return the schedule of a kernel that keeps these stages of one element, values or sums, in registers."""
 
     def schedule(sch: s_tir.Schedule) -> None:
         for name in names:

@@ -31,7 +31,7 @@ class _Parsed:
 
 
 def share_kernels(kernels: KernelSet, prefix: str) -> KernelSet:
-    """The same calls with fewer functions: small kernels with the same words share one, and a table of numbers each."""
+    """Return the same calls with fewer functions: small kernels of the same words share one, with tables of numbers."""
     families: dict[object, list[Kernel]] = {}
     for kernel in kernels.kernels:
         key = _parsed(kernel).words if kernel.small else kernel.name
@@ -64,7 +64,7 @@ def _parsed(kernel: Kernel) -> _Parsed:
 
 
 def _shared_name(first: str, prefix: str, taken: set[str]) -> str:
-    """By operator; where that has several such functions, by the first kernel of each."""
+    """Return a name by operator; if that has several such functions, by the first kernel of each."""
     kernel = first.removeprefix(f"{prefix}_").removesuffix("_small")
     operator, *size = re.split(r"_(?=\d)", kernel, maxsplit=1)
     name = f"{prefix}_{operator}_shared"
@@ -75,7 +75,7 @@ def _shared_name(first: str, prefix: str, taken: set[str]) -> str:
 
 
 def _shared(family: Sequence[Kernel], name: str) -> tuple[Kernel, list[Column]]:
-    """The function of kernels with the same words, and the numbers of each."""
+    """Return the function of kernels with the same words, and the numbers of each."""
     first = family[0]
     words = _parsed(first).words
     columns: list[Column] = list(zip(*(_parsed(kernel).numbers for kernel in family), strict=True))
@@ -93,7 +93,7 @@ def _shared(family: Sequence[Kernel], name: str) -> tuple[Kernel, list[Column]]:
 
 
 def _basis(columns: Iterable[Column]) -> list[Column]:
-    """Columns from which all others follow, the small ones first."""
+    """Return columns from which all others follow, the small ones first."""
     basis: list[Column] = []
     for column in sorted(set(columns), key=lambda c: (sum(map(abs, c)), c)):
         if len(set(column)) > 1 and _derived(column, basis) is None:
@@ -102,7 +102,7 @@ def _basis(columns: Iterable[Column]) -> list[Column]:
 
 
 def _derived(column: Column, basis: Sequence[Column]) -> tuple[int, int, int] | None:
-    """(index, factor, constant) with column = basis[index] * factor + constant, the least constant there is."""
+    """Return (index, factor, constant) with column = basis[index] * factor + constant, the least constant there is."""
     found: list[tuple[int, int, int]] = []
     for factor in _FACTORS:
         for index, base in enumerate(basis):
@@ -113,7 +113,7 @@ def _derived(column: Column, basis: Sequence[Column]) -> tuple[int, int, int] | 
 
 
 def _text(column: Column, basis: Sequence[Column], letter: str) -> str:
-    """A number as C: a constant where all kernels agree."""
+    """Return a number as C: a constant where all kernels agree."""
     if len(set(column)) == 1:
         return str(column[0])
     way = _derived(column, basis)

@@ -26,65 +26,65 @@ _TWO_OPERANDS = frozenset[type](
 
 
 def kind_of(node: Tir) -> str:
-    """The class name of a TIR node."""
+    """Return the class name of a TIR node."""
     return type(node).__name__
 
 
 def has_two_operands(node: Tir) -> TypeGuard[tirx.Add]:
-    """Whether this is an operator of two operands, `a` and `b`."""
+    """Tell whether this is an operator of two operands, `a` and `b`."""
     return type(node) in _TWO_OPERANDS
 
 
 def op_name(call: ir.Call) -> str:
-    """The op's own name: TVM files intrinsics under "tirx." or "prim."."""
+    """Return the op's own name: TVM files intrinsics under "tirx." or "prim."."""
     return (call.op.name if isinstance(call.op, ir.Op) else str(call.op)).rpartition(".")[2]
 
 
 def is_call(node: Tir | None, *names: str) -> TypeGuard[ir.Call]:
-    """Whether this is a call of one of these intrinsics."""
+    """Tell whether this is a call of one of these intrinsics."""
     return type(node) is ir.Call and op_name(node) in names
 
 
 def is_helper(node: Tir) -> TypeGuard[ir.Call]:
-    """Whether this is a call of a helper of the runtime."""
+    """Tell whether this is a call of a helper of the runtime."""
     return is_call(node, "call_extern", "call_pure_extern")
 
 
 def helper_name(call: ir.Call) -> str:
-    """The C function that is called; its operands are the arguments behind the first."""
+    """Return the C function that is called; its operands are the arguments behind the first."""
     name = call.args[0]
     assert isinstance(name, ir.StringImm)
     return name.value
 
 
 def addressed(call: ir.Call) -> ir.TensorLoad:
-    """The element whose address an address_of gives."""
+    """Return the element whose address an address_of gives."""
     element = call.args[0]
     assert isinstance(element, ir.TensorLoad)
     return element
 
 
 def accessed(node: Tir) -> tuple[Buffer, Sequence[Expr]] | None:
-    """(buffer, index of each axis) of what a statement stores to or an expression loads from; None of another node."""
+    """Return (buffer, index of each axis) that a statement stores to or an expression loads from; None of others."""
     if type(node) is tirx.BufferStore:
         return node.buffer, node.indices
     return (node.source, node.indices) if type(node) is ir.TensorLoad else None
 
 
 def declared(node: tirx.DeclBuffer) -> Buffer:
-    """The buffer that a declared one is another view of."""
+    """Return the buffer that a declared one is another view of."""
     data = node.data
     assert isinstance(data, ir.Call) and isinstance(data.args[0], ir.Var)
     return cast(Buffer, data.args[0])
 
 
 def elements(buffer: Buffer) -> int:
-    """How many elements a buffer has; of one whose size depends on the number of rows of a call, at most."""
+    """Return how many elements a buffer has; of one whose size depends on the number of rows of a call, at most."""
     return math.prod(_most(dim) for dim in buffer.shape)
 
 
 def _most(extent: Expr | int) -> int:
-    """The largest that an extent can be, as min(count * 32, 8); TypeError where there is no such number."""
+    """Return the largest that an extent can be, as min(count * 32, 8); TypeError where there is no such number."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     bound = sym.Analyzer().const_int_bound(extent).max_value
@@ -94,7 +94,7 @@ def _most(extent: Expr | int) -> int:
 
 
 def children(node: Tir) -> list[Tir]:
-    """The statements and expressions directly below a TIR node."""
+    """Return the statements and expressions directly below a TIR node."""
     names, several = _fields(type(node))
     found = [child for name in names if (child := getattr(node, name)) is not None]
     return found + getattr(node, several)[:] if several else found  # a slice is read twice as fast as an iterator
@@ -120,7 +120,7 @@ _FIELDS: dict[type, tuple[tuple[str, ...], str]] = {
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, ...], str]:
-    """Of a class or the one that it derives from. By class, since `isinstance` of TVM's nodes takes microseconds."""
+    """Return the fields of a class or its base. By class, since `isinstance` of TVM's nodes takes microseconds."""
     return next((fields for base in kind.__mro__ if (fields := _FIELDS.get(base)) is not None), ((), ""))
 
 
@@ -145,7 +145,7 @@ class ByNode(Generic[_Kept]):
 
 
 def buffers_of(node: Tir) -> set[Buffer]:
-    """What a statement stores to, loads from or hands to helpers."""
+    """Return what a statement stores to, loads from or hands to helpers."""
     found = set[Buffer]().union(*(buffers_of(child) for child in children(node)))
     if (access := accessed(node)) is not None:
         found.add(access[0])
@@ -153,7 +153,7 @@ def buffers_of(node: Tir) -> set[Buffer]:
 
 
 def variables(node: Tir) -> set[ir.Var]:
-    """All variables that it uses."""
+    """Return all variables that it uses."""
     if isinstance(node, ir.Var):
         return {node}
     return set[ir.Var]().union(*(variables(child) for child in children(node)))

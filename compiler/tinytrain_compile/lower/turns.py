@@ -30,8 +30,9 @@ class CutOpen:
 
 
 def cut_open(body: Stmt, in_scratch: Container[str]) -> CutOpen | None:
-    """The body of a kernel with its longest loop cut open; None where there is none, or where registers hold something
-    across its turns.
+    """Return the body of a kernel with its longest loop cut open.
+
+    None where there is none, or where registers hold something across its turns.
 
     in_scratch: names of the internal buffers that are no registers.
     """
@@ -55,13 +56,13 @@ def cut_open(body: Stmt, in_scratch: Container[str]) -> CutOpen | None:
 
 
 def _turns(loop: tirx.For) -> int:
-    """How many; 0 of a loop over lanes, or of one whose number is not known here."""
+    """Return how many; 0 of a loop over lanes, or of one whose number is not known here."""
     known = isinstance(loop.extent, tirx.IntImm) and isinstance(loop.min, tirx.IntImm)
     return int(loop.extent) if known and int(loop.kind) == _SERIAL and not loop.annotations else 0
 
 
 def _work(statement: Stmt) -> int:
-    """Stores and calls that are executed, roughly: both ways of a condition."""
+    """Return stores and calls that are executed, roughly: both ways of a condition."""
     inner = sum(_work(child) for child in children(statement) if isinstance(child, Stmt))
     if isinstance(statement, tirx.For):
         return inner * (int(statement.extent) if isinstance(statement.extent, tirx.IntImm) else 1)
@@ -81,7 +82,7 @@ def _sum(bound: Var, low: int) -> ir.Expr:
 
 
 def _under(condition: ir.Expr, statements: Sequence[Stmt]) -> Iterator[Stmt]:
-    """The statements under a condition; declarations are for all turns, and stay in front of it."""
+    """Yield the statements under a condition; declarations are for all turns, and stay in front of it."""
     run: list[Stmt] = []
     for statement in (*statements, None):
         if statement is not None and not isinstance(statement, tirx.AllocBuffer | tirx.DeclBuffer | tirx.Bind):

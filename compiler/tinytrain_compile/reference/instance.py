@@ -42,8 +42,7 @@ class ReferenceInstance(Instance):
         self._open.set_rate(rate)
 
     def train(self, x: Array, y: Array) -> Array:
-        """One update on these samples. E0603 for a loss that is none: where gradients are summed, nothing has changed
-        then."""
+        """Make one update on these samples. E0603 for a loss that is none (summed gradients change nothing then)."""
         trainer = self._open
         before, known = dict(trainer.state), trainer.exponents_known
         losses = trainer.step(self._given(x), y)
@@ -114,7 +113,7 @@ class ReferenceInstance(Instance):
         return self._trainer
 
     def _take(self, state: dict[str, Array]) -> None:
-        """Exponents that no step has found yet stay those of the build, or are found by the next one."""
+        """Take exponents; those that no step has found yet stay those of the build, or the next one finds them."""
         trainer, unknown = self._open, False
         for name, kind in contents(self._train).items():
             if kind == "EXPONENT" and int(state[name].ravel()[1]) == -1:
@@ -124,7 +123,7 @@ class ReferenceInstance(Instance):
         trainer.exponents_known = self._train.exponents_known or not unknown
 
     def _given(self, x: Array) -> Array:
-        """Samples of the slot as the graph reads them."""
+        """Return samples of the slot as the graph reads them."""
         return (x.astype(np.int16) - BYTE_ZERO).astype(np.int8) if self.interface.input_dtype == "uint8" else x
 
     def _give(self, x: Array, kind: int) -> None:

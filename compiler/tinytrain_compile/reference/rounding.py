@@ -68,7 +68,7 @@ class StepwiseReference:
         return Rounded(steps[0], allowed, np.full(len(steps[0].losses), losses))
 
     def rounded_output(self, state: Mapping[str, Array]) -> tuple[Array, float]:
-        """`infer` in float64 and how far float32 may lead away from it."""
+        """Return `infer` in float64 and how far float32 may lead away from it."""
         draws = [None, *(np.random.default_rng((self._seed, k)) for k in range(RUNS))]
         outputs: list[Array] = []
         for draw in draws:
@@ -94,7 +94,7 @@ class StepwiseReference:
 
 
 def _farthest(centre: Array, others: Iterable[Array]) -> Array:
-    """Per element, the largest distance of any other from the centre; 0 where that is no number."""
+    """Return per element the largest distance of any other from the centre; 0 where that is no number."""
     with np.errstate(all="ignore"):
         distances = [np.abs(np.asarray(other, np.float64) - centre) for other in others]
     return np.nan_to_num(np.max(distances, axis=0), nan=0.0, posinf=0.0)
@@ -109,7 +109,7 @@ class _Update:
     owners: Mapping[int, str] = field(default_factory=dict[int, str])
 
     def spread(self, others: list[tuple[Array, ...]]) -> dict[str, Array]:
-        """Per state, how far it may lie from what this run made of it, where gradients lie anywhere in their range."""
+        """Return per state how far it may be from what this run made of it, with gradients anywhere in their range."""
         kept = {source for _, source in alias_of(self.node)}
         moved = list(self.arrays)
         widths = {
@@ -186,7 +186,7 @@ class _Changed(Trainer):
 
 
 def _terms(node: Node) -> float:
-    """Terms of the longest sum of a node, about: products or elements that are read per element that is written."""
+    """Return about how many terms a node's longest sum has: products or elements read per element written."""
     written = max(1, min(value.elements for value in node.outputs))
     read = max((value.elements for value in node.inputs), default=1)
     return max(1.0, op_def(node.op).macs(node) / written, read / written)

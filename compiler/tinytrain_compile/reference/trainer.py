@@ -64,8 +64,10 @@ class Trainer:
         self.state[self._train.learning_rate.name] = np.asarray(learning_rate, np.float32)
 
     def step(self, xs: Array, ys: Array) -> list[float]:
-        """One update from `batch` samples; the loss of each micro-batch. One that is not finite changes nothing; it is
-        NaN for an input with a number that is not."""
+        """Make one update from `batch` samples; return the loss of each micro-batch.
+
+        One that is not finite changes nothing; it is NaN for an input with a number that is not.
+        """
         losses, counted, weight = self._gradients(xs, ys)
         if counted:
             self._fix_channels()
@@ -100,7 +102,7 @@ class Trainer:
         self._fix_channels()
 
     def checked(self, number: int, xs: Array, ys: Array) -> list[float]:
-        """What the check program does in its step `number`: where channels are chosen, the first one is for that."""
+        """Do what the check program does in its step `number`: the first one is for the choice of channels, if any."""
         if self._train.choice is None or number:
             return self.step(xs, ys)
         losses = self.score(xs, ys)
@@ -186,17 +188,17 @@ class Trainer:
         return {} if active is None else {active.name: np.asarray(value, np.int32)}
 
     def zero_sums(self) -> dict[str, Array]:
-        """Sums as they are before the first sample of an update."""
+        """Return sums as they are before the first sample of an update."""
         dtypes = {"float32": np.float32, "int32": np.int32}
         return {v.name: np.zeros(v.shape, dtypes[v.dtype]) for v in self._train.graph.accumulators}
 
     def _judged(self, x: Array, y: Array) -> dict[str, Array]:
-        """All values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
+        """Return all values that the loss depends on, and the loss: nothing that outlives a step is overwritten yet."""
         given = {**feeds(x, self._train.data), self._train.label.name: y}
         return self.run_nodes(self._forward, {**self._constants, **self.state, **self.sums, **given})
 
     def _backpropagated(self, values: dict[str, Array]) -> dict[str, Array]:
-        """These, and what the rest of the step makes of them."""
+        """Return these, and what the rest of the step makes of them."""
         if self.exponents_known:
             return self.run_nodes(self._backward, values)
         self.exponents_known = True
@@ -208,7 +210,7 @@ class Trainer:
         return values
 
     def _find_exponent(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:
-        """First step: run an error with an exponent that is surely large enough, then choose the right one."""
+        """Run an error with an exponent that is surely large enough (first step), then choose the right one."""
         own = error.exponent.name
         start = probe_exponent([int(values[v.name][0]) for v in error.read], error.probe)
         values[own] = np.asarray([start, 0], np.int32)
@@ -242,7 +244,7 @@ def run_inference(train: TrainGraph, x: Array, state: Mapping[str, Array]) -> Ar
 
 
 def run_reference(train: TrainGraph, samples: Samples, steps: int) -> ReferenceRun:
-    """Outputs of the first micro-batch before and after, losses, and the state after every step."""
+    """Return outputs of the first micro-batch before and after, losses, and the state after every step."""
     trainer = Trainer(train)
     count, batch = len(samples.x), train.batch
     probe = samples.x[[i % count for i in range(train.micro_batch)]]

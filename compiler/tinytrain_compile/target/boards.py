@@ -15,7 +15,10 @@ CORE_KEY = "core_target"
 
 
 def board_target(root: Table, core: Target) -> Target:
-    """The target that a board's file describes, with the core that it names. CompileError E0103 names a wrong key."""
+    """Return the target that a board's file describes, with the core that it names.
+
+    CompileError E0103 names a wrong key.
+    """
     entries = [_memory(table) for table in root.tables("memories")]
     memories = _kept_back(tuple(memory for memory, _ in entries), root.table("ram"), root)
     root.text(CORE_KEY)
@@ -45,7 +48,10 @@ def board_target(root: Table, core: Target) -> Target:
 
 
 def with_reserve(target: Target, reserve_bytes: int) -> Target:
-    """The same board with so many bytes for what is not the model. Of a memory too small, less than nothing is left."""
+    """Return the same board with so many bytes for what is not the model.
+
+    Of a memory too small, less than nothing is left.
+    """
     board = target.board
     assert board is not None, "only a board has a reserve"
     memories = tuple(
@@ -55,13 +61,13 @@ def with_reserve(target: Target, reserve_bytes: int) -> Target:
 
 
 def _left(banks: Sequence[MemoryBank], memories: Sequence[BoardMemory]) -> tuple[MemoryBank, ...]:
-    """The planner's memories with what is left of the board's."""
+    """Return the planner's memories with what is left of the board's."""
     pairs = zip(banks, memories, strict=True)
     return tuple(replace(bank, size_bytes=memory.model_bytes) for bank, memory in pairs)
 
 
 def _kept_back(memories: tuple[BoardMemory, ...], ram: Table, root: Table) -> tuple[BoardMemory, ...]:
-    """The memories with what stack and reserve take of two of them, or of one."""
+    """Return the memories with what stack and reserve take of two of them, or of one."""
     stack, stack_bytes = ram.text("stack"), ram.integer("stack_bytes", low=8)
     reserve, reserve_bytes = ram.text("reserve"), ram.integer("reserve_bytes", low=1)
     ram.finish()
@@ -80,7 +86,7 @@ def _kept_back(memories: tuple[BoardMemory, ...], ram: Table, root: Table) -> tu
 
 
 def _memory(table: Table) -> tuple[BoardMemory, MemoryBank]:
-    """A memory as the manual has it, and as the planner does."""
+    """Return a memory as the manual has it, and as the planner does."""
     name = table.text("name")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise table.error("name", "must be lower-case letters, digits and underscores")
@@ -99,7 +105,7 @@ def _memory(table: Table) -> tuple[BoardMemory, MemoryBank]:
 
 
 def _flash(table: Table) -> tuple[Region, int]:
-    """What an application has of the flash, and what of that models may not have."""
+    """Return what an application has of the flash, and what of that models may not have."""
     origin, size = table.integer("origin"), table.integer("size_bytes", low=1)
     boot, reserve = table.integer("boot_bytes"), table.integer("reserve_bytes")
     table.finish()
@@ -109,7 +115,10 @@ def _flash(table: Table) -> tuple[Region, int]:
 
 
 def _core(table: Table, core: Core) -> Core:
-    """The core at the board's clock. Without a figure of what a cycle takes, the core's own stands, with its source."""
+    """Return the core at the board's clock.
+
+    Without a figure of what a cycle takes, the core's own stands, with its source.
+    """
     clock, source = table.integer("clock_mhz", low=1), table.text("pj_source")
     energy = table.integer("pj_per_cycle", low=1) if table.has("pj_per_cycle") else None
     table.finish()
@@ -119,7 +128,7 @@ def _core(table: Table, core: Core) -> Core:
 
 
 def _check(board: Board, root: Table) -> None:
-    """Rules that involve more than one memory."""
+    """Check rules that involve more than one memory."""
     names = [memory.name for memory in board.memories]
     if len(set(names)) != len(names):
         raise root.error("memories", "names one memory twice")

@@ -109,7 +109,7 @@ def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder
 
 
 def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:
-    """The generated C, without its check program, as a library of the host; its path. Errors: E0602."""
+    """Return the generated C, without its check program, as a library of the host; its path. Errors: E0602."""
     write_files(folder, bundle.files)
     program, more = _program("host", tools), file_flags(bundle)
     flags = [*COMPILE_FLAGS, *WARNING_FLAGS, *HOST_FLAGS, *LIBRARY_FLAGS, *_native(program, folder)]
@@ -123,8 +123,10 @@ def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:
 
 
 def _native(program: str, folder: Path) -> tuple[str, ...]:
-    """Flags for instructions of this machine, where the compiler knows them: products that are added in one, as fmaf
-    does it, are several times faster than calls of that, and the same numbers."""
+    """Return flags for instructions of this machine, where the compiler knows them.
+
+    Products that are added in one, as fmaf does it, are several times faster than calls of that, and the same numbers.
+    """
     (folder / "empty.c").write_text("typedef int empty;\n", encoding="utf-8")
     tried = run_program([program, *NATIVE_FLAGS, "-E", "empty.c"], folder, TOOL_TIMEOUT_S, "compiling")
     return NATIVE_FLAGS if tried.exit_code == 0 else ()
@@ -217,6 +219,6 @@ def flash_sizes(bundle: SourceBundle, target: Target, tools: Tools) -> FlashSize
 
 
 def functions_in(objects: Iterable[Path]) -> Iterator[tuple[str, int]]:
-    """(name, bytes) of every external function of these objects."""
+    """Yield (name, bytes) of every external function of these objects."""
     for path in objects:
         yield from ((function.name, function.size_bytes) for function in defined_functions(path) if function.external)

@@ -127,7 +127,7 @@ def verify(
 
 
 def _skipped(target: Target, tools: Tools) -> str:
-    """What of the check in QEMU cannot be made, and why; "" if all can, or the target is this machine."""
+    """Return what of the check in QEMU cannot be made, and why; "" if all can, or the target is this machine."""
     if target.toolchain is None:
         return ""
     if target.qemu is not None:
@@ -181,7 +181,7 @@ def _with_cycles(counts: InstructionCounts, calls: list[Call], image: Path, job:
 def static_figures(
     compiled: Compiled, interface: Interface, target: Target, external: tuple[str, ...] = ()
 ) -> StaticFigures:
-    """Symbol rules, sizes and stack bound of a target build.
+    """Return symbol rules, sizes and stack bound of a target build.
 
     Errors: E0601 if a rule is broken or the stack budget of a core exceeded, E0404 for the stack of a board.
     """
@@ -249,7 +249,7 @@ def _judge_board(
     reference: Reference | None,
     error: float | None,
 ) -> float | None:
-    """Board against host, or against numpy where there is no host compiler; returns the error against numpy."""
+    """Compare board and host, or numpy if there is no host compiler; return the error against numpy."""
     _check_run(board, _board_name(job.target))
     measured, bound = board.stack_measured_bytes, figures.stack.size_bytes
     if measured is None or measured > bound:
@@ -280,7 +280,7 @@ def _check_run(run: RunResult, where: str) -> None:
 
 
 def _step_losses(run: RunResult, interface: Interface, samples: Samples, batch: int) -> tuple[float, ...]:
-    """The loss of each step: what PyTorch prints for all samples of its batch."""
+    """Return the loss of each step: what PyTorch prints for all samples of its batch."""
     if not interface.trains:
         return ()
     calls = iter(sample_indices(interface, samples, len(run.states), batch))
@@ -296,7 +296,7 @@ def _board_name(target: Target) -> str:
 
 
 def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
-    """What equals what, how closely, the verdict, and what was left out."""
+    """Return what equals what, how closely, the verdict, and what was left out."""
     file = job.file
     compared = file if file is not None and file.tensors and error is not None else None
     runs = [name for name, ran in (("host", host), (_board_name(job.target), board)) if ran]
@@ -318,7 +318,7 @@ def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: s
 
 
 def _closeness(file: FileAgreement) -> str:
-    """How far the file and the reference are apart."""
+    """Return how far the file and the reference are apart."""
     if file.steps is None:
         return f"max |err| {file.max_error or 0.0:.1e}"
     share = "" if file.equal_bytes is None else f", {100 * file.equal_bytes:.1f} % equal"

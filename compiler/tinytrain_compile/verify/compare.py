@@ -49,7 +49,7 @@ class ComparedTensor:
 
 
 def compare_bytes(board: RunResult, host: RunResult, interface: Interface, board_name: str) -> None:
-    """E0601 naming the first buffer, step and index in which two runs differ; any NaN equals any NaN."""
+    """Raise E0601 with the first buffer, step and index in which two runs differ; any NaN equals any NaN."""
     for item in _pairs(board, host, interface):
         index = _first_difference(item.ours, item.theirs)
         if index is not None:
@@ -59,7 +59,7 @@ def compare_bytes(board: RunResult, host: RunResult, interface: Interface, board
 
 
 def compare_reference(host: RunResult, reference: ReferenceRun, interface: Interface) -> float:
-    """0.0 if the C code and the reference agree to the byte, as integers must; E0601 naming the first difference."""
+    """Return 0.0 if C code and reference agree to the byte, as integers must; E0601 names the first difference."""
     for item in _reference_pairs(host, reference, interface):
         if item.ours.shape != item.theirs.shape:
             raise ValueError(f"{item.what}: {item.ours.size} elements, reference {item.theirs.size}")
@@ -68,7 +68,7 @@ def compare_reference(host: RunResult, reference: ReferenceRun, interface: Inter
 
 
 def expect_equal(item: ComparedTensor) -> None:
-    """E0601 unless the C code and the reference agree to the byte (any NaN equals any NaN)."""
+    """Raise E0601 unless the C code and the reference agree to the byte (any NaN equals any NaN)."""
     theirs = item.theirs.astype(item.ours.dtype)
     index = _first_difference(item.ours, theirs)
     if index is not None:
@@ -155,11 +155,11 @@ class StepReference(Protocol):
     """The model in numpy, on given samples. States are those after a step of the run that is judged."""
 
     def initial(self) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         ...
 
     def infer(self, state: State) -> NDArray[Any]:
-        """The output of the first micro-batch."""
+        """Return the output of the first micro-batch."""
         ...
 
     def step(self, number: int, state: State) -> Step:
@@ -167,11 +167,11 @@ class StepReference(Protocol):
         ...
 
     def rounded(self, number: int, state: State) -> Rounded:
-        """The same step with what rounding may do to it: much more work."""
+        """Return the same step with what rounding may do to it: much more work."""
         ...
 
     def rounded_output(self, state: State) -> tuple[NDArray[Any], float]:
-        """`infer` in float64, and how far float32 may lead away from it."""
+        """Return `infer` in float64, and how far float32 may lead away from it."""
         ...
 
 
@@ -188,7 +188,7 @@ class _StepTensor:
 
 
 def compare_steps(run: RunResult, reference: StepReference, interface: Interface) -> float:
-    """The largest difference of a run and the reference beside its scale; E0601 naming the first that is too large.
+    """Return the largest difference of run and reference beside its scale; E0601 names the first too large one.
 
     The scale of a buffer is max(1, max |b|).
     """
@@ -205,7 +205,10 @@ def compare_steps(run: RunResult, reference: StepReference, interface: Interface
 
 
 def judged_output(what: str, ours: FloatArray, reference: StepReference, state: State) -> float:
-    """How far an output is from what a state gives, beside its scale; E0601 if that is more than rounding explains."""
+    """Return how far an output is from what a state gives, beside its scale.
+
+    E0601 if that is more than rounding explains.
+    """
     theirs = reference.infer(state)
     found = _difference(ours, theirs)
     scale = _scale(theirs)
@@ -255,7 +258,7 @@ def _scale(array: NDArray[Any]) -> float:
 
 
 def _difference(ours: NDArray[Any], theirs: NDArray[Any]) -> FloatArray:
-    """|ours - theirs|: 0 where both are the same infinity or no number, infinite where only one is no number."""
+    """Return |ours - theirs|: 0 where both are the same infinity or no number, infinite where only one is no number."""
     a, b = _flat(ours), _flat(theirs)
     if a.shape != b.shape:
         raise ValueError(f"{a.size} elements, reference {b.size}")
@@ -275,7 +278,7 @@ def _relative(item: _StepTensor) -> float:
 
 
 def _expect(item: _StepTensor) -> None:
-    """E0601 with the element that is farthest above its bound."""
+    """Raise E0601 with the element that is farthest above its bound, if there is one."""
     error, bound = _difference(item.ours, item.theirs), np.broadcast_to(item.bound, item.theirs.shape)
     with np.errstate(all="ignore"):
         above = np.where(error <= bound, 0.0, error / np.maximum(bound, np.finfo(np.float64).tiny))
@@ -302,7 +305,7 @@ class LoadedReference:
 
 
 def compare_loaded(run: RunResult, loaded: LoadedReference, interface: Interface) -> float:
-    """The largest difference of an output beside its scale; E0601 naming the first buffer that is wrong."""
+    """Return the largest difference of an output beside its scale; E0601 naming the first buffer that is wrong."""
     if len(run.states) != 1:
         raise ValueError(f"{len(run.states)} states, one was loaded")
     for slot in interface.state:

@@ -40,7 +40,7 @@ class Call:
 
 
 def functions_of(image: Path, model_objects: Iterable[Path], prefix: str) -> list[CountedFunction]:
-    """The functions of a linked image that belong to the model or to the check program; helpers are left out."""
+    """Return the functions of a linked image that belong to the model or to the check program; helpers are left out."""
     model = {name.with_suffix(".c").name for name in model_objects}
     sources = [path for path in model_objects if path.stem.endswith(("_kernels", "_kernels_small"))]
     kernels = {f.name for path in sources for f in defined_functions(path) if f.external}
@@ -91,7 +91,7 @@ def prepare_count(
 
 
 def read_calls(folder: Path, functions: list[CountedFunction]) -> list[Call]:
-    """What the plugin wrote: calls in order."""
+    """Return what the plugin wrote: calls in order."""
     calls: list[Call] = []
     for line in (folder / COUNTS).read_text(encoding="ascii").splitlines():
         first, second = line.split()
@@ -123,7 +123,7 @@ def instruction_counts(
 
 
 def _counted(calls: list[Call], train: str, interface: Interface, batch: int) -> int:
-    """Which call of a step is counted; of a build with features the nearest that is on a sample."""
+    """Return which call of a step is counted; of a build with features the nearest that is on a sample."""
     call = COUNTED_STEP * (batch // interface.micro_batch if interface.accumulates else 1)
     if not interface.feature_bytes:
         return call
@@ -137,7 +137,7 @@ def _first(calls: list[Call], name: str) -> dict[str, int] | None:
 
 
 def _ends(interface: Interface) -> tuple[str, str]:
-    """The calls that end a step and an inference."""
+    """Return the calls that end a step and an inference."""
     train, infer = ("accumulate" if interface.accumulates else "train_step"), "infer"
     if interface.input_rows:
         train, infer = ("accumulate_end" if interface.accumulates else "train_end"), "infer_end"
@@ -145,7 +145,7 @@ def _ends(interface: Interface) -> tuple[str, str]:
 
 
 def _whole(calls: list[Call], interface: Interface) -> list[Call]:
-    """With what begins an image that comes row by row, and takes its rows, in the call that ends it."""
+    """Join the calls that begin an image and take its rows to the one that ends it."""
     begin, open_calls = f"{interface.prefix}_begin", {f"{interface.prefix}_{name}" for name in ("begin", "push_rows")}
     found, before = list[Call](), dict[str, int]()
     for call in calls if interface.input_rows else ():
@@ -159,7 +159,7 @@ def _whole(calls: list[Call], interface: Interface) -> list[Call]:
 
 
 def counted_calls(calls: list[Call], interface: Interface, batch: int) -> tuple[int, int]:
-    """Where among all calls those lie that instruction_counts takes: the step's, the inference's."""
+    """Return where among all calls those lie that instruction_counts takes: the step's, the inference's."""
     prefix = interface.prefix
     train = f"{prefix}_accumulate" if interface.accumulates else f"{prefix}_train_step"
     step = COUNTED_STEP * (batch if interface.accumulates else 1)

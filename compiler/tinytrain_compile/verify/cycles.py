@@ -33,7 +33,7 @@ _LINE = re.compile(r"\s*([0-9a-f]+):\s+(\S+)\s*([^@;]*)")
 
 
 def read_blocks(path: Path) -> list[dict[Block, int]]:
-    """Per call, in order: how often each block was executed (written by the counting plugin)."""
+    """Return per call, in order, how often each block was executed (written by the counting plugin)."""
     calls: list[dict[Block, int]] = []
     for line in path.read_text(encoding="ascii").splitlines():
         if line == "call":
@@ -45,7 +45,7 @@ def read_blocks(path: Path) -> list[dict[Block, int]]:
 
 
 def missing_for_cycles(target: Target) -> str:
-    """What keeps a target's model from giving figures here; "" if nothing does."""
+    """Return what keeps a target's model from giving figures here; "" if nothing does."""
     if not target.cycle_model or target.toolchain is None:
         return NO_MODEL
     objdump = target.toolchain.objdump
@@ -59,7 +59,7 @@ def _mca() -> str | None:
 
 
 def disassembly(image: Path, toolchain: Toolchain) -> dict[int, Instruction]:
-    """Every instruction of an image by address. Errors: E0602."""
+    """Return every instruction of an image by address. Errors: E0602."""
     objdump = toolchain.objdump
     program = shutil.which(objdump.name)
     if program is None:
@@ -76,7 +76,7 @@ def disassembly(image: Path, toolchain: Toolchain) -> dict[int, Instruction]:
 
 
 def cycle_model(target: Target, image: Path, step: Mapping[Block, int], infer: Mapping[Block, int]) -> CycleModel:
-    """Cycles of a training step and of an inference by a target's model; says why where there is none."""
+    """Return cycles of a training step and of an inference by a target's model; says why where there is none."""
     model, toolchain = target.cycle_model, target.toolchain
     if not model or toolchain is None:
         return CycleModel("none", None, None, NO_MODEL)
@@ -96,7 +96,7 @@ def _total(prices: Mapping[Block, float], calls: Mapping[Block, int]) -> int:
 
 
 def _instructions(code: Mapping[int, Instruction], block: Block) -> Iterator[Instruction]:
-    """The instructions of a block, in order."""
+    """Yield the instructions of a block, in order."""
     address, count = block
     for _ in range(count):
         yield code.get(address, ("nop", ""))
@@ -113,7 +113,7 @@ def _table(code: Mapping[int, Instruction], calls: Mapping[Block, int]) -> int:
 
 
 def table_cycles(instructions: Iterable[Instruction]) -> int:
-    """Cycles of a block whose last instruction, if it is a branch, is taken; no wait states."""
+    """Return cycles of a block whose last instruction, if it is a branch, is taken; no wait states."""
     total, before_was_memory = 0, False
     for mnemonic, operands in instructions:
         memory = mnemonic.startswith(("ldr", "str", "vldr", "vstr"))
@@ -143,7 +143,7 @@ def _is_branch(mnemonic: str) -> bool:
 
 
 def _registers(operands: str) -> int:
-    """How many registers a list like {r4-r7, lr} has."""
+    """Return how many registers a list like {r4-r7, lr} has."""
     found = re.search(r"\{(.*?)\}", operands)
     parts = found[1].split(",") if found else []
     ranges = (re.fullmatch(r"\s*[rsd](\d+)-[rsd](\d+)\s*", part) for part in parts)
@@ -161,7 +161,7 @@ class _Mca:
         self._folder = folder
 
     def prices(self, code: Mapping[int, Instruction], *calls: Mapping[Block, int]) -> dict[Block, float]:
-        """Cycles of one execution of every block."""
+        """Return cycles of one execution of every block."""
         weight = {block: 0 for call in calls for block in call}
         for call in calls:
             for block, count in call.items():
@@ -195,7 +195,10 @@ class _Mca:
 
 
 def mca_text(mnemonic: str, operands: str) -> str:
-    """An instruction as llvm-mca reads it: no width, no condition of an IT block, branches to themselves; "" for IT."""
+    """Return an instruction as llvm-mca reads it: no width, no condition of an IT block, branches to themselves.
+
+    "" for IT.
+    """
     name = mnemonic.removesuffix(".n")
     if re.fullmatch(r"it[te]{0,3}", name):
         return ""

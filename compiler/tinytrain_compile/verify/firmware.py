@@ -46,12 +46,12 @@ HOST_FLAGS = ("-Og", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fno-pie")
 
 
 def model_sources(bundle: SourceBundle) -> tuple[str, ...]:
-    """The C files of the generated project, without its check program."""
+    """Return the C files of the generated project, without its check program."""
     return tuple(sorted(path for path in bundle.files if path.endswith(".c") and "/" not in path))
 
 
 def file_flags(bundle: SourceBundle) -> dict[str, tuple[str, ...]]:
-    """Flags of C files that need some besides the common ones."""
+    """Return flags of C files that need some besides the common ones."""
     return {**dict.fromkeys(bundle.small, (SMALL_FLAG,)), **dict.fromkeys(bundle.external, (EXTERNAL_FLAG,))}
 
 
@@ -115,12 +115,12 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def _comment(name: str) -> str:
-    """A tensor's name, which comes from an untrusted file, inside a C comment."""
+    """Return a tensor's name, which comes from an untrusted file, inside a C comment."""
     return "".join(c if c.isascii() and (c.isalnum() or c in " ._-:") else "_" for c in name)
 
 
 def _start_up(toolchain: Toolchain, board: QemuBoard) -> str:
-    """The port's start-up code, which first makes the machine as strict as the core."""
+    """Return the port's start-up code, which first makes the machine as strict as the core."""
     lines = "".join(
         f"    *(volatile uint32_t *){bits.address:#010x}u |= {bits.set_bits:#010x}u; /* {bits.why} */\n"
         for bits in board.registers
@@ -147,12 +147,12 @@ def _link_script(interface: Interface, target: Target, board: QemuBoard, toolcha
 
 
 def _object_bytes(size: int) -> int:
-    """Of a memory with its guards, rounded up as the linker does for the next one."""
+    """Return the bytes of a memory with its guards, rounded up as the linker does for the next one."""
     return -(-(size + 2 * GUARD_BYTES) // MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT
 
 
 def qemu_arguments(target: Target) -> tuple[str, ...]:
-    """The emulator's options for a target with a machine, without the image."""
+    """Return the emulator's options for a target with a machine, without the image."""
     assert target.qemu is not None and target.toolchain is not None, "only a target with a machine runs in QEMU"
     quiet = ("-display", "none", "-monitor", "none", "-serial", "none")
     return ("-M", target.qemu.machine, *quiet, *target.toolchain.semihosting)
@@ -161,7 +161,7 @@ def qemu_arguments(target: Target) -> tuple[str, ...]:
 def verification_input(
     interface: Interface, samples: Samples, steps: int, batch: int, learning_rate: float | None
 ) -> bytes:
-    """The vector file: header, the input slot to infer, then inputs and labels of every call in steps * batch samples.
+    """Return the vector file: header, input slot to infer, inputs and labels of every call in steps * batch samples.
 
     Samples are taken in turn, from the start again when they run out; a call takes a micro-batch.
     """
@@ -185,6 +185,6 @@ def verification_input(
 
 
 def sample_indices(interface: Interface, samples: Samples, steps: int, batch: int) -> list[list[int]]:
-    """Which samples each call takes: a micro-batch, in turn."""
+    """Return which samples each call takes: a micro-batch, in turn."""
     count, together = len(samples.x), interface.micro_batch
     return [[i % count for i in range(k, k + together)] for k in range(0, steps * batch, together)]

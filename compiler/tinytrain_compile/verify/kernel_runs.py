@@ -105,7 +105,7 @@ def count_kernels(
 
 
 def _cycles(image: Path, target: Target, names: Sequence[str]) -> dict[str, int]:
-    """Of the calls of a run, in order."""
+    """Return the cycles of the calls of a run, in order."""
     calls = zip(names, read_blocks(image.parent / _BLOCKS), strict=True)
     found = ((name, cycle_model(target, image, blocks, {}).step) for name, blocks in calls)
     return {name: cycles for name, cycles in found if cycles is not None}
@@ -127,7 +127,7 @@ class _Blob:
 
 
 def _call(blob: _Blob, run: KernelRun) -> str:
-    """C statements: operands into the pool, the kernel, comparison of what has to be equal."""
+    """Return C statements: operands into the pool, the kernel, comparison of what has to be equal."""
     lines: list[str] = []
     places: list[int] = []
     top = 0

@@ -50,7 +50,7 @@ def _keep(source: Path, known: Path) -> None:
 
 
 def _key(command: list[str], source: str, folder: Path) -> str:
-    """All that decides an object."""
+    """Return all that decides an object."""
     parts = [_identity(Path(command[0]).resolve()), *command]
     for path in _included(folder / source, folder, set()):
         parts += [os.path.relpath(path, folder), hashlib.sha256(path.read_bytes()).hexdigest()]
@@ -58,7 +58,7 @@ def _key(command: list[str], source: str, folder: Path) -> str:
 
 
 def _identity(program: Path) -> str:
-    """A compiler that was installed anew is another one; so is one that cannot be run, which says so itself."""
+    """Return a compiler that was installed anew is another one; so is one that cannot be run, which says so itself."""
     try:
         state = program.stat()
     except OSError:
@@ -67,7 +67,7 @@ def _identity(program: Path) -> str:
 
 
 def _included(path: Path, folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """A file of the project and all that it may include; the headers in angle brackets belong to the compiler."""
+    """Yield a file of the project and all that it may include; the headers in angle brackets belong to the compiler."""
     seen.add(path)
     yield path
     text = path.read_text(encoding="utf-8", errors="replace")

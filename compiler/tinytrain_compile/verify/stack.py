@@ -46,7 +46,7 @@ class CallGraph:
 
 
 def read_call_graph(objects: Iterable[Path]) -> CallGraph:
-    """The union of the .ci files that GCC (-fcallgraph-info=su) wrote beside the objects."""
+    """Return the union of the .ci files that GCC (-fcallgraph-info=su) wrote beside the objects."""
     graph = CallGraph()
     for path in objects:
         text = path.with_suffix(".ci").read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def read_call_graph(objects: Iterable[Path]) -> CallGraph:
 
 
 def _same_code(path: Path) -> dict[str, list[str]]:
-    """Function -> the others at its address: of functions that are alike GCC keeps one, and writes down only that."""
+    """Return function -> others at its address: of functions that are alike GCC keeps one, and writes down that."""
     at = dict[tuple[int, int], list[str]]()
     for function in defined_functions(path):
         at.setdefault((function.section, function.address), []).append(function.name)
@@ -81,7 +81,7 @@ def _same_code(path: Path) -> dict[str, list[str]]:
 
 
 def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra: Iterable[str] = ()) -> StackBound:
-    """The deepest path from any external function of the model.
+    """Return the deepest path from any external function of the model.
 
     extra: library helpers that the assembler text calls but the call graph does not show (switch tables); any
     function may call them. Errors (E0601): recursion, a frame of variable size, an unknown callee, a call through
@@ -97,7 +97,7 @@ def stack_bound(graph: CallGraph, prefix: str, library: Mapping[str, int], extra
 
 
 def _under(bound: StackBound, search: _StackSearch, callbacks: Iterable[str]) -> StackBound:
-    """The bound of a function with the deepest of the callbacks that it gives away, wherever they are called."""
+    """Return the bound of a function with the deepest of the callbacks that it gives away, wherever they are called."""
     below = [search.bound(name, True) for callback in callbacks for name in search.static(callback)]
     deepest = max(below, key=lambda one: one.size_bytes, default=StackBound(0, ()))
     return StackBound(bound.size_bytes + deepest.size_bytes, (*bound.path, *deepest.path))
@@ -121,7 +121,7 @@ class _StackSearch:
         self._done: dict[tuple[str, bool], StackBound] = {}
 
     def static(self, function: str) -> list[str]:
-        """The names that static functions of this name have in the graph, one for each file."""
+        """Return the names that static functions of this name have in the graph, one for each file."""
         return sorted(name for name in self._graph.frames if name.endswith(f":{function}"))
 
     def bound(self, name: str, callbacks: bool, path: tuple[str, ...] = ()) -> StackBound:

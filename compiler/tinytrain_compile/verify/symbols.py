@@ -48,7 +48,7 @@ def open_elf(path: Path) -> Generator[Any]:
 
 
 def defined_functions(path: Path) -> list[DefinedFunction]:
-    """What a file defines, not what it only calls, in the order of its table."""
+    """Return what a file defines, not what it only calls, in the order of its table."""
     with open_elf(path) as elf:
         return [
             DefinedFunction(
@@ -84,7 +84,7 @@ class ObjectInfo:
 
 
 def read_object(path: Path) -> ObjectInfo:
-    """Symbols, section sizes and Tag_CPU_arch of an ELF object."""
+    """Return symbols, section sizes and Tag_CPU_arch of an ELF object."""
     with open_elf(path) as elf:
         undefined, external = set[str](), set[str]()
         writable: list[str] = []
@@ -110,7 +110,7 @@ def read_object(path: Path) -> ObjectInfo:
 
 
 def _owner(elf: Any, section: Any) -> str:
-    """A variable in a writable section, for the error message; the section's name if it has no symbol."""
+    """Return a variable in a writable section, for the error message; the section's name if it has no symbol."""
     index = elf.get_section_index(section.name)
     for symbol in elf.get_section_by_name(".symtab").iter_symbols():
         if symbol["st_shndx"] == index and symbol["st_info"]["type"] == "STT_OBJECT":
@@ -132,7 +132,7 @@ def _cpu_architecture(elf: Any) -> int | None:
 def check_symbols(
     objects: Sequence[ObjectInfo], prefix: str, target: Target, on_target: bool, external: Sequence[str] = ()
 ) -> None:
-    """E0601 for the first breach: static RAM, a foreign symbol, a name without the prefix, double, wrong core.
+    """Raise E0601 for the first breach: static RAM, a foreign symbol, a name without prefix, double, wrong core.
 
     external: C files whose names need no prefix.
     """
@@ -172,7 +172,7 @@ def _check_undefined(item: ObjectInfo, name: str, target: Target, on_target: boo
 
 
 def check_no_double(bundle: SourceBundle) -> None:
-    """E0601 if a generated source names the type double (cores with a double FPU show no library call for it)."""
+    """Raise E0601 if a source names the type double (cores with a double FPU show no library call for it)."""
     for path in model_sources(bundle):
         code = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', " ", bundle.files[path], flags=re.DOTALL)
         if re.search(r"\bdouble\b", code):
@@ -180,7 +180,7 @@ def check_no_double(bundle: SourceBundle) -> None:
 
 
 def hidden_callees(objects: Iterable[ObjectInfo], target: Target) -> tuple[str, ...]:
-    """Library helpers that GCC's call graph leaves out: jump tables of Armv6-M, for instance."""
+    """Return library helpers that GCC's call graph leaves out: jump tables of Armv6-M, for instance."""
     assert target.toolchain is not None, "GCC's call graph is read for a target's build only"
     hidden = re.compile(target.toolchain.hidden_helpers)
     return tuple(sorted({name for item in objects for name in item.undefined if hidden.match(name)}))
@@ -191,6 +191,9 @@ def _error(item: ObjectInfo, what: str) -> CompileError:
 
 
 def library_table(target: Target) -> Mapping[str, int]:
-    """Library function -> stack bytes on the target's architecture; only functions that generated code may call."""
+    """Return library function -> stack bytes on the target's architecture.
+
+    Only functions that generated code may call.
+    """
     assert target.architecture is not None, "the libraries of this machine have no table"
     return target.architecture.library_stack

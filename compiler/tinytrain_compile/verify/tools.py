@@ -40,7 +40,7 @@ class Tools:
     toolchain: Toolchain | None = None
 
     def missing_for_qemu(self) -> str:
-        """`qemu-system-arm not found (apt-get install qemu-system-arm)`, or "" when both cross tools are there."""
+        """Say `qemu-system-arm not found (apt-get install qemu-system-arm)`; "" if both cross tools are there."""
         assert self.toolchain is not None, "only the tools of a target with a toolchain can run it in QEMU"
         wanted = ((self.toolchain.compiler, self.cross_cc), (self.toolchain.emulator, self.qemu))
         missing = [program for program, path in wanted if path is None]
@@ -58,7 +58,7 @@ def find_tools(target: Target | None = None) -> Tools:
 
 
 def cross_version(target: Target) -> str:
-    """Version of a target's cross compiler, on which instruction counts depend; "none" if there is none."""
+    """Return version of a target's cross compiler, on which instruction counts depend; "none" if there is none."""
     program = find_tools(target).cross_cc
     if program is None:
         return "none"
@@ -122,7 +122,7 @@ class _Programs:
                 _kill(process)
 
     def resume(self) -> None:
-        """Programs may be started again."""
+        """Let programs be started again."""
         with self._lock:
             self._ended = False
 
@@ -184,7 +184,10 @@ def run_program(
 
 
 def _output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
-    """What a program has printed until its end, waited for in turns (see PATIENCE_S). TimeoutExpired after its time."""
+    """Return what a program has printed until its end, waited for in turns (see PATIENCE_S).
+
+    TimeoutExpired after its time.
+    """
     end = time.monotonic() + timeout_s
     while True:
         left = end - time.monotonic()
@@ -196,7 +199,7 @@ def _output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 
 
 def first_line(text: str) -> str:
-    """The line of a tool's output that says most: the first complaint, else the last line, else "no message"."""
+    """Return the line of a tool's output that says most: the first complaint, else the last line, else "no message"."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     complaint = re.compile(r"error:|undefined reference|overflowed|fault|arena|fatal", re.IGNORECASE)
     complaints = [line for line in lines if complaint.search(line) and "ld returned" not in line]
@@ -213,7 +216,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def work_folder() -> Generator[Path]:
-    """A temporary folder that is gone however the block ends. CompileError E0110 if it cannot be made or used."""
+    """Make a temporary folder that is gone however the block ends. E0110 if it cannot be made or used."""
     try:
         folder = Path(tempfile.gettempdir()).resolve() / f"{PREFIX}{secrets.token_hex(8)}"
     except OSError as problem:
@@ -229,7 +232,7 @@ def work_folder() -> Generator[Path]:
 
 @contextmanager
 def workers(count: int | None = None) -> Generator[ThreadPoolExecutor]:
-    """Threads that run programs. If the block is interrupted, running ones are ended, and no more are started."""
+    """Start threads that run programs. If the block is interrupted, running programs end, and no more start."""
     try:
         with ThreadPoolExecutor(count or os.cpu_count()) as pool:
             try:
@@ -244,7 +247,7 @@ def workers(count: int | None = None) -> Generator[ThreadPoolExecutor]:
 
 
 def result_of(job: Future[Result]) -> Result:
-    """What a job of `workers` returned or raised, waited for in turns (see PATIENCE_S)."""
+    """Return what a job of `workers` returned or raised, waited for in turns (see PATIENCE_S)."""
     while not wait((job,), timeout=PATIENCE_S).done:
         pass
     return job.result()

@@ -191,7 +191,7 @@ class FileFunction:
 
 
 def _with_readers(nodes: Sequence[FileNode], tensors: Sequence[FileNumbers]) -> tuple[FileNode, ...]:
-    """The nodes with these tensors in the places that they were given (--classes, --untie)."""
+    """Return the nodes with these tensors in the places that they were given (--classes, --untie)."""
     places = {reader: one.name for one in tensors for reader in one.readers}
     made: list[FileNode] = []
     for node in nodes:
@@ -212,7 +212,7 @@ def _with_readers(nodes: Sequence[FileNode], tensors: Sequence[FileNumbers]) -> 
 
 
 def _cost(node: FileNode, values: Mapping[str, Array]) -> float:
-    """Multiply-accumulates of a node, about; its elements if it has none."""
+    """Return multiply-accumulates of a node, about; its elements if it has none."""
     results = sum(values[name].size for name in node.outputs if name in values)
     if node.meaning not in _HEAVY:
         return float(results)

@@ -44,7 +44,10 @@ def run_opset(op: str, file_opset: int) -> int:
 
 
 def limit_of(node: onnx.NodeProto, operands: Sequence[Array], opset: int) -> str:
-    """Why the result of this node on these operands is not asked for; "" if it is. opset: of the standard's domain."""
+    """Return why the result of this node on these operands is not asked for.
+
+    "" if it is. opset: of the standard's domain.
+    """
     if node.op_type in _RANDOM or _drops(node, operands):
         return "its result is random"
     if node.op_type in _SOFTMAX and opset < ONE_AXIS and _axis(node) % max(operands[0].ndim, 1) != operands[0].ndim - 1:
@@ -57,7 +60,7 @@ def limit_of(node: onnx.NodeProto, operands: Sequence[Array], opset: int) -> str
 
 
 def doubt_of(node: onnx.NodeProto, operands: Sequence[Array], results: Sequence[Array]) -> str:
-    """Why the result that onnx.reference has found is no judge; "" if it is."""
+    """Return why the result that onnx.reference has found is no judge; "" if it is."""
     finite = all(bool(np.isfinite(array).all()) for array in operands)
     if node.op_type in WIDENED and finite and not all(np.isfinite(array).all() for array in results):
         return "onnx.reference takes the logarithm of a softmax that is 0"
@@ -65,12 +68,12 @@ def doubt_of(node: onnx.NodeProto, operands: Sequence[Array], results: Sequence[
 
 
 def _axis(node: onnx.NodeProto) -> int:
-    """Of a Softmax below opset 13."""
+    """Return the axis of a Softmax below opset 13."""
     return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
 
 
 def _drops(node: onnx.NodeProto, operands: Sequence[Array]) -> bool:
-    """Whether it is a Dropout in training mode (the ratio may be left out)."""
+    """Tell whether it is a Dropout in training mode (the ratio may be left out)."""
     return node.op_type == "Dropout" and len(node.input) > 2 and bool(operands[-1].any()) and bool(operands[1].any())
 
 
@@ -113,7 +116,7 @@ def _average_pool(attrs: _Attributes, operands: Sequence[Array]) -> str:
 
 
 def _window(attrs: _Attributes, operands: Sequence[Array]) -> tuple[list[int], list[int], list[int]]:
-    """Strides, dilations and kernel, one for each axis."""
+    """Return strides, dilations and kernel, one for each axis."""
     ones = [1] * (operands[0].ndim - 2)
     found = (list(attrs.get(name) or ones) for name in ("strides", "dilations", "kernel_shape"))
     strides, dilations, kernel = found
@@ -121,17 +124,17 @@ def _window(attrs: _Attributes, operands: Sequence[Array]) -> tuple[list[int], l
 
 
 def _gaps(strides: list[int], dilations: list[int], kernel: list[int]) -> bool:
-    """Whether windows leave pixels out: a padding for the usual output size would be negative."""
+    """Tell whether windows leave pixels out: a padding for the usual output size would be negative."""
     return any((k - 1) * d + 1 < s for s, d, k in zip(strides, dilations, kernel, strict=False))
 
 
 def _windows(attrs: _Attributes, operands: Sequence[Array]) -> int:
-    """Windows of all channels, about."""
+    """Return windows of all channels, about."""
     return operands[0].size // max(math.prod(_window(attrs, operands)[0]), 1)
 
 
 def _recurrent(defaults: Sequence[bytes]) -> Callable[[_Attributes, Sequence[Array]], str]:
-    """For a recurrent layer with these activations per direction."""
+    """Return the rule of a recurrent layer with these activations per direction."""
 
     def rule(attrs: _Attributes, _operands: Sequence[Array]) -> str:
         given = list(attrs.get("activations", ()))

@@ -74,7 +74,7 @@ class FileModel:
     """
 
     def __init__(self, path: Path, output: str = "", weights: Path | None = None, wide: bool = False) -> None:
-        """Raises CompileError if the file cannot be read, EvaluatorLacksError if onnx cannot make it ready to run.
+        """Read a file. CompileError if it cannot be read, EvaluatorLacksError if onnx cannot make it ready to run.
 
         output: the one that counts, of several. Of a training graph it is the part up to the loss, with its weights as
         they are at first (weights: where these are). wide: compute in float64, whatever the file says.
@@ -108,14 +108,14 @@ class FileModel:
         return np.dtype(np.float64) if self._wide and is_float(kind) else kind
 
     def batch_of(self, name: str) -> int:
-        """Samples that an input takes; 1 if the file leaves it open."""
+        """Return samples that an input takes; 1 if the file leaves it open."""
         dims = self._dims.get(name)
         return max(dims[0].dim_value, 1) if dims else 1
 
     def run(
         self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None = None
     ) -> tuple[Array, ...]:
-        """Outputs of one node by place (no elements where the node leaves one out); EvaluatorLacksError where
+        """Return outputs of one node by place (no elements where the node leaves one out); EvaluatorLacksError where
         onnx.reference has no answer, or no good one.
 
         unrounded: real numbers to be taken for those of stored integers.
@@ -130,7 +130,7 @@ class FileModel:
     def _spelt_out(
         self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None
     ) -> tuple[Array, ...]:
-        """Of a node that onnx.reference lacks, or that reads what is no stored integer here."""
+        """Run a node that onnx.reference lacks, or that reads what is no stored integer here."""
         local = dict(values)
         try:
             parts = [_file_node(proto, SPELT_OPSET) for proto in spelt_out(node.proto, values)]
@@ -163,7 +163,7 @@ class FileModel:
         return tuple(np.asarray(next(found), dtype=kind) if name else np.zeros(0) for name in node.outputs)
 
     def _evaluator(self, node: FileNode, operands: Mapping[str, Array]) -> Any:
-        """A model of this one node, with the opsets of the file; the operands tell its input types."""
+        """Return a model of this one node, with the opsets of the file; the operands tell its input types."""
         key = node.op, next(name for name in node.outputs if name)
         if key not in self._evaluators:
             kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in operands.items()}
@@ -178,7 +178,7 @@ class FileModel:
 
 
 def _name(proto: onnx.NodeProto) -> str:
-    """The node's name; operator and output where it has none."""
+    """Return the node's name; operator and output where it has none."""
     return proto.name or f"{proto.op_type}_{next((name for name in proto.output if name), '')}"
 
 
@@ -188,14 +188,14 @@ def _file_node(proto: onnx.NodeProto, opset: int = 0) -> FileNode:
 
 
 def _say_length(tensor: onnx.TensorProto) -> None:
-    """Of external data that says none: what its shape needs. onnx reads all the rest of the file then."""
+    """Add the length that its shape needs to external data without one: onnx would read all the rest of the file."""
     if external_data_helper.uses_external_data(tensor) and all(entry.key != "length" for entry in tensor.external_data):
         size = math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
         tensor.external_data.append(onnx.StringStringEntryProto(key="length", value=str(size)))
 
 
 def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    """Weights in the message, one opset per domain (of several the last, as onnx's tools have it), 21 for Q/DQ."""
+    """Put weights into the message, one opset per domain (the last, as onnx's tools have it), 21 for Q/DQ."""
     try:
         for tensor in proto.graph.initializer:
             _say_length(tensor)
@@ -217,7 +217,7 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 
 def _without_chance(proto: onnx.NodeProto) -> onnx.NodeProto:
-    """A Dropout in training mode as it is in an inference, which is what can be compared."""
+    """Return a Dropout in training mode as it is in an inference, which is what can be compared."""
     if proto.op_type != "Dropout" or len(proto.input) < 3:
         return proto
     made = onnx.NodeProto()
@@ -229,7 +229,7 @@ def _without_chance(proto: onnx.NodeProto) -> onnx.NodeProto:
 def _needed(
     protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...], form: Callable[[onnx.NodeProto], onnx.NodeProto]
 ) -> tuple[FileNode, ...]:
-    """The nodes that the outputs depend on: in the file's order if that is a topological one. form: of each."""
+    """Return the nodes that the outputs depend on: in the file's order if that is a topological one. form: of each."""
     nodes = [_file_node(_without_chance(form(proto))) for proto in protos]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}

@@ -46,7 +46,7 @@ _RESULT: Mapping[str, int] = {
 
 
 def is_qlinear(proto: onnx.NodeProto) -> bool:
-    """Whether a node takes and gives stored integers and their scales."""
+    """Tell whether a node takes and gives stored integers and their scales."""
     return proto.op_type in (_REAL if proto.domain == MICROSOFT else () if proto.domain else _STANDARD)
 
 
@@ -61,13 +61,13 @@ def real_operand(proto: onnx.NodeProto, index: int) -> str:
 
 
 def needs_spelling(proto: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
-    """Whether onnx.reference lacks a node that `spelt_out` has, or has it for images only."""
+    """Tell whether onnx.reference lacks a node that `spelt_out` has, or has it for images only."""
     images = proto.op_type != "QLinearConv" or values[proto.input[0]].ndim == IMAGE_RANK
     return is_qlinear(proto) and (proto.domain == MICROSOFT or not images)
 
 
 def result_scale(proto: onnx.NodeProto) -> int | None:
-    """Place of the scale of what a node stores (its zero point is behind it); None where it gives real numbers."""
+    """Return the place of the scale of what a node stores (its zero point follows); None if it gives real numbers."""
     if proto.op_type == "QuantizeLinear":
         return 1
     place = _RESULT[proto.op_type] if is_qlinear(proto) else len(proto.input)
@@ -75,7 +75,7 @@ def result_scale(proto: onnx.NodeProto) -> int | None:
 
 
 def spelt_out(proto: onnx.NodeProto, values: Mapping[str, Array]) -> list[onnx.NodeProto]:
-    """The node as nodes of opset 21 with the same result. values: its operands. ValueError if there are none."""
+    """Return the node as nodes of opset 21 with the same result. values: its operands. ValueError if there are none."""
     return _Spelling(proto, values).nodes()
 
 
@@ -128,7 +128,7 @@ class _Spelling:
         return name
 
     def _old_softmax(self, x: str, y: str, axis: int) -> None:
-        """Below opset 13 over all axes from one on."""
+        """Spell a Softmax below opset 13, which is over all axes from one on."""
         shape, flat, whole = self._own("shape"), self._own("flat"), self._own("whole")
         self._make("Shape", [x], shape)
         self._make("Flatten", [x], flat, {"axis": axis})
@@ -136,7 +136,10 @@ class _Spelling:
         self._make("Reshape", [whole, shape], y)
 
     def _attributes(self, operands: list[str]) -> dict[str, Any]:
-        """The standard's; the bias of a QGemm is scaled with the product, and axes are an operand from opset 18 on."""
+        """Return the standard's.
+
+        The bias of a QGemm is scaled with the product, and axes are an operand from opset 18 on.
+        """
         attrs = dict(self._attrs)
         if self._op == "QGemm":
             attrs["beta"] = attrs.get("alpha", 1.0)
@@ -147,7 +150,7 @@ class _Spelling:
         return attrs
 
     def _first_type(self) -> np.dtype[np.generic]:
-        """Of the operands, which the result's is where no zero point says it."""
+        """Return the type of the operands, which is that of the result if no zero point says it."""
         at = {"QLinearConcat": 2, "QLinearWhere": 1}.get(self._op, 0)
         return self._values[self._names[at]].dtype
 

@@ -15,17 +15,17 @@ _CLOSE = 1e-5
 
 
 def is_flat(array: Array) -> bool:
-    """Whether all elements are one number."""
+    """Tell whether all elements are one number."""
     return bool((array == array.reshape(-1)[0]).all())
 
 
 def is_varied(array: Array) -> bool:
-    """Whether more than half of the elements differ from each other, as in what was drawn or learned."""
+    """Tell whether more than half of the elements differ from each other, as in what was drawn or learned."""
     return 2 * len(np.unique(array)) > array.size and len(np.unique(array)) >= FEW
 
 
 def repeats(array: Array) -> bool:
-    """Whether a table of varied numbers holds many of them several times; zeros do not count (masks).
+    """Tell whether a table of varied numbers holds many of them several times; zeros do not count (masks).
 
     A few of thousands of random float32 numbers are equal by chance.
     """
@@ -35,13 +35,13 @@ def repeats(array: Array) -> bool:
 
 
 def is_scaled(array: Array) -> bool:
-    """Whether the vectors along some axes have the length 1, or the mean 0 and deviation 1, or are shares of 1."""
+    """Tell whether the vectors along some axes have the length 1, or the mean 0 and deviation 1, or are shares of 1."""
     table = np.squeeze(array.astype(np.float64))
     return table.size >= 2 * FEW and any(_is_scaled(table, axes) for axes in _axes(table.ndim))
 
 
 def _axes(rank: int) -> list[tuple[int, ...]]:
-    """All sets of axes but the empty one."""
+    """Return all sets of axes but the empty one."""
     return list(chain.from_iterable(combinations(range(rank), count) for count in range(1, rank + 1)))
 
 
@@ -58,7 +58,7 @@ def _is_scaled(table: NDArray[np.float64], axes: tuple[int, ...]) -> bool:
 
 
 def is_grid(array: Array) -> bool:
-    """Whether numbers go up or down evenly along every axis: coordinates, positions."""
+    """Tell whether numbers go up or down evenly along every axis: coordinates, positions."""
     table = np.squeeze(array.astype(np.float64))
     if table.size < FEW or is_flat(table):
         return False
@@ -68,7 +68,7 @@ def is_grid(array: Array) -> bool:
 
 
 def is_broadcast(array: Array) -> bool:
-    """Whether a table is the sum or the product of two smaller ones, each without one of the axes."""
+    """Tell whether a table is the sum or the product of two smaller ones, each without one of the axes."""
     table = np.squeeze(array.astype(np.float64))
     pairs = combinations([axis for axis in range(table.ndim) if table.shape[axis] >= FEW], 2)
     logs = np.log(table) if bool((table > 0).all()) else None
@@ -82,6 +82,6 @@ def _adds_up(table: NDArray[np.float64], axes: tuple[int, int]) -> bool:
 
 
 def has_few_numbers(array: Array) -> bool:
-    """Whether a table holds few different numbers, as a filter does that somebody has written down."""
+    """Tell whether a table holds few different numbers, as a filter does that somebody has written down."""
     kept = array[array != 0]
     return kept.size >= 2 * FEW and 2 <= len(np.unique(kept)) <= kept.size // 2

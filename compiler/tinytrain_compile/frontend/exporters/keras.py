@@ -32,7 +32,7 @@ def lost_by_tf2onnx(model: OnnxModel) -> list[str]:
 
 
 def _dense(name: str, weight: str) -> str:
-    """Name of the Dense layer whose product a node is; "" if it is no such node."""
+    """Return name of the Dense layer whose product a node is; "" if it is no such node."""
     scope = name.removesuffix("/MatMul")
     return scope if scope != name and weight == f"{scope}/Cast/ReadVariableOp:0" else ""
 

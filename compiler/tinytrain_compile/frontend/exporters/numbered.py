@@ -42,7 +42,7 @@ def numbered_remarks(model: OnnxModel, links: Links) -> dict[str, Remark]:
 
 
 def _is_result(name: str, array: Array) -> bool:
-    """Whether a table has the name of a computation."""
+    """Tell whether a table has the name of a computation."""
     return array.dtype.kind == "f" and array.size > 1 and not is_flat(array) and _RESULT.fullmatch(name) is not None
 
 
@@ -84,7 +84,7 @@ def _single(array: Array, chain: int | None) -> Remark | None:
 
 
 def _is_root(number: float) -> bool:
-    """Whether a number is a root of a whole one, or one of that: what attention scales by."""
+    """Tell whether a number is a root of a whole one, or one of that: what attention scales by."""
     return (
         not _is_whole(number)
         and not _is_whole(1 / max(number, 1e-6))
@@ -97,7 +97,7 @@ def _is_whole(number: float) -> bool:
 
 
 def _is_computed(name: str, array: Array, chain: int | None, node: OnnxNode) -> bool:
-    """Whether a node reads a tensor that more than a change of its shape is behind."""
+    """Tell whether a node reads a tensor that more than a change of its shape is behind."""
     if node.op in ("Conv", "ConvTranspose"):  # a folded BatchNormalization makes both weight and bias
         return any(number_of(node.input(index)) is None for index in (1, 2))
     if node.op == "Gemm":
@@ -111,7 +111,7 @@ def _is_computed(name: str, array: Array, chain: int | None, node: OnnxNode) -> 
 
 
 def _is_buffer(name: str, model: OnnxModel, links: Links) -> bool:
-    """Whether a tensor looks like a buffer: random Fourier features, coordinates, a filter that somebody wrote down."""
+    """Tell whether a tensor looks like a buffer: random Fourier features, coordinates, a filter written by hand."""
     array, readers = model.constants[name], links.readers(name)
     own = name.rpartition(".")[2] in ("weight", "bias")  # what PyTorch's layers call their parameters
     if array.dtype.kind != "f" or own or number_of(name) is not None or not readers:
@@ -127,14 +127,14 @@ def _is_buffer(name: str, model: OnnxModel, links: Links) -> bool:
 
 
 def _is_fourier(name: str, product: OnnxNode, model: OnnxModel, links: Links) -> bool:
-    """Whether the product of an input and a table goes to sine and cosine alone."""
+    """Tell whether the product of an input and a table goes to sine and cosine alone."""
     other = next((one for one in product.inputs if one != name), "")
     inputs = {value.name for value in model.inputs}
     return _scaled_from(other, inputs, links) and _ends(product.output(0), links) == {"Sin", "Cos"}
 
 
 def _scaled_from(tensor: str, inputs: set[str], links: Links) -> bool:
-    """Whether a tensor is an input times constants."""
+    """Tell whether a tensor is an input times constants."""
     while tensor not in inputs:
         node = links.maker(tensor)
         if node is None or node.op not in ("Mul", "Div"):
@@ -147,7 +147,7 @@ def _scaled_from(tensor: str, inputs: set[str], links: Links) -> bool:
 
 
 def _ends(tensor: str, links: Links) -> set[str]:
-    """The operators that read a tensor, behind products with constants."""
+    """Return the operators that read a tensor, behind products with constants."""
     found: set[str] = set()
     for node in links.readers(tensor):
         scaled = node.op in ("Mul", "Div") and any(links.is_constant(one) for one in node.inputs)

@@ -63,7 +63,7 @@ class Record:
         return frozenset[str]().union(*(call.values for call in self.calls.values()))
 
     def missing(self, kind: str, held: frozenset[str]) -> dict[str, str]:
-        """Tensors of a kind that the file does not hold: the name in calls -> the module's."""
+        """Return tensors of a kind that the file does not hold: the name in calls -> the module's."""
         return {self.given[name]: name for name, its in self.kinds.items() if its == kind and name not in held}
 
     def remarks(self, model: OnnxModel, links: Links) -> dict[str, Remark]:
@@ -73,7 +73,7 @@ class Record:
 
 
 def read_record(proto: onnx.ModelProto) -> Record | None:
-    """The record in a file; None if it has none."""
+    """Return the record in a file; None if it has none."""
     entries = (*proto.graph.metadata_props, *proto.metadata_props)
     signature = next((entry.value for entry in entries if entry.key == SIGNATURE), "")
     found = _INPUT.findall(signature)
@@ -157,7 +157,7 @@ class _Reading:
         return [call for call in found if call is not None]
 
     def _hidden(self, name: str) -> str:
-        """Name of a computed value that the call reads of which this tensor is an inner value; "" without one."""
+        """Return the name of the computed value that a tensor is an inner value of, and which its call reads; or ""."""
         known = self._known | set(self._missing)
         values = (value for call in self._calls(name) for value in sorted(call.values) if value not in known)
         return next(values, "")
@@ -187,7 +187,10 @@ class _Reading:
         return name in self._read or (array.size > 1 and bool(self._hidden(name)))
 
     def _folded_norms(self) -> dict[str, Remark]:
-        """Weights of dense layers that a BatchNormalization is in; behind a Conv PyTorch's own tools do the same."""
+        """Return weights of dense layers that a BatchNormalization is in.
+
+        Behind a Conv PyTorch's own tools do the same.
+        """
         found: dict[str, Remark] = {}
         for name in self._floats:
             for node in self._links.readers(name):
@@ -199,7 +202,7 @@ class _Reading:
 
 
 def _is_computed(name: str, array: Array) -> bool:
-    """Whether the numbers of what a view gives show that they were computed before."""
+    """Tell whether the numbers of what a view gives show that they were computed before."""
     positive = name.startswith(("t_", "transpose", "permute")) or name == "t"  # weights, and these have both signs
     traces = is_scaled(array) or is_broadcast(array) or repeats(array)
     return traces or (positive and array.size >= 2 * FEW and bool((array >= 0).all()))

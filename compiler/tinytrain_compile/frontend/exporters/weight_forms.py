@@ -73,7 +73,7 @@ def form_of(array: Array, weight: Array, opset: int) -> Form | None:
 
 
 def _moved(array: Array, weight: Array) -> Iterator[Form]:
-    """The same elements in another order of axes, in whatever shape."""
+    """Yield the same elements in another order of axes, in whatever shape."""
     if weight.size != array.size:
         return
     axes = [axis for axis in range(weight.ndim) if weight.shape[axis] > 1]
@@ -90,7 +90,7 @@ def _moved(array: Array, weight: Array) -> Iterator[Form]:
 
 
 def _transposition(weight: Array, axes: list[int], perm: tuple[int, ...]) -> tuple[int, ...]:
-    """The permutation of all axes: those of length 1 come last."""
+    """Return the permutation of all axes: those of length 1 come last."""
     moved = [axes[index] for index in perm]
     return (*moved, *(axis for axis in range(weight.ndim) if axis not in axes))
 
@@ -116,7 +116,7 @@ def _functions(array: Array, weight: Array) -> Iterator[Form]:
 
 
 def _lengths(array: Array, weight: Array, opset: int) -> Iterator[Form]:
-    """Lengths of the vectors along some axes, as normalisation divides by."""
+    """Yield lengths of the vectors along some axes, as normalisation divides by."""
     wide = weight.astype(np.float64)
     for count in range(1, weight.ndim):
         for axes in itertools.combinations(range(weight.ndim), count):

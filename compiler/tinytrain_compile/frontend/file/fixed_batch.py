@@ -30,7 +30,7 @@ _ALONG = {"CumSum": 0, "LogSoftmax": -1, "LpNormalization": -1, "Hardmax": -1, "
 
 
 def at_batch_1(model: OnnxModel) -> OnnxModel:
-    """The model for one sample, with a note; itself if that is what it is for. E0211 where its samples meet."""
+    """Return the model for one sample, with a note; itself if that is what it is for. E0211 where its samples meet."""
     sizes = {value.shape[0] for value in model.inputs if len(value.shape) > 1}
     if len(sizes) != 1 or (batch := sizes.pop()) == 1:
         return model
@@ -74,7 +74,7 @@ def _refused(model: OnnxModel, batch: int, what: str, time: bool = False) -> Com
 
 
 def _axis(long: tuple[int, ...] | None, short: tuple[int, ...] | None, batch: int) -> int | None:
-    """The one axis that is `batch` times as long."""
+    """Return the one axis that is `batch` times as long."""
     if long is None or short is None or len(long) != len(short):
         return None
     differing = [axis for axis, (a, b) in enumerate(zip(long, short, strict=True)) if a != b]
@@ -82,7 +82,7 @@ def _axis(long: tuple[int, ...] | None, short: tuple[int, ...] | None, batch: in
 
 
 def _crosses(node: OnnxNode, axes: Mapping[str, int], shapes: _Shapes) -> bool:
-    """Whether an operator that keeps its shape works along the axis of the samples."""
+    """Tell whether an operator that keeps its shape works along the axis of the samples."""
     name = node.input(0)
     if name not in axes or name not in shapes:
         return False
@@ -111,7 +111,7 @@ class _Rewriter:
         return replace(self._model, inputs=inputs, nodes=nodes, constants=self._constants)
 
     def _shaped(self, node: OnnxNode) -> OnnxNode:
-        """A Reshape or Expand to a literal shape, to that of one sample."""
+        """Return a Reshape or Expand to a literal shape, to that of one sample."""
         literal = self._literal(node.input(1)) if node.op in ("Reshape", "Expand") else None
         long = self._shapes.get(node.output(0))
         if literal is None or long is None or (node.op == "Reshape" and self._links.is_constant(node.input(0))):
@@ -126,7 +126,7 @@ class _Rewriter:
         return rewritten(node, (node.input(0), name, *node.inputs[2:]))
 
     def _samples(self, literal: list[int], long: tuple[int, ...]) -> int | None:
-        """The place that holds the samples: the first if it can be, or the only one that can."""
+        """Return the place that holds the samples: the first if it can be, or the only one that can."""
         fitting = [place for place, size in enumerate(long) if size % self._batch == 0 and literal[place] != 1]
         return fitting[0] if fitting[:1] == [0] or len(fitting) == 1 else None
 

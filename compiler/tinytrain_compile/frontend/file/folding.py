@@ -61,7 +61,7 @@ class FoldingRoom:
 
 
 def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int, room: FoldingRoom | None = None) -> tuple[Array, ...]:
-    """Outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite.
+    """Return outputs of a node on known inputs. E0212 if it cannot take them, E0217 if huge, E0205 if not finite.
 
     room: that is left for constants of the model; None for a result that is not kept.
     """
@@ -92,7 +92,7 @@ def fold(node: OnnxNode, inputs: Mapping[str, Array], opset: int, room: FoldingR
 def fold_all(
     nodes: Iterable[OnnxNode], constants: Mapping[str, Array], opset: int
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """Everything that follows from `constants` through foldable nodes, and which of them each view shows."""
+    """Return everything that follows from `constants` through foldable nodes, and which of them each view shows."""
     known, sources = dict(constants), {name: name for name in constants}
     room = FoldingRoom(constants)
     for node in nodes:
@@ -105,7 +105,7 @@ def fold_all(
 
 
 def _check_size(node: OnnxNode, inputs: Mapping[str, Array], most: int) -> None:
-    """MemoryError before an operator that can make much out of little makes more than so many elements."""
+    """Raise MemoryError before an operator that can make much out of little makes more elements than `most`."""
     arrays = [inputs[name] for name in node.inputs if name]
     elements = 0
     if node.op == "ConstantOfShape":
@@ -130,7 +130,7 @@ def _check_size(node: OnnxNode, inputs: Mapping[str, Array], most: int) -> None:
 
 
 def _product_size(node: OnnxNode, first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Elements of a MatMul or a Gemm."""
+    """Return elements of a MatMul or a Gemm."""
     rows = first[-1] if node.attrs.get("transA", 0) else math.prod(first[-2:-1])
     columns = second[0] if node.attrs.get("transB", 0) else math.prod(second[-1:] if second[1:] else ())
     return math.prod(np.broadcast_shapes(first[:-2], second[:-2])) * rows * columns

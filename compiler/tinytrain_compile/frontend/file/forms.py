@@ -45,7 +45,7 @@ def with_output(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 
 def _inferred(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
-    """Types of results as the file or onnx gives them; none if onnx cannot infer them."""
+    """Return types of results as the file or onnx gives them; none if onnx cannot infer them."""
     try:
         return shape_inference.infer_shapes(proto).graph.value_info
     except Exception:  # of the C++ part
@@ -53,7 +53,7 @@ def _inferred(proto: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
 
 
 def proto_of(model: OnnxModel) -> onnx.ModelProto:
-    """What counts of a checked model, as a file of its own."""
+    """Return what counts of a checked model, as a file of its own."""
     graph = onnx.GraphProto(name=model.name)
     graph.node.extend(node.proto for node in model.nodes)
     graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in model.constants.items())
@@ -83,7 +83,7 @@ def inferred_types(model: OnnxModel) -> Mapping[str, tuple[tuple[int, ...], int]
 
 
 def at_opset_13(model: OnnxModel) -> onnx.ModelProto:
-    """The model as onnx's converter writes it. E0208 where that cannot."""
+    """Return the model as onnx's converter writes it. E0208 where that cannot."""
     proto = proto_of(model)
     for node in model.nodes:
         if not node.domain and not defs.has(node.op, model.opset):
@@ -118,7 +118,7 @@ def in_float32(model: OnnxModel) -> OnnxModel:
 
 
 def node_in_float32(proto: onnx.NodeProto) -> onnx.NodeProto:
-    """A node that makes or holds no other float; itself if it does so already."""
+    """Return a node that makes or holds no other float; itself if it does so already."""
     kinds = [a.i if a.name in TYPE_ATTRIBUTES else a.t.data_type for a in proto.attribute]
     if proto.domain == LEARNED or not OTHER_FLOATS.keys() & set(kinds):
         return proto
@@ -134,7 +134,7 @@ def node_in_float32(proto: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def array_in_float32(array: Array, where: str) -> Array:
-    """float32 numbers in place of other floats; E0225 for a tensor whose numbers are too large for it."""
+    """Return float32 numbers in place of other floats; E0225 for a tensor whose numbers are too large for it."""
     if array.dtype.name not in OTHER_FLOATS.values():
         return array
     with np.errstate(over="ignore"):

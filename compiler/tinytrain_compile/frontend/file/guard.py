@@ -131,7 +131,7 @@ def _input(value: onnx.ValueInfoProto, options: FrontendOptions) -> OnnxInput:
 
 
 def _resolve(where: str, declared: list[int | None], given: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Fixed dimensions, with the user's for symbolic ones and 1 for a symbolic batch."""
+    """Return fixed dimensions, with the user's for symbolic ones and 1 for a symbolic batch."""
     if given is not None:
         fits = len(given) == len(declared) and all(d is None or d == g for d, g in zip(declared, given, strict=True))
         if not fits:
@@ -193,7 +193,7 @@ def _attribute(attribute: onnx.AttributeProto, where: str, folder: Path) -> Any:
 
 
 def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
-    """Arity and attribute types of an operator as the standard says (E0228, E0229). Others are listed later.
+    """Check arity and attribute types of an operator of the standard (E0228, E0229). Others are listed later.
 
     One that is newer than the file's opset is read all the same, as the newest that onnx knows.
     """
@@ -238,7 +238,10 @@ class LivePart:
 
 
 def live_part(graph: onnx.GraphProto) -> LivePart:
-    """The part of a graph that its outputs depend on. Names of results are unique (the guard has checked that)."""
+    """Return the part of a graph that its outputs depend on.
+
+    Names of results are unique (the guard has checked that).
+    """
     nodes = list(graph.node)
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     read = {value.name for value in graph.output}
@@ -258,7 +261,7 @@ def live_part(graph: onnx.GraphProto) -> LivePart:
 
 
 def sort_nodes(nodes: Sequence[OnnxNode], known: set[str], outputs: Sequence[str]) -> tuple[OnnxNode, ...]:
-    """Nodes so that every read comes after its definition, otherwise in file order.
+    """Return nodes so that every read comes after its definition, otherwise in file order.
 
     The standard wants this order in the file; files that break it but have one are accepted. Raises E0215 on a name
     that nothing defines and E0207 on a cycle.
@@ -275,7 +278,7 @@ def sort_nodes(nodes: Sequence[OnnxNode], known: set[str], outputs: Sequence[str
 
 
 def _order(nodes: Sequence[OnnxNode], known: set[str]) -> list[int]:
-    """Kahn's algorithm; of the nodes that could come next always the first one in the file."""
+    """Sort by Kahn's algorithm; of the nodes that could come next always the first one in the file."""
     missing = [{name for name in node.inputs if name and name not in known} for node in nodes]
     readers: dict[str, list[int]] = {}
     for index, names in enumerate(missing):

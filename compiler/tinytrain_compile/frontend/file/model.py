@@ -101,32 +101,32 @@ class OnnxNode:
     proto: onnx.NodeProto
 
     def integer(self, name: str, default: int) -> int:
-        """An integer attribute."""
+        """Return an integer attribute."""
         return int(self.attrs.get(name, default))
 
     def number(self, name: str, default: float) -> float:
-        """A float attribute; ValueError if it is not finite."""
+        """Return a float attribute; ValueError if it is not finite."""
         value = float(self.attrs.get(name, default))
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}")
         return value
 
     def text(self, name: str, default: str) -> str:
-        """A string attribute."""
+        """Return a string attribute."""
         value = self.attrs.get(name, default)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """A list-of-integers attribute, or None where it is absent."""
+        """Return a list-of-integers attribute, or None where it is absent."""
         value = self.attrs.get(name)
         return None if value is None else tuple(int(v) for v in value)
 
     def input(self, index: int) -> str:
-        """Name of an input; "" where it is absent."""
+        """Return name of an input; "" where it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     def output(self, index: int) -> str:
-        """Name of an output; "" where it is absent."""
+        """Return name of an output; "" where it is absent."""
         return self.outputs[index] if index < len(self.outputs) else ""
 
 
@@ -212,7 +212,10 @@ def new_node(
 
 
 def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequence[str] | None = None) -> OnnxNode:
-    """The node with other inputs (and operator, and outputs), its protobuf included; itself if nothing changes."""
+    """Return the node with other inputs (and operator, and outputs), its protobuf included.
+
+    Itself if nothing changes.
+    """
     made = node.outputs if outputs is None else tuple(outputs)
     if tuple(inputs) == node.inputs and made == node.outputs and op in ("", node.op):
         return node
@@ -241,40 +244,40 @@ class Links:
                 self._constant.update(node.outputs)
 
     def is_constant(self, tensor: str) -> bool:
-        """Whether a tensor does not depend on the model's input."""
+        """Tell whether a tensor does not depend on the model's input."""
         return tensor in self._constant
 
     def is_output(self, tensor: str) -> bool:
-        """Whether a tensor is an output of the model."""
+        """Tell whether a tensor is an output of the model."""
         return tensor in self._outputs
 
     def readers(self, tensor: str) -> list[OnnxNode]:
-        """Nodes that read a tensor, in order."""
+        """Return nodes that read a tensor, in order."""
         return self._readers.get(tensor, [])
 
     def maker(self, tensor: str) -> OnnxNode | None:
-        """The node that makes a tensor; None for inputs and weights."""
+        """Return the node that makes a tensor; None for inputs and weights."""
         return self._makers.get(tensor)
 
     def sole_reader(self, tensor: str) -> OnnxNode | None:
-        """The one node that reads a tensor; None if there are others, or the tensor is an output."""
+        """Return the one node that reads a tensor; None if there are others, or the tensor is an output."""
         readers = self.readers(tensor)
         return readers[0] if len(readers) == 1 and not self.is_output(tensor) else None
 
     def is_used(self, tensor: str) -> bool:
-        """Whether anything reads a tensor."""
+        """Tell whether anything reads a tensor."""
         return bool(tensor) and (bool(self.readers(tensor)) or self.is_output(tensor))
 
 
 def unused(name: str, constants: Mapping[str, Array], links: Links) -> str:
-    """The name, longer where the file has a tensor of that name."""
+    """Return the name, longer where the file has a tensor of that name."""
     while name in constants or links.readers(name) or links.maker(name) is not None:
         name += "_"
     return name
 
 
 def reachable(nodes: Sequence[OnnxNode], outputs: Sequence[str]) -> tuple[OnnxNode, ...]:
-    """The nodes that the outputs depend on, in the given order."""
+    """Return the nodes that the outputs depend on, in the given order."""
     needed = set(outputs)
     kept: list[OnnxNode] = []
     for node in reversed(nodes):

@@ -47,7 +47,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def _is_text(message: Message) -> bool:
-    """Whether all strings of a message are UTF-8 (protobuf hands out bytes where they are not)."""
+    """Tell whether all strings of a message are UTF-8 (protobuf hands out bytes where they are not)."""
     for field, value in message.ListFields():
         if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
             continue
@@ -58,12 +58,12 @@ def _is_text(message: Message) -> bool:
 
 
 def _damaged(name: str) -> CompileError:
-    """The error for a file that begins well and breaks off."""
+    """Return the error for a file that begins well and breaks off."""
     return CompileError("E0214", name, "the file breaks off or is garbled", "copy or download it again")
 
 
 def _read(path: Path) -> bytes:
-    """The bytes of a model, which may come through a pipe."""
+    """Return the bytes of a model, which may come through a pipe."""
     try:
         return read_file(path, MAX_FILE_BYTES, pipe=True)
     except OSError as error:
@@ -117,7 +117,10 @@ def check_dims(where: str, dims: tuple[int, ...], allow_zero: bool = False) -> N
 
 
 def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
-    """The data of a tensor: dims, length and finiteness checked; external data read from inside `folder` only."""
+    """Return the data of a tensor: dims, length and finiteness checked.
+
+    External data read from inside `folder` only.
+    """
     dims = tuple(int(d) for d in tensor.dims)
     if tensor.data_type not in _FIELDS:
         raise CompileError(
@@ -139,7 +142,7 @@ def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
 
 
 def with_finite_masks(array: Array) -> Array:
-    """A table with the lowest float32 number for every -infinity: masks hold that, and a softmax makes 0 of either."""
+    """Put the lowest float32 number in place of -infinity: masks hold that, and a softmax makes 0 of either."""
     if array.dtype.kind != "f" or array.size < 2 or not bool(np.isneginf(array).any()):
         return array
     return np.where(np.isneginf(array), np.finfo(np.float32).min, array).astype(np.float32)
@@ -165,7 +168,7 @@ def _check_length(tensor: onnx.TensorProto, where: str, dims: tuple[int, ...]) -
 
 
 def external_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
-    """What a tensor has in another file, inside `folder`."""
+    """Return what a tensor has in another file, inside `folder`."""
     dims = tuple(int(d) for d in tensor.dims)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _inside(entries.get("location", ""), where, folder)
@@ -208,7 +211,7 @@ def _missing(where: str, name: str, why: str) -> CompileError:
 
 
 def _inside(location: str, where: str, folder: Path) -> Path:
-    """The file, which must lie inside the model's folder even after links are followed."""
+    """Return the file, which must lie inside the model's folder even after links are followed."""
     relative = Path(location.replace("\\", "/"))
     outside = relative.is_absolute() or ".." in relative.parts or ":" in location
     try:

@@ -37,7 +37,7 @@ _COUNTED = frozenset(_COUNTED_OPS.split())
 def in_real_numbers(
     model: OnnxModel, links: Links, source: OnnxInput
 ) -> tuple[OnnxModel, OnnxInput, WholeNumbers | None]:
-    """The model with a data input of real numbers in place of one of integers that become such, which, and its numbers.
+    """Return the model with an input of real numbers in place of one of integers, that input, and its numbers.
 
     As it is where the input is real numbers already, or indices of tables. E0221 where integers are computed with that
     would wrap around elsewhere.
@@ -123,7 +123,7 @@ def _holds(to: int, kind: np.dtype[Any]) -> bool:
 
 
 def _check_width(source: OnnxInput, node: OnnxNode) -> None:
-    """E0221 for a layer, and for an operator whose result depends on the width of narrow integers."""
+    """Raise E0221 for a layer, and for an operator whose result depends on the width of narrow integers."""
     if node.op in _LAYERS or (source.elem_type in _NARROW and (node.op not in _COMPARED or node.domain)):
         raise _refused(source, f"node {node.name} ({node.op}) computes with its integers")
 

@@ -31,7 +31,7 @@ class _Findings:
 
 
 def annotated(ctx: ImportContext, graph: Graph) -> Graph:
-    """The graph with `Value.quant` set. E0501 for weights whose scales are not one per output channel."""
+    """Return the graph with `Value.quant` set. E0501 for weights whose scales are not one per output channel."""
     quantisation = ctx.model.quantisation
     if not quantisation.found:
         return graph
@@ -75,7 +75,7 @@ def _tensors(ctx: ImportContext, found: _Findings) -> None:
 
 
 def _holds(quant: Quant, other: Quant) -> bool:
-    """Whether a format holds all that another one holds, but for rounding."""
+    """Tell whether a format holds all that another one holds, but for rounding."""
     (low, high), (least, most) = (
         ((q.low - q.zero) * q.scale[0], (q.high - q.zero) * q.scale[0]) for q in (quant, other)
     )
@@ -84,7 +84,7 @@ def _holds(quant: Quant, other: Quant) -> bool:
 
 
 def _channel_axis(node: Node, index: int, rank: int) -> int:
-    """The axis of a constant operand that the channels of its scales lie on."""
+    """Return the axis of a constant operand that the channels of its scales lie on."""
     if node.op in ("Conv", "Gemm") and index == position(node, "w"):
         return 0
     if index == 1 and isinstance(node.attrs, MatMulAttrs) and node.attrs.transpose_b:
@@ -130,7 +130,7 @@ def _requantise(found: _Findings, value: Value, data: Array, axis: int | None) -
 
 
 def inherit(graph: Graph, quants: dict[str, Quant]) -> None:
-    """Values that are only moved are stored like their source; a view in front of a stored value is stored like it."""
+    """Give values that are only moved the format of their source, and views that of the value after them."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     for node in reversed(graph.nodes):
@@ -144,7 +144,7 @@ def inherit(graph: Graph, quants: dict[str, Quant]) -> None:
 
 
 def with_quants(graph: Graph, quants: Mapping[str, Quant]) -> Graph:
-    """The graph with these annotations, everywhere where a value occurs."""
+    """Return the graph with these annotations, everywhere where a value occurs."""
 
     def one(value: Value) -> Value:
         return replace(value, quant=quants[value.name]) if value.name in quants else value
@@ -163,7 +163,7 @@ def with_quants(graph: Graph, quants: Mapping[str, Quant]) -> Graph:
 
 
 def _count_dead(graph: Graph, constants: Mapping[str, Array], found: _Findings) -> None:
-    """A note on channels that were quantised to nothing, or whose bias is at the end of its range."""
+    """Note how many channels were quantised to nothing, or have a bias at the end of its range."""
     dead = layers = 0
     for node in graph.nodes:
         weight = found.quants.get(operand(node, "w").name) if has_trait(node.op, "matrix") else None

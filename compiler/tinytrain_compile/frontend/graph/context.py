@@ -104,19 +104,19 @@ class ImportContext:
     # ---- tensors ------------------------------------------------------------------------------------------------
 
     def entry(self, tensor: str) -> Entry:
-        """What an ONNX tensor has become."""
+        """Return what an ONNX tensor has become."""
         return self._entries[tensor]
 
     def optional(self, tensor: str) -> Entry | None:
-        """The same for an optional input: None where it is absent."""
+        """Return the same for an optional input: None where it is absent."""
         return self._entries[tensor] if tensor else None
 
     def has(self, tensor: str) -> bool:
-        """Whether a tensor has an entry yet (it has none behind an unsupported node)."""
+        """Tell whether a tensor has an entry yet (it has none behind an unsupported node)."""
         return tensor in self._entries
 
     def known(self) -> tuple[str, ...]:
-        """Names of all ONNX tensors that have an entry."""
+        """Return names of all ONNX tensors that have an entry."""
         return tuple(self._entries)
 
     def define(self, tensor: str, entry: Entry) -> None:
@@ -152,7 +152,7 @@ class ImportContext:
         return Value(self._builder.unique("no_label"), (1,), "float32")
 
     def stand_in(self, name: str, shape: tuple[int, ...], dtype: DType) -> None:
-        """An entry for what an unsupported node would compute, only to look for further unsupported nodes."""
+        """Define what an unsupported node would compute, only to look for further unsupported nodes."""
         self.define_value(name, Value(self._builder.unique(name), shape, dtype), shape)
 
     # ---- constants ----------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class ImportContext:
         group: str = "",
         fold: Fold | None = None,
     ) -> Value:
-        """A constant of the graph: float32, int32, or uint8 (truth values). A parameter if its elements come from one.
+        """Return a constant of the graph: float32, int32, or truth values. It is a parameter if its elements are.
 
         The same data under the same name is one constant.
 
@@ -197,14 +197,14 @@ class ImportContext:
         return value
 
     def _known(self, data: Array, hint: str, origin: Origin | None) -> Value | None:
-        """The constant of this name that holds the same elements (equal numbers in other places are not the same)."""
+        """Return the constant of this name with the same elements (equal numbers in other places are not the same)."""
         for known, value, other in self._materialised.setdefault(hint, []):
             if known.shape == data.shape and np.array_equal(known, data) and _same_places(origin, other):
                 return value
         return None
 
     def arranged(self, data: Array, hint: str, node: OnnxNode, origin: Origin) -> Value:
-        """A tied weight in the arrangement of this use: the first one is the parameter, the others are moved to."""
+        """Return a tied weight in the arrangement of this use: the first is the parameter, others are moved from it."""
         indices = origin.indices()
         known = self._arrangements.setdefault(origin.base, [])
         if not known:
@@ -227,25 +227,25 @@ class ImportContext:
         return value
 
     def is_trained(self, *origins: Origin | None) -> bool:
-        """Whether elements come from a parameter of the file."""
+        """Tell whether elements come from a parameter of the file."""
         return any(self.trainables.trained(root) for o in origins if o is not None for root in o.roots())
 
     def is_tied(self, *entries: Entry | None) -> bool:
-        """Whether one of these constants must stay as it is: it is a parameter that others read too."""
+        """Tell whether one of these constants must stay as it is: it is a parameter that others read too."""
         return any(e is not None and e.origin is not None and e.origin.base in self.tied for e in entries)
 
     def claims(self, constants: Iterable[str]) -> tuple[Claim, ...]:
-        """What these constants of the graph hold."""
+        """Return what these constants of the graph hold."""
         return tuple(self._claims[name] for name in constants if name in self._claims)
 
     def parameter_sources(self, parameters: Iterable[Value]) -> dict[str, ParameterSource]:
-        """Where the numbers of parameters are in the file."""
+        """Return where the numbers of parameters are in the file."""
         claims = self.claims(value.name for value in parameters)
         tensors = {base: self.file_numbers(base) for base in {claim.origins[0].base: None for claim in claims}}
         return {claim.name: claim.source(tensors) for claim in claims}
 
     def file_numbers(self, tensor: str) -> FileNumbers:
-        """A constant of the file, and who reads it."""
+        """Return a constant of the file, and who reads it."""
         spec = self.model.quantisation.constants.get(tensor)
         readers = tuple(
             (node.output(0), index)
@@ -260,12 +260,12 @@ class ImportContext:
         return FileNumbers(tensor, kind, self.entry(tensor).data, stored, readers)
 
     def laid_like(self, constant: str, array: Array) -> Array:
-        """Numbers that belong to a weight of the file, lying as a constant of the graph holds that weight."""
+        """Return numbers that belong to a weight of the file, lying as a constant of the graph holds that weight."""
         origin = self._claims[constant].origins[0]
         return np.ascontiguousarray(origin.lay(array.reshape(origin.shape)), np.float32)
 
     def number(self, node: OnnxNode, what: str, number: float) -> Value:
-        """A scalar constant."""
+        """Return a scalar constant."""
         return self.constant(np.full((), number, np.float32), f"{node.name}.{what}", node)
 
     def weight(
@@ -277,7 +277,7 @@ class ImportContext:
         data: Array | None = None,
         fold: Fold | None = None,
     ) -> Value:
-        """The constant of a layer: a constant entry, the node's input `index`, with its elements moved by `lay`.
+        """Return the constant of a layer: a constant entry, the node's input `index`, with its elements moved by `lay`.
 
         data: the same with something multiplied into it (`fold`).
         """
@@ -336,21 +336,21 @@ class ImportContext:
         return replace(x, value=self.emit(node, op, (x.computed, *others), attrs, suffix))
 
     def maker(self, value: Value) -> Node | None:
-        """The IR node that computes a value; None for inputs and constants."""
+        """Return the IR node that computes a value; None for inputs and constants."""
         return self._makers.get(value.name)
 
     def reshape(self, node: OnnxNode, value: Value, shape: tuple[int, ...]) -> Value:
-        """The value in another shape; itself if it already has it."""
+        """Return the value in another shape; itself if it already has it."""
         return value if value.shape == shape else self.emit(node, "Reshape", (value,), ReshapeAttrs(shape), "reshape")
 
     # ---- axis orders --------------------------------------------------------------------------------------------
 
     def value(self, node: OnnxNode, entry: Entry, order: Order | None = None) -> Value:
-        """The entry as an IR value in the given order (ONNX order by default); constants become tables."""
+        """Return the entry as an IR value in the given order (ONNX order by default); constants become tables."""
         return self._in_order(node, entry, entry.shape, entry.order, plain(entry.rank) if order is None else order)
 
     def operand(self, node: OnnxNode, entry: Entry, order: Order, rank: int) -> Value:
-        """An operand of a broadcasting operator whose result has this ONNX rank and IR order.
+        """Return an operand of a broadcasting operator whose result has this ONNX rank and IR order.
 
         Constants lose their leading axes of size 1, so that a per-channel factor is a vector.
         """
@@ -390,7 +390,7 @@ class ImportContext:
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def nodes_and_constants(self, outputs: Iterable[Value]) -> tuple[tuple[Node, ...], Mapping[str, Array]]:
-        """What the outputs need of all that was emitted (fused patterns leave nodes behind that nothing reads)."""
+        """Return what outputs need of all that was emitted (fused patterns leave nodes behind that nothing reads)."""
         targets = tuple(outputs)
         whole = Graph("", tuple(self._builder.nodes), (), targets, {})
         needed = whole.ancestors(targets)
@@ -400,7 +400,7 @@ class ImportContext:
 
 
 def _same_places(a: Origin | None, b: Origin | None) -> bool:
-    """Whether two constants of equal numbers hold the same elements in the same order."""
+    """Tell whether two constants of equal numbers hold the same elements in the same order."""
     if a is None or b is None or a.base != b.base:
         return True
     return np.array_equal(a.indices(), b.indices())

@@ -44,7 +44,7 @@ class Entry:
     origin: Origin | None = None
 
     def laid(self, lay: Lay) -> Entry:
-        """The constant with its elements moved."""
+        """Return the constant with its elements moved."""
         array = lay(self.data)
         origin = None if self.origin is None else self.origin.laid(lay)
         return replace(self, shape=tuple(array.shape), array=array, origin=origin)
@@ -83,22 +83,22 @@ class Entry:
 
 
 def constant_entry(array: Array, source: str = "", origin: Origin | None = None) -> Entry:
-    """The entry of a tensor that is known at compile time."""
+    """Return the entry of a tensor that is known at compile time."""
     return Entry(tuple(array.shape), array=array, source=source, origin=origin if array.dtype.kind == "f" else None)
 
 
 def initial_entry(array: Array, name: str, source: str = "") -> Entry:
-    """The entry of a constant that comes from nothing else; `source` as in Entry."""
+    """Return the entry of a constant that comes from nothing else; `source` as in Entry."""
     return constant_entry(array, source, Origin(name, tuple(array.shape)))
 
 
 def plain(rank: int) -> Order:
-    """ONNX's own order."""
+    """Return ONNX's own order."""
     return tuple(range(rank))
 
 
 def channels_last(rank: int) -> Order:
-    """NHWC for images (rank 4), N1WC for signals (rank 3)."""
+    """Return NHWC for images (rank 4), N1WC for signals (rank 3)."""
     return (0, 2, 3, 1) if rank == 4 else (0, UNIT, 2, 1)
 
 
@@ -113,17 +113,17 @@ def time_second(rank: int) -> Order:
 
 
 def ir_shape(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
-    """Shape of the IR value that holds an ONNX tensor in this order."""
+    """Return shape of the IR value that holds an ONNX tensor in this order."""
     return tuple(1 if axis == UNIT else shape[axis] for axis in order)
 
 
 def significant(shape: tuple[int, ...], order: Order) -> list[int]:
-    """The ONNX axes longer than 1, in IR order: two orders that agree here differ by a reshape only."""
+    """Return the ONNX axes longer than 1, in IR order: two orders that agree here differ by a reshape only."""
     return [axis for axis in order if axis != UNIT and shape[axis] > 1]
 
 
 def transposition(order: Order, target: Order) -> tuple[int, ...]:
-    """Permutation of IR axes that brings `order` to `target`, up to axes of size 1 (left over ones go to the end)."""
+    """Return the permutation of IR axes from `order` to `target`, up to axes of size 1 (the rest is at the end)."""
     free = [index for index, axis in enumerate(order) if axis == UNIT or axis not in target]
     perm: list[int] = []
     for axis in target:
@@ -135,7 +135,7 @@ def transposition(order: Order, target: Order) -> tuple[int, ...]:
 
 
 def arranged(array: Array, order: Order) -> Array:
-    """An ONNX array in an IR order; ONNX axes that the order leaves out must have size 1."""
+    """Return an ONNX array in an IR order; ONNX axes that the order leaves out must have size 1."""
     real = [axis for axis in order if axis != UNIT]
     left_out = [axis for axis in range(array.ndim) if axis not in real]
     moved = np.transpose(array, (*real, *left_out))
@@ -143,23 +143,23 @@ def arranged(array: Array, order: Order) -> Array:
 
 
 def lifted(order: Order, added: int) -> Order:
-    """The order of the same IR value seen with `added` further ONNX axes of size 1 in front (left out of the order)."""
+    """Return the order of an IR value that is seen with further ONNX axes of size 1 in front (left out of it)."""
     return tuple(axis if axis == UNIT else axis + added for axis in order)
 
 
 def after_transpose(order: Order, perm: tuple[int, ...]) -> Order:
-    """Order of the same IR value as a holder of ONNX's Transpose(perm) of the tensor."""
+    """Return order of the same IR value as a holder of ONNX's Transpose(perm) of the tensor."""
     return tuple(axis if axis == UNIT else perm.index(axis) for axis in order)
 
 
 def without_axes(order: Order, removed: frozenset[int]) -> Order:
-    """Order of the same IR value after ONNX axes of size 1 are dropped."""
+    """Return order of the same IR value after ONNX axes of size 1 are dropped."""
     renumber = {axis: axis - sum(r < axis for r in removed) for axis in order if axis not in removed}
     return tuple(UNIT if axis in removed or axis == UNIT else renumber[axis] for axis in order)
 
 
 def regrouped(shape: tuple[int, ...], order: Order, new_shape: tuple[int, ...]) -> Order | None:
-    """An order in which the IR value, read as it lies, holds ONNX's Reshape(new_shape); None if there is none.
+    """Return an order in which the IR value, read as it lies, holds ONNX's Reshape(new_shape); None if there is none.
 
     A reshape splits and joins runs of neighbouring axes. If every run also lies together, in order, in the IR value,
     then the runs can stay in IR order. Images over which a reshape joins height and width stay channels-last.
@@ -178,7 +178,7 @@ def regrouped(shape: tuple[int, ...], order: Order, new_shape: tuple[int, ...]) 
 
 
 def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Smallest groups of neighbouring axes (longer than 1) with equal products: (old axes, new axes)."""
+    """Return smallest groups of neighbouring axes (longer than 1) with equal products: (old axes, new axes)."""
     olds = [axis for axis, dim in enumerate(old) if dim > 1]
     news = [axis for axis, dim in enumerate(new) if dim > 1]
     runs: list[tuple[list[int], list[int]]] = []
@@ -194,7 +194,7 @@ def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], l
 
 
 def _completed(shape: tuple[int, ...], lying: list[int]) -> Order:
-    """A whole order with this sequence of long axes: a usual one if possible, else with the short axes in front."""
+    """Return a whole order with these long axes: a usual one if possible, else with the short axes in front."""
     usual = [plain(len(shape))]
     if len(shape) in (3, 4):
         usual.append(channels_last(len(shape)))
@@ -215,7 +215,7 @@ Indices = NDArray[np.int64]
 
 
 def as_it_is(array: Array) -> Array:
-    """The lay of a weight that is used in its own shape."""
+    """Return the lay of a weight that is used in its own shape."""
     return array
 
 
@@ -234,25 +234,25 @@ class Origin:
     parents: tuple[Origin, ...] = ()
 
     def laid(self, lay: Lay) -> Origin:
-        """The origin of what `lay` makes of the constant."""
+        """Return the origin of what `lay` makes of the constant."""
         return replace(self, lays=(*self.lays, lay))
 
     def lay(self, array: Array) -> Array:
-        """An array of the base's shape, as the constant holds it."""
+        """Return an array of the base's shape, as the constant holds it."""
         for lay in self.lays:
             array = lay(array)
         return array
 
     def indices(self) -> Indices:
-        """The place in the base of every element."""
+        """Return the place in the base of every element."""
         return self.lay(np.arange(math.prod(self.shape), dtype=np.int64).reshape(self.shape))
 
     def roots(self) -> frozenset[str]:
-        """The initializers that the elements depend on."""
+        """Return the initializers that the elements depend on."""
         return frozenset((self.base,)).union(*(parent.roots() for parent in self.parents))
 
     def touched(self, root: str) -> Indices:
-        """Which elements of an initializer (or table) the constant depends on, flat."""
+        """Return which elements of an initializer (or table) the constant depends on, flat."""
         if self.base == root:
             return np.unique(self.indices())
         found = [parent.touched(root) for parent in self.parents if root in parent.roots()]
@@ -284,14 +284,14 @@ class Claim:
     fold: Fold | None = None
 
     def source(self, tensors: Mapping[str, FileNumbers]) -> ParameterSource:
-        """Which numbers of the file the elements are."""
+        """Return which numbers of the file the elements are."""
         origin, fold = self.origins[0], self.fold
         factor, offset = (np.ones(1), np.zeros(1)) if fold is None else (fold.factor, fold.offset)
         return ParameterSource(tensors[origin.base], origin.indices(), factor, offset)
 
 
 def tied_weights(claims: Iterable[Claim], trained: frozenset[str]) -> frozenset[str]:
-    """Names of the weights of which an element is in several constants of the graph, a trained one among them."""
+    """Return the names of weights of which an element is in several constants, a trained one among them."""
     by_root: dict[str, list[tuple[Claim, Origin]]] = {}
     for claim in claims:
         for origin in claim.origins:
@@ -301,7 +301,10 @@ def tied_weights(claims: Iterable[Claim], trained: frozenset[str]) -> frozenset[
 
 
 def _conflict(root: str, uses: list[tuple[Claim, Origin]], trained: frozenset[str]) -> bool:
-    """Whether groups overlap. What one computed table holds counts as one: it has a conflict of its own, if any."""
+    """Tell whether groups overlap.
+
+    What one computed table holds counts as one: it has a conflict of its own, if any.
+    """
     groups: Mapping[str, list[Origin]] = {}
     for claim, origin in uses:
         groups.setdefault(claim.group if origin.base == root else f"table {origin.base}", []).append(origin)
@@ -320,7 +323,7 @@ class Rearrangement:
 
 
 def rearrangement(own: Indices, wanted: Indices) -> Rearrangement | None:
-    """What brings the elements that lie in the order `own` into the order `wanted`; None if axes do not tell."""
+    """Return what brings the elements that lie in the order `own` into the order `wanted`; None if axes do not tell."""
     if own.size != wanted.size:
         return None
     place = np.empty(own.size, np.int64)

@@ -13,7 +13,7 @@ from tinytrain_compile.ir.types import Array
 
 
 def constant_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) -> Array | None:
-    """The data of an input that must be known at compile time; None where the input is absent."""
+    """Return the data of an input that must be known at compile time; None where the input is absent."""
     name = node.input(index)
     entry = ctx.entry(name) if ctx.has(name) else None
     if not name:
@@ -24,7 +24,7 @@ def constant_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) ->
 
 
 def required_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) -> Array:
-    """The data of an input that must be present and known at compile time."""
+    """Return the data of an input that must be present and known at compile time."""
     data = constant_input(ctx, node, index, what)
     if data is None:
         raise ValueError(f"{what} is missing")
@@ -32,20 +32,20 @@ def required_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) ->
 
 
 def integers(data: Array) -> tuple[int, ...]:
-    """The elements of an integer array."""
+    """Return the elements of an integer array."""
     if data.dtype.kind not in "iu":
         raise ValueError(f"integers expected, got {data.dtype}")
     return tuple(int(v) for v in data.reshape(-1).tolist())
 
 
 def integer_setting(ctx: ImportContext, node: OnnxNode, index: int, what: str) -> tuple[int, ...] | None:
-    """A list that is an attribute in old opsets and an input in new ones; None where neither is there."""
+    """Return a list that is an attribute in old opsets and an input in new ones; None where neither is there."""
     data = constant_input(ctx, node, index, what)
     return integers(data) if data is not None else node.integers(what)
 
 
 def scalar(entry: Entry | None) -> float | None:
-    """The number that all elements of a constant share; None if there is no such number."""
+    """Return the number that all elements of a constant share; None if there is no such number."""
     if entry is None or entry.array is None or entry.array.size == 0 or entry.array.dtype.kind not in "fiu":
         return None
     first = entry.array.reshape(-1)[0]
@@ -53,12 +53,12 @@ def scalar(entry: Entry | None) -> float | None:
 
 
 def is_zero(entry: Entry) -> bool:
-    """Whether a tensor is known to hold nothing but zeros."""
+    """Tell whether a tensor is known to hold nothing but zeros."""
     return entry.array is not None and not np.any(entry.array)
 
 
 def number(ctx: ImportContext, node: OnnxNode, index: int, what: str, default: float) -> float:
-    """A constant scalar operand."""
+    """Return a constant scalar operand."""
     data = constant_input(ctx, node, index, what)
     if data is None:
         return default
@@ -68,14 +68,14 @@ def number(ctx: ImportContext, node: OnnxNode, index: int, what: str, default: f
 
 
 def axis_index(axis: int, rank: int) -> int:
-    """A possibly negative axis as an index; ValueError outside the tensor."""
+    """Return a possibly negative axis as an index; ValueError outside the tensor."""
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a tensor of rank {rank}")
     return axis % rank
 
 
 def axis_indices(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """The same for several axes, which must differ."""
+    """Return the same for several axes, which must differ."""
     result = tuple(axis_index(axis, rank) for axis in axes)
     if len(set(result)) != len(result):
         raise ValueError(f"axes {axes} name one axis twice")
@@ -93,17 +93,17 @@ def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, .
 
 
 def ir_axes(order: Order, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """Where ONNX axes lie in an IR value, increasing."""
+    """Return where ONNX axes lie in an IR value, increasing."""
     return tuple(sorted(order.index(axis) for axis in axes))
 
 
 def spread(order: Order, per_axis: tuple[int, ...], unit: int) -> tuple[int, ...]:
-    """A setting per ONNX axis as one per IR axis."""
+    """Return a setting per ONNX axis as one per IR axis."""
     return tuple(unit if axis == UNIT else per_axis[axis] for axis in order)
 
 
 def transposed(entry: Entry, perm: tuple[int, ...]) -> Entry:
-    """ONNX's Transpose: no work at all, only another order."""
+    """Return ONNX's Transpose: no work at all, only another order."""
     if sorted(perm) != list(range(entry.rank)):
         raise ValueError(f"perm {perm} of a tensor of rank {entry.rank}")
     shape = tuple(entry.shape[axis] for axis in perm)
@@ -113,7 +113,7 @@ def transposed(entry: Entry, perm: tuple[int, ...]) -> Entry:
 
 
 def common_order(entries: tuple[Entry, ...], rank: int) -> Order:
-    """The order in which a broadcasting operator works: that of its largest computed operand, the others follow."""
+    """Return the order in which a broadcasting operator works: that of its largest computed operand."""
     computed = [entry for entry in entries if not entry.is_constant]
     if not computed:
         return tuple(range(rank))
@@ -123,5 +123,5 @@ def common_order(entries: tuple[Entry, ...], rank: int) -> Order:
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """numpy's broadcast shape (ValueError if there is none)."""
+    """Return numpy's broadcast shape (ValueError if there is none)."""
     return tuple(int(dim) for dim in np.broadcast_shapes(*shapes))

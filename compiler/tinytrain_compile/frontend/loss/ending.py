@@ -135,7 +135,7 @@ def _label_shape(ctx: ImportContext, site: LossSite, kind: LossKind | None) -> t
 
 
 def _known_kind(ctx: ImportContext, site: LossSite) -> LossKind | None:
-    """The loss of ours that the file writes out, if it reads what the forward graph gives, and only that."""
+    """Return the loss of ours that the file writes out, if it reads what the forward graph gives, and only that."""
     known = None if site.ends or site.label is NO_LABEL else known_loss(ctx, site)
     if known is None:
         return None
@@ -160,7 +160,7 @@ def _nodes(ctx: ImportContext, site: LossSite, graph: Graph, label: Value) -> Wr
 
 
 def _ends_read(graph: Graph, tail: tuple[Node, ...]) -> tuple[Value, ...]:
-    """The graph's output, and further values of a forked model that the loss reads."""
+    """Return the graph's output, and further values of a forked model that the loss reads."""
     scores, *others = graph.outputs
     if not others:
         return (scores,)
@@ -183,7 +183,7 @@ def _scalar(ctx: ImportContext, site: LossSite, entry: Entry) -> Value:
 
 
 def describe_loss(ctx: ImportContext, site: LossSite, scores: Entry, order: Order) -> ImportedLoss:
-    """What training must know of a loss; E0305 if the labels do not fit the scores."""
+    """Return what training must know of a loss; E0305 if the labels do not fit the scores."""
     where = f"input {site.label.name}"
     if scores.rank < 2:
         raise CompileError(

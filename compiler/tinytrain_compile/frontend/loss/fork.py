@@ -27,7 +27,7 @@ _TABLES = LAYERS | {
 
 
 def find_site(model: OnnxModel, options: FrontendOptions) -> LossSite | None:
-    """The model's own loss, with every tensor at which the model ends; None for a forward model."""
+    """Return the model's own loss, with every tensor at which the model ends; None for a forward model."""
     site = find_loss(model, Links(model.nodes, model.outputs, model.constants), options.label)
     if site is None or not site.written:
         return site
@@ -81,14 +81,14 @@ class _Fork:
         return any(self._site.label.name in self._needs.get(name, ()) for name in node.inputs)
 
     def _of_weights(self, node: OnnxNode) -> bool:
-        """Whether a node computes with weights alone."""
+        """Tell whether a node computes with weights alone."""
         return not any(self._needs.get(name) for name in node.inputs) and any(self._roots.get(n) for n in node.inputs)
 
     def _before(self, names: Iterable[str]) -> tuple[OnnxNode, ...]:
         return reachable(self._nodes, tuple(name for name in names if name))
 
     def _weights(self, trained: Trainables) -> Mapping[str, frozenset[str]]:
-        """The trained initializers that each tensor follows from which depends on no input."""
+        """Return the trained initializers that each tensor follows from which depends on no input."""
         roots = {name: frozenset((name,)) for name in trained.choices if trained.trained(name)}
         for node in self._nodes:
             if not any(self._needs.get(name) for name in node.inputs):
@@ -98,14 +98,14 @@ class _Fork:
         return roots
 
     def _roots_of(self, nodes: Collection[str]) -> frozenset[str]:
-        """The weights that these nodes compute with."""
+        """Return the weights that these nodes compute with."""
         read = (name for node in self._nodes if node.name in nodes for name in node.inputs)
         return frozenset[str]().union(*(self._roots.get(name, frozenset()) for name in read))
 
     # ---- the parts of the loss ----------------------------------------------------------------------------------
 
     def _summing(self) -> frozenset[str]:
-        """Names of the nodes through which the loss is a sum of terms, each by a factor."""
+        """Return names of the nodes through which the loss is a sum of terms, each by a factor."""
         found, tensors = set[str](), [self._site.output]
         while tensors:
             node = self._links.maker(tensors.pop())
@@ -120,7 +120,7 @@ class _Fork:
         return frozenset(found)
 
     def _is_factor(self, name: str) -> bool:
-        """Whether a number is only a factor of a term, or a term: following its gradient, it would grow for ever."""
+        """Tell whether a number is only a factor of a term, or a term: its gradient would let it grow for ever."""
         readers = self._links.readers(name)
         return bool(readers) and all(
             node.name in self._sums and all(out == self._site.output or self._is_factor(out) for out in node.outputs)
@@ -128,12 +128,12 @@ class _Fork:
         )
 
     def _read_beside_labels(self) -> list[str]:
-        """Tensors of the model that a term of the loss compares with labels."""
+        """Return tensors of the model that a term of the loss compares with labels."""
         terms = [node for node in self._nodes if self._of_labels(node) and node.name not in self._sums]
         return [name for node in terms for name in node.inputs if self._of_samples(name)]
 
     def _close_to_layers(self) -> frozenset[str]:
-        """Without labels, the nodes that belong to the model: on the only way behind a layer, each of one tensor."""
+        """Return the model's nodes if there are no labels: on the only way behind a layer, each of one tensor."""
         found = set[str]()
         for node in self._nodes:
             end = node.output(0) if node.op in _TABLES and self._of_samples(node.output(0)) else ""
@@ -147,7 +147,7 @@ class _Fork:
         return frozenset(found)
 
     def _carries(self, node: OnnxNode) -> bool:
-        """Whether a node of the model computes with a weight."""
+        """Tell whether a node of the model computes with a weight."""
         if not any(self._of_samples(name) for name in node.inputs) or self._of_labels(node):
             return False
         weights = frozenset[str]().union(*(self._roots.get(name, frozenset()) for name in node.inputs))
@@ -157,14 +157,14 @@ class _Fork:
     # ---- where the model ends -----------------------------------------------------------------------------------
 
     def _ends(self, forward: tuple[OnnxNode, ...]) -> list[str]:
-        """Tensors of the model that nodes of the loss read, in order."""
+        """Return tensors of the model that nodes of the loss read, in order."""
         inside = {node.name for node in forward}
         read = {name for node in self._nodes if node.name not in inside for name in node.inputs}
         made = [name for node in forward for name in node.outputs if self._of_samples(name)]
         return [name for name in made if name in read or name == self._site.output]
 
     def _followed(self, end: str) -> str:
-        """The last tensor on the only way from an end to where labels are: behind a softmax, or in another size."""
+        """Return the last tensor on the only way from an end to the labels: behind a softmax, or in another size."""
         while True:
             reader = self._links.sole_reader(end)
             if reader is None or reader.name not in self._judged or self._of_labels(reader):
@@ -172,7 +172,7 @@ class _Fork:
             end = reader.output(0)
 
     def _main(self, ends: list[str], carriers: list[OnnxNode]) -> str:
-        """The end that is judged by labels and that most layers lead to, or else most nodes; "" without any."""
+        """Return the end that is judged by labels and that most layers lead to, or else most nodes; "" without any."""
         weighty = {node.name for node in carriers}
 
         def depth(name: str) -> tuple[int, int]:
@@ -183,7 +183,7 @@ class _Fork:
         return max(judged or ends, key=depth, default="")
 
     def _weights_of_the_loss(self, known: frozenset[str]) -> list[str]:
-        """What follows from weights that only the loss reads, if it computes with them: exp(-s) of a learned noise.
+        """Return what follows from weights that only the loss reads and computes with: exp(-s) of a learned noise.
 
         A number that it reads as it is may be a buffer as well, like the weights of classes: these stay what they are.
         """
@@ -204,11 +204,11 @@ class _Fork:
         return node is not None and node.op != "Constant"
 
     def _is_chosen(self, name: str) -> bool:
-        """Whether labels choose the elements of a table: weights of classes."""
+        """Tell whether labels choose the elements of a table: weights of classes."""
         readers = self._links.readers(name)
         return bool(readers) and all(self._is_setting(node, list(node.inputs).index(name)) for node in readers)
 
     def _is_setting(self, node: OnnxNode, index: int) -> bool:
-        """Whether no gradient reaches an operand, or labels choose its elements, as they do weights of classes."""
+        """Tell whether no gradient reaches an operand, or labels choose its elements, as they do weights of classes."""
         picks = node.op.startswith("Gather") and index == 0 and self._of_labels(node)
         return picks or index in SETTINGS.get(node.op, ())

@@ -30,7 +30,7 @@ class KnownLoss:
 
 
 def joined(ctx: ImportContext, site: LossSite) -> LossJoin:
-    """How the loss of a batch follows from those of its samples: their mean, their sum, or in another way.
+    """Return how the loss of a batch follows from those of its samples: their mean, their sum, or in another way.
 
     Axis 0 of what depends on a sample is that of the samples, until something reduces it. A loss that nothing reduces
     over it is of one sample; of several it is their mean.
@@ -80,7 +80,7 @@ def _reduced(ctx: ImportContext, node: OnnxNode) -> str:
 
 
 def _axes(ctx: ImportContext, node: OnnxNode) -> tuple[int, ...]:
-    """The axes that a reduction is over."""
+    """Return the axes that a reduction is over."""
     rank = ctx.entry(node.input(0)).rank
     given = node.integers("axes")
     if given is None:
@@ -95,7 +95,7 @@ def _axes(ctx: ImportContext, node: OnnxNode) -> tuple[int, ...]:
 
 
 def known_loss(ctx: ImportContext, site: LossSite) -> KnownLoss | None:
-    """The loss of ours that the file writes out, if it is one to the letter; None for any other."""
+    """Return the loss of ours that the file writes out, if it is one to the letter; None for any other."""
     return _Form(ctx, site).found()
 
 
@@ -105,7 +105,10 @@ class _Form:
         self._label, self._output = site.label.name, site.output
 
     def found(self) -> KnownLoss | None:
-        """Mean or sum over everything of minus a chosen log-probability; mean of squared differences; of a BCE."""
+        """Return mean or sum over everything of minus a chosen log-probability.
+
+        Mean of squared differences; of a BCE.
+        """
         name, minus = self._signless(self._output)
         node = self._links.maker(name)
         if node is None or node.op not in _REDUCTIONS or not self._reduces_all(node):
@@ -124,7 +127,7 @@ class _Form:
         return None if scores is None else KnownLoss("bce", "mean", scores)
 
     def _signless(self, name: str) -> tuple[str, bool]:
-        """The tensor behind views and signs, and whether these make it negative."""
+        """Return the tensor behind views and signs, and whether these make it negative."""
         minus = False
         while True:
             name = through(self._links, name, _PASSING)
@@ -141,7 +144,7 @@ class _Form:
         return through(self._links, name, _PASSING) == self._label
 
     def _picked(self, name: str) -> str | None:
-        """Scores of which the labels pick one each: by a gather, or as a product with one-hot vectors."""
+        """Return scores of which the labels pick one each: by a gather, or as a product with one-hot vectors."""
         node = self._links.maker(name)
         if node is None:
             return None
@@ -164,7 +167,7 @@ class _Form:
         return plain and self._is_label(node.input(0))
 
     def _squared(self, name: str) -> str | None:
-        """y of (y - t)^2, in either order."""
+        """Return y of (y - t)^2, in either order."""
         node = self._links.maker(name)
         if node is None:
             return None
@@ -174,7 +177,7 @@ class _Form:
         return self._beside_label(difference) if difference is not None and difference.op == "Sub" else None
 
     def _beside_label(self, node: OnnxNode) -> str | None:
-        """The other operand of a node, where one is the label and both have one shape."""
+        """Return the other operand of a node, where one is the label and both have one shape."""
         names = [through(self._links, name, ("Identity",)) for name in node.inputs]
         if self._label not in names or len(set(names)) != 2:
             return None
@@ -183,7 +186,7 @@ class _Form:
         return node.inputs[index] if same else None
 
     def _binary(self, name: str) -> str | None:
-        """p of t log(p) + (1 - t) log(1 - p), which a Sigmoid gives."""
+        """Return p of t log(p) + (1 - t) log(1 - p), which a Sigmoid gives."""
         node = self._links.maker(name)
         if node is None or node.op != "Add":
             return None
@@ -201,7 +204,7 @@ class _Form:
         return self._ctx.entry(scores).shape == self._ctx.entry(self._label).shape
 
     def _log_beside(self, name: str, fits: Callable[[str], bool]) -> str | None:
-        """x of a product of log(x) with a tensor that fits."""
+        """Return x of a product of log(x) with a tensor that fits."""
         node = self._links.maker(name)
         if node is None or node.op != "Mul":
             return None
@@ -212,7 +215,7 @@ class _Form:
         return None
 
     def _rest_of(self, name: str) -> str:
-        """x of 1 - x; "" for anything else."""
+        """Return x of 1 - x; "" for anything else."""
         node = self._links.maker(name)
         if node is None or node.op != "Sub" or self._number(node.input(0)) != 1.0:
             return ""

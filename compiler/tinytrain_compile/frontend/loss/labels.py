@@ -103,7 +103,7 @@ def _results(ctx: ImportContext, node: OnnxNode, index: int) -> Sequence[Array]:
 
 
 def _in_one_type(node: OnnxNode, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Integers of constants in the label's type: the guard has made int32 of some."""
+    """Return integers of constants in the label's type: the guard has made int32 of some."""
     if node.op not in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Add", "Sub", "Mul", "Where"):
         return dict(given)
     return {name: array.astype(np.int64) if array.dtype.kind in "iu" else array for name, array in given.items()}
@@ -134,7 +134,7 @@ def declare_label(ctx: ImportContext, label: OnnxInput) -> Value:
 
 
 def _is_cast(links: Links, name: str) -> bool:
-    """Whether all that reads labels makes numbers of them."""
+    """Tell whether all that reads labels makes numbers of them."""
     readers = links.readers(name)
     return bool(readers) and all(
         node.op == "Cast" and node.integer("to", 0) == onnx.TensorProto.FLOAT for node in readers
@@ -158,7 +158,7 @@ def label_view(ctx: ImportContext, node: OnnxNode) -> bool:
 
 
 def _as_numbers(ctx: ImportContext, node: OnnxNode, label: Value) -> None:
-    """Class indices as real numbers, which a regression on them reads: looked up in a table of 0, 1, 2, ..."""
+    """Make real numbers of class indices, which a regression on them reads: a table of 0, 1, 2, ... is looked up."""
     classes = class_count(ctx)
     if node.integer("to", 0) != onnx.TensorProto.FLOAT or not classes:
         what = "class indices become numbers here, and indices elsewhere"

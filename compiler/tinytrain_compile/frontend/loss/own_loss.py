@@ -48,7 +48,7 @@ class LossSite:
 
 
 def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | None:
-    """The model's own loss; None for a forward model. label: the input that the user says holds the labels.
+    """Return the model's own loss; None for a forward model. label: the input that the user says holds the labels.
 
     A loss operator whose labels are an input, and which is an output itself, is preferred to any other scalar output;
     but not a term of a loss to the loss.
@@ -68,7 +68,7 @@ def find_loss(model: OnnxModel, links: Links, label: str = "") -> LossSite | Non
 
 
 def _terms(model: OnnxModel, scalars: Sequence[str]) -> set[str]:
-    """Those of some outputs that another one follows from."""
+    """Return those of some outputs that another one follows from."""
     if len(scalars) < 2:
         return set()
     read = {one: {name for node in reachable(model.nodes, (one,)) for name in node.inputs} for one in scalars}
@@ -94,14 +94,14 @@ def _operator(model: OnnxModel, links: Links, output: str, needs: Mapping[str, f
 
 
 def through(links: Links, tensor: str, ops: Sequence[str]) -> str:
-    """The tensor that operators of these kinds only pass on."""
+    """Return the tensor that operators of these kinds only pass on."""
     while (maker := links.maker(tensor)) is not None and maker.op in ops and not maker.domain:
         tensor = maker.input(0)
     return tensor
 
 
 def needs_of(nodes: Sequence[OnnxNode], inputs: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Which of these inputs each tensor depends on (the log-probabilities of a loss operator: not on its labels)."""
+    """Return which of these inputs each tensor depends on (log-probabilities of a loss operator: not its labels)."""
     needs = {name: frozenset((name,)) for name in inputs}
     for node in nodes:
         found = frozenset[str]().union(*(needs.get(name, frozenset()) for name in node.inputs if name))
@@ -112,7 +112,10 @@ def needs_of(nodes: Sequence[OnnxNode], inputs: Sequence[str]) -> dict[str, froz
 
 
 def _is_scalar(model: OnnxModel, links: Links, output: str) -> bool:
-    """Whether an output may be a loss by what the file declares of it: one number; with axes behind a reduction."""
+    """Tell whether an output may be a loss by what the file declares of it: one number.
+
+    With axes behind a reduction.
+    """
     value = next((value for value in model.proto.graph.output if value.name == output), None)
     if value is None or not value.type.tensor_type.HasField("shape"):
         return True
@@ -176,14 +179,14 @@ def _of_any(needs: Mapping[str, frozenset[str]], names: Sequence[str]) -> frozen
 
 
 def _label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
-    """The input with the labels: it reaches no layer, and is the one of integers; None if that does not tell."""
+    """Return the input with the labels: it reaches no layer, and is the one of integers; None if that does not tell."""
     free = [value for value in inputs if not _is_data(model, value.name, needs)]
     found = [value for value in free if value.elem_type != onnx.TensorProto.FLOAT] or free
     return found[0] if len(found) == 1 and len(inputs) > 1 else None
 
 
 def _no_label(model: OnnxModel, inputs: Sequence[OnnxInput], needs: Mapping[str, frozenset[str]]) -> OnnxInput | None:
-    """NO_LABEL if every input is data; E0209 if several could be the labels."""
+    """Return NO_LABEL if every input is data; E0209 if several could be the labels."""
     free = [value.name for value in inputs if not _is_data(model, value.name, needs)]
     if len(inputs) == 1 or not free:
         return NO_LABEL
@@ -207,7 +210,7 @@ def _is_over_samples(model: OnnxModel, links: Links, output: str) -> bool:
 
 
 def _reduced_axes(model: OnnxModel, node: OnnxNode) -> tuple[int, ...]:
-    """Axes of a reduction as the file writes them; (0,) for all."""
+    """Return axes of a reduction as the file writes them; (0,) for all."""
     axes = node.integers("axes")
     if axes is None and node.input(1):
         data = model.constants.get(node.input(1))
@@ -226,7 +229,7 @@ def _is_data(model: OnnxModel, name: str, needs: Mapping[str, frozenset[str]]) -
 
 
 def _feeds_layer(nodes: Sequence[OnnxNode], needs: Mapping[str, frozenset[str]], name: str) -> bool:
-    """Whether an input reaches a node with weights, or looks up a table of the file."""
+    """Tell whether an input reaches a node with weights, or looks up a table of the file."""
     for node in nodes:
         table = node.op == "Gather" and not needs.get(node.input(0))
         if (node.op in LAYERS or table) and name in _of_any(needs, node.inputs):

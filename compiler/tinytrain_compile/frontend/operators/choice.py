@@ -31,14 +31,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def _together(ctx: ImportContext, node: OnnxNode, names: Sequence[str]) -> tuple[list[Entry], tuple[int, ...], Order]:
-    """Entries of operands that broadcast, their common shape, and the order in which the operator works."""
+    """Return entries of operands that broadcast, their common shape, and the order in which the operator works."""
     entries = [ctx.entry(name) for name in names]
     shape = broadcast(*(entry.shape for entry in entries))
     return entries, shape, common_order(tuple(entries), len(shape))
 
 
 def _chained(ctx: ImportContext, node: OnnxNode, op: str) -> tuple[Value, tuple[int, ...], Order]:
-    """op(op(a, b), c) ... of all operands."""
+    """Return op(op(a, b), c) ... of all operands."""
     entries, shape, order = _together(ctx, node, node.inputs)
     value, *rest = (ctx.operand(node, entry, order, len(shape)) for entry in entries)
     for other in rest:
@@ -84,7 +84,7 @@ def _where(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _finite(entry: Entry) -> Entry:
-    """A constant with the largest finite numbers for infinite ones, which masks in front of a softmax hold."""
+    """Return a constant with the largest finite numbers for infinite ones, which masks in front of a softmax hold."""
     if not entry.is_constant or entry.data.dtype.kind != "f" or np.isfinite(entry.data).all():
         return entry
     return replace(entry, array=np.clip(entry.data, -_LARGEST, _LARGEST))

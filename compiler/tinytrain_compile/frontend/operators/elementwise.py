@@ -193,7 +193,7 @@ def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _real_dropout(ctx: ImportContext, node: OnnxNode, ratio: float) -> None:
-    """One that training computes: m_infer leaves it out."""
+    """Import a Dropout that training computes: m_infer leaves it out."""
     x = ctx.entry(node.input(0))
     if x.value is None or ctx.links.is_constant(node.input(0)):
         raise Unsupported(

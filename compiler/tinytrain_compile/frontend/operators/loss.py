@@ -16,7 +16,7 @@ from tinytrain_compile.ops.normalise import AxisAttrs
 
 
 def class_order(entry: Entry) -> Order:
-    """An order near the entry's own in which, without the class axis (ONNX axis 1), the others are in ONNX order."""
+    """Return an order near the entry's own in which all axes but that of classes (1) are in ONNX order."""
     last = (0, *range(2, entry.rank), 1)
     ahead = significant(entry.shape, entry.order)
     if ahead != significant(entry.shape, plain(entry.rank)) and ahead == significant(entry.shape, last):
@@ -67,7 +67,7 @@ def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Va
 
 
 def _labels_of(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
-    """The labels of a loss operator: the model's own, or a constant."""
+    """Return the labels of a loss operator: the model's own, or a constant."""
     known = ctx.labels.get(node.input(1))
     if known is not None and known.shape == (x.shape[0], *x.shape[2:]):
         return known
@@ -94,7 +94,7 @@ def pick(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def one_hot_label(ctx: ImportContext, node: OnnxNode) -> None:
-    """The model's labels as vectors with a number at the label and another elsewhere."""
+    """Import OneHot of the model's labels: vectors with a number at the label and another elsewhere."""
     label = ctx.labels[node.input(0)]
     low, high = (float(v) for v in required_input(ctx, node, 2, "values").ravel())
     depth = int(required_input(ctx, node, 1, "depth").ravel()[0])

@@ -15,7 +15,10 @@ from tinytrain_compile.ops.shape import ConcatAttrs, ExpandAttrs, ReduceAttrs, S
 
 
 def piece_of(ctx: ImportContext, node: OnnxNode, value: Value, attrs: SliceAttrs) -> Value | None:
-    """What the slice takes, in its shape, if a Concat has joined it as one piece that lies in one run; else None."""
+    """Return what the slice takes, in its shape, if a Concat has joined it as one piece that lies in one run.
+
+    Else None.
+    """
     start = _run_start(value.shape, attrs)
     maker = ctx.maker(value)
     while maker is not None and maker.op == "Reshape":
@@ -32,7 +35,7 @@ def piece_of(ctx: ImportContext, node: OnnxNode, value: Value, attrs: SliceAttrs
 
 
 def _run_start(shape: tuple[int, ...], attrs: SliceAttrs) -> int | None:
-    """Where the elements begin, if they are neighbours that lie in order; else None."""
+    """Return where the elements begin, if they are neighbours that lie in order; else None."""
     start, whole = 0, True
     for axis in reversed(range(len(shape))):
         size = attrs.sizes[axis]
@@ -72,7 +75,7 @@ def slice_entry(
     shape: tuple[int, ...],
     suffix: str = "",
 ) -> Entry:
-    """Regularly spaced elements, everything given per ONNX axis; the entry itself if that is all of it."""
+    """Return regularly spaced elements, everything given per ONNX axis; the entry itself if that is all of it."""
     if shape == x.shape and min(steps, default=1) > 0:
         return x
     attrs = SliceAttrs(spread(x.order, starts, 0), spread(x.order, steps, 1), spread(x.order, shape, 1))
@@ -89,7 +92,7 @@ def slice_axis(
 
 
 def repeated(ctx: ImportContext, node: OnnxNode, x: Entry, counts: tuple[int, ...], inner: bool) -> Entry:
-    """Every element `counts` times per ONNX axis: one behind the other (inner), or the whole axis again and again."""
+    """Repeat every element `counts` times per ONNX axis: side by side (inner), or the whole axis again and again."""
     parts: list[int] = []
     wanted: list[int] = []
     for size, count in zip(x.computed.shape, spread(x.order, counts, 1), strict=True):
@@ -104,13 +107,13 @@ def repeated(ctx: ImportContext, node: OnnxNode, x: Entry, counts: tuple[int, ..
 
 
 def _without_units(parts: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
-    """Both lists without the places where both are 1, but for the first axis: that of the samples."""
+    """Return both lists without the places where both are 1, but for the first axis: that of the samples."""
     kept = [i for i, size in enumerate(wanted) if size > 1 or i == 0]
     return [parts[i] for i in kept], [wanted[i] for i in kept]
 
 
 def without(ctx: ImportContext, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Entry:
-    """The entry without some ONNX axes of size 1.
+    """Return the entry without some ONNX axes of size 1.
 
     Where a free reshape gives ONNX's order it is taken at once, so that a final softmax or sigmoid is the last node.
     """

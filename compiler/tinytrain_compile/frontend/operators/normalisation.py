@@ -28,7 +28,7 @@ from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 
 def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
-    """One that no layer took in: gamma (x - mean) / deviation + beta, as the framework's evaluation mode trains it."""
+    """Import one that no layer took in: gamma (x - mean) / deviation + beta, as evaluation mode trains it."""
     x = ctx.entry(node.input(0))
     statistics = read_statistics(ctx, node)
     if x.rank < 2 or statistics.mean.shape != (x.shape[1],):
@@ -45,7 +45,7 @@ def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _per_channel(ctx: ImportContext, node: OnnxNode, x: Entry, index: int, data: Array | None = None) -> Value:
-    """The node's input at an index (or `data` in its place), one number per channel, as an operand for x."""
+    """Return the node's input at an index (or `data` in its place), one number per channel, as an operand for x."""
     given = ctx.entry(node.input(index))
     given = replace(given, source=given.source or node.input(index), array=given.data if data is None else data)
     per_channel = given.laid(lambda array: array.reshape(-1, *[1] * (x.rank - 2)))
@@ -145,7 +145,7 @@ class FoldedLayer:
     bias_fold: Fold | None = None
 
     def bias_operand(self, ctx: ImportContext, node: OnnxNode, weight: Value) -> tuple[Value, ...]:
-        """The bias as a trainable constant; nothing without one. weight: of the same layer."""
+        """Return the bias as a trainable constant; nothing without one. weight: of the same layer."""
         if self.bias is None or self.bias_entry is None:
             return ()
         shape = self.bias.shape
@@ -166,7 +166,7 @@ class Statistics:
 
 
 def read_statistics(ctx: ImportContext, node: OnnxNode) -> Statistics:
-    """The constants of an inference-mode BatchNormalization; its epsilon is in the deviation."""
+    """Return the constants of an inference-mode BatchNormalization; its epsilon is in the deviation."""
     if node.integer("training_mode", 0):
         raise Unsupported("training_mode", "batch statistics are not computed", "training_mode 0 (inference export)")
     if any(ctx.links.is_used(name) for name in node.outputs[1:]):
@@ -244,7 +244,7 @@ def _follower(ctx: ImportContext, node: OnnxNode, channels: int) -> _Follower | 
 
 
 def _scale_and_shift(ctx: ImportContext, node: OnnxNode, scale: OnnxNode, channels: int) -> _Follower | None:
-    """A Mul, then an Add, by a number for each channel behind a Conv: how tf2onnx writes a BatchNormalization."""
+    """Find a Mul and an Add by a number for each channel behind a Conv: how tf2onnx writes a BatchNormalization."""
     shift = ctx.links.sole_reader(scale.output(0))
     if node.op != "Conv" or scale.op != "Mul" or shift is None or shift.op != "Add":
         return None
@@ -258,7 +258,7 @@ def _scale_and_shift(ctx: ImportContext, node: OnnxNode, scale: OnnxNode, channe
 
 
 def _per_channel_operand(ctx: ImportContext, node: OnnxNode, channels: int, rank: int) -> str:
-    """The constant operand of a node, if that is one number per channel of a tensor of this rank; else ""."""
+    """Return the constant operand of a node, if that is one number per channel of a tensor of this rank; else ""."""
     for name in node.inputs:
         entry = ctx.entry(name) if ctx.has(name) and ctx.entry(name).is_constant else None
         axis = -1 if entry is None else entry.rank - rank + 1
@@ -268,7 +268,7 @@ def _per_channel_operand(ctx: ImportContext, node: OnnxNode, channels: int, rank
 
 
 def folding_note(count: int) -> str:
-    """What the report says of folded normalisations."""
+    """Return what the report says of folded normalisations."""
     norms = "BatchNormalization is" if count == 1 else "BatchNormalizations are"
     return f"{count} {norms} folded: gamma and weight train as one (apart with --batch-norm keep, in float32)"
 
@@ -279,7 +279,7 @@ def folding_note(count: int) -> str:
 def group_normalised(
     ctx: ImportContext, node: OnnxNode, x: Entry, groups: int, epsilon: float, affine: bool = False
 ) -> Entry:
-    """x with mean 0 and variance 1 over each group of channels; affine: and then scaled and shifted per group."""
+    """Return x with mean 0 and variance 1 in each group of channels; affine: and scaled and shifted per group."""
     channels, rest = x.shape[1], math.prod(x.shape[2:])
     if groups < 1 or channels % groups:
         raise ValueError(f"{channels} channels in {groups} groups")
@@ -332,7 +332,7 @@ def _groupings(x: Entry, groups: int) -> list[list[int]]:
 
 
 def _restores(ctx: ImportContext, back: OnnxNode, tensor: str, shape: tuple[int, ...]) -> bool:
-    """Whether a Reshape gives a tensor its old shape again: by number, or by asking the tensor for it."""
+    """Tell whether a Reshape gives a tensor its old shape again: by number, or by asking the tensor for it."""
     maker = ctx.links.maker(back.input(1))
     if maker is not None and maker.op == "Shape" and maker.input(0) == tensor and not maker.attrs:
         return True
@@ -340,7 +340,7 @@ def _restores(ctx: ImportContext, back: OnnxNode, tensor: str, shape: tuple[int,
 
 
 def _identity_channels(ctx: ImportContext, normal: OnnxNode) -> int:
-    """Channels of an InstanceNormalization with scale 1 and bias 0; 0 if it has others."""
+    """Return channels of an InstanceNormalization with scale 1 and bias 0; 0 if it has others."""
     if not all(ctx.has(name) and ctx.entry(name).is_constant for name in normal.inputs[1:]):
         return 0
     scale, bias = (ctx.entry(name) for name in normal.inputs[1:])

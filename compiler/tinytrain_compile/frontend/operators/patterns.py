@@ -45,7 +45,7 @@ def fuse_gelu(ctx: ImportContext, node: OnnxNode) -> bool:
 
 
 def _erf_plus_one(ctx: ImportContext, scaled: OnnxNode) -> OnnxNode | None:
-    """The node that adds 1 to erf of `scaled`, where nothing else reads what lies between."""
+    """Return the node that adds 1 to erf of `scaled`, where nothing else reads what lies between."""
     erf = ctx.links.sole_reader(scaled.output(0))
     if erf is None or erf.op != "Erf":
         return None
@@ -56,7 +56,10 @@ def _erf_plus_one(ctx: ImportContext, scaled: OnnxNode) -> OnnxNode | None:
 
 
 def _half_product(ctx: ImportContext, plus: OnnxNode, x: str) -> OnnxNode | None:
-    """The last node of 0.5 * x * plus, in any grouping of the three factors; marks all nodes on the way as done."""
+    """Return the last node of 0.5 * x * plus, in any grouping of the three factors.
+
+    Marks all nodes on the way as done.
+    """
     first = ctx.links.sole_reader(plus.output(0))
     if first is None or first.op != "Mul":
         return None
@@ -79,7 +82,7 @@ def _half_product(ctx: ImportContext, plus: OnnxNode, x: str) -> OnnxNode | None
 
 
 def _scaled_input(ctx: ImportContext, node: OnnxNode, factor: float) -> str:
-    """The tensor that a Mul or Div scales by this constant; "" if it does not."""
+    """Return the tensor that a Mul or Div scales by this constant; "" if it does not."""
     constants = [name for name in node.inputs if ctx.links.is_constant(name)]
     if len(constants) != 1 or (node.op == "Div" and constants[0] != node.inputs[1]):
         return ""
@@ -88,12 +91,12 @@ def _scaled_input(ctx: ImportContext, node: OnnxNode, factor: float) -> str:
 
 
 def _number(ctx: ImportContext, tensor: str) -> float | None:
-    """The single number that a constant holds."""
+    """Return the single number that a constant holds."""
     if not ctx.has(tensor) or ctx.entry(tensor).elements != 1:
         return None
     return scalar(ctx.entry(tensor))
 
 
 def other_input(node: OnnxNode, tensor: str) -> str:
-    """The operand of a two-operand node beside `tensor` (`tensor` itself if it is both)."""
+    """Return the operand of a two-operand node beside `tensor` (`tensor` itself if it is both)."""
     return node.inputs[1] if node.inputs[0] == tensor else node.inputs[0]

@@ -49,7 +49,7 @@ def _gemm(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _dense(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, c: Entry | None, shape: tuple[int, int]) -> None:
-    """x times a constant weight; C becomes the bias if it is one number per column, else an Add."""
+    """Import x times a constant weight; C becomes the bias if it is one number per column, else an Add."""
     alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     if alpha != 1.0:  # into the weight it would change what a step does to that
         a = replace(a, value=ctx.emit(node, "Mul", (a.computed, ctx.number(node, "alpha", alpha)), suffix="alpha"))
@@ -65,7 +65,7 @@ def _dense(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, c: Entry | No
 
 
 def _emit_dense(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, layer: FoldedLayer) -> Value:
-    """One IR Gemm; a flattened channels-last image meets a weight whose columns are permuted to match."""
+    """Return one IR Gemm; a flattened channels-last image meets a weight whose columns are permuted to match."""
     columns = slice(None) if a.columns is None else list(a.columns)
 
     def lay(array: Array) -> Array:
@@ -79,7 +79,7 @@ def _emit_dense(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, layer: F
 
 
 def _bias_vector(c: Entry | None, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-    """C as a vector of one number per column, if it is that."""
+    """Return C as a vector of one number per column, if it is that."""
     rows, columns = shape
     if c is None or not c.is_constant or c.elements != columns:
         return None
@@ -103,7 +103,7 @@ def _matmul(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, foldable: bool = False) -> Entry:
-    """numpy's matmul of two entries; foldable: a normalisation behind it may go into a constant b."""
+    """Return numpy's matmul of two entries; foldable: a normalisation behind it may go into a constant b."""
     if not a.rank or not b.rank:
         raise ValueError("MatMul of a scalar")
     left = _as_matrix(ctx, node, a, (1, *a.shape)) if a.rank == 1 else a
@@ -119,7 +119,7 @@ def product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, foldable: bo
 
 
 def _without_added_axes(ctx: ImportContext, node: OnnxNode, y: Entry, row: bool, column: bool) -> Entry:
-    """The product without the axes that vectors were given to make them matrices."""
+    """Return the product without the axes that vectors were given to make them matrices."""
     if not row and not column:
         return y
     dims = list(y.shape)
@@ -138,7 +138,7 @@ def _as_matrix(ctx: ImportContext, node: OnnxNode, entry: Entry, shape: tuple[in
 
 
 def _weight_product(ctx: ImportContext, node: OnnxNode, x: Entry, weight: Entry, foldable: bool) -> Entry:
-    """Rows times a constant weight. The order of the rows does not matter, as long as each row lies together."""
+    """Return rows times a constant weight. The order of the rows does not matter, as long as each row lies together."""
     depth, width = weight.shape[-2:]
     table = weight.data.reshape(depth, width).T
     b = weight.laid(lambda array: array.reshape(depth, width))
@@ -161,7 +161,7 @@ def _weight_product(ctx: ImportContext, node: OnnxNode, x: Entry, weight: Entry,
 
 
 def _matrix_product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry) -> Value:
-    """Batched product in ONNX order; a swap of the last two axes goes into the operator's flags."""
+    """Return batched product in ONNX order; a swap of the last two axes goes into the operator's flags."""
     batch = broadcast(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
     if b.rank == 2 and a.rank > 2:  # rows of all batches times one matrix
@@ -174,7 +174,7 @@ def _matrix_product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry) -> V
 
 
 def _matrix(ctx: ImportContext, node: OnnxNode, entry: Entry, batch: tuple[int, ...], index: int) -> tuple[Value, bool]:
-    """An operand with these batch axes, and whether its last two axes lie swapped."""
+    """Return an operand with these batch axes, and whether its last two axes lie swapped."""
     rank = entry.rank
     swapped_order = (*range(rank - 2), rank - 1, rank - 2)
     swapped = not entry.is_constant and entry.order == swapped_order
@@ -216,7 +216,7 @@ def _einsum(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _read(ctx: ImportContext, node: OnnxNode) -> tuple[list[_Term], str]:
-    """The operands with their labels, and the labels of the result."""
+    """Return the operands with their labels, and the labels of the result."""
     left, arrow, right = node.text("equation", "").replace(" ", "").partition("->")
     entries = [ctx.entry(name) for name in node.inputs]
     texts = left.split(",")
@@ -245,7 +245,7 @@ def _named(text: str, spare: int) -> str:
 
 
 def _summed(ctx: ImportContext, node: OnnxNode, term: _Term, kept: frozenset[str]) -> _Term:
-    """The term without the labels that nobody else needs."""
+    """Return the term without the labels that nobody else needs."""
     axes = tuple(axis for axis, label in enumerate(term.labels) if label not in kept)
     if not axes:
         return term
@@ -266,7 +266,7 @@ def _shaped(ctx: ImportContext, node: OnnxNode, entry: Entry, shape: tuple[int, 
 
 
 def _pair(ctx: ImportContext, node: OnnxNode, a: _Term, b: _Term, wanted: frozenset[str]) -> _Term:
-    """One product: labels of both that are wanted are a batch, those that are not are summed over."""
+    """Return one product: labels of both that are wanted are a batch, those that are not are summed over."""
     if a.entry.is_constant and not b.entry.is_constant:
         a, b = b, a
     a, b = _summed(ctx, node, a, wanted | set(b.labels)), _summed(ctx, node, b, wanted | set(a.labels))

@@ -56,32 +56,32 @@ class _Direction:
         return steps[::-1] if self.form.directions[self.index] == "reverse" else steps
 
     def emit(self, op: str, inputs: tuple[Value, ...], what: str, attrs: Attrs = NO_ATTRS) -> Value:
-        """A node of this direction."""
+        """Return a node of this direction."""
         return self.ctx.emit(self.node, op, inputs, attrs, f"reverse.{what}" if self.index else what)
 
     def activate(self, which: int, value: Value, what: str) -> Value:
-        """One of the cell's activations."""
+        """Return one of the cell's activations."""
         function = self.activations[which]
         return self.emit(function.op, (value,), what, function.attrs)
 
     def columns(self, value: Value, first: int, last: int, what: str) -> Value:
-        """Gates first .. last - 1 of [batch, gates * hidden]."""
+        """Return gates first .. last - 1 of [batch, gates * hidden]."""
         hidden = self.form.hidden
         return self.cut(value, (0, first * hidden), (value.shape[0], (last - first) * hidden), what)
 
     def cut(self, value: Value, starts: tuple[int, ...], sizes: tuple[int, ...], what: str) -> Value:
-        """Neighbouring elements; the value itself if that is all of it."""
+        """Return neighbouring elements; the value itself if that is all of it."""
         if sizes == value.shape:
             return value
         return self.emit("Slice", (value,), what, SliceAttrs(starts, (1,) * len(sizes), sizes))
 
     def product(self, rows: Value, weight: Value, what: str, bias: Value | None = None) -> Value:
-        """Rows times the transpose of a weight, plus a vector."""
+        """Return rows times the transpose of a weight, plus a vector."""
         operands = (rows, weight) if bias is None else (rows, weight, bias)
         return self.emit("Gemm", operands, what, GemmAttrs(bias=bias is not None))
 
     def parameter(self, place: int, rows: tuple[int, int], name: str = "") -> Value:
-        """Rows [first, last) of this direction of an operand; `name` tells several parts of it apart."""
+        """Return rows [first, last) of this direction of an operand; `name` tells several parts of it apart."""
         first, last = rows
 
         def lay(array: Array) -> Array:
@@ -99,7 +99,7 @@ class _Direction:
         return ctx.reshape(node, part, (last - first, *rest))
 
     def initial(self, place: int) -> Value | None:
-        """The state before the first step, [batch, hidden]; None where it is zero."""
+        """Return the state before the first step, [batch, hidden]; None where it is zero."""
         ctx, node, form = self.ctx, self.node, self.form
         entry = ctx.optional(node.input(place))
         if entry is None or (is_zero(entry) and not ctx.is_trained(entry.origin)):
@@ -143,14 +143,14 @@ def _last(steps: list[_State], direction: str) -> _State:
 
 
 def _rows(ctx: ImportContext, node: OnnxNode, form: Form) -> Value:
-    """X as [batch * steps, features]."""
+    """Return X as [batch * steps, features]."""
     x = ctx.entry(node.input(0))
     value = ctx.value(node, x, (0, 1, 2) if form.batch_first else (1, 0, 2))
     return ctx.reshape(node, value, (form.batch * form.steps, form.features))
 
 
 def _run(to: _Direction, rows: Value) -> list[_State]:
-    """The states after every step, by the step's place in the sequence."""
+    """Return the states after every step, by the step's place in the sequence."""
     form = to.form
     width = form.gates * form.hidden
     bias, step = _CELLS[to.node.op](to)
@@ -194,7 +194,7 @@ def _joined(ctx: ImportContext, node: OnnxNode, pieces: list[Value], what: str) 
 
 
 def _one_bias(to: _Direction) -> Value | None:
-    """The sum of both halves of B, which are only ever added to each other: a parameter each, as in the framework."""
+    """Return the sum of both halves of B, which are only added to each other: a parameter each, as in the framework."""
     entry = to.ctx.optional(to.node.input(_B))
     if entry is None:
         return None
@@ -206,13 +206,13 @@ def _one_bias(to: _Direction) -> Value | None:
 
 
 def _has_two_biases(ctx: ImportContext, bias: Entry) -> bool:
-    """Whether a second half of zeros is a parameter all the same."""
+    """Tell whether a second half of zeros is a parameter all the same."""
     choice = ctx.trainables.choices.get(bias.source)
     return ctx.model.proto.producer_name == _TWO_BIASES or (choice is not None and choice.why == "--trainable")
 
 
 def _lstm(to: _Direction) -> tuple[Value | None, _Step]:
-    """Gates i, o, f, c."""
+    """Return gates i, o, f, c."""
     bias = _one_bias(to)
     r = to.parameter(_R, (0, 4 * to.form.hidden))
 
@@ -231,12 +231,12 @@ def _lstm(to: _Direction) -> tuple[Value | None, _Step]:
 
 
 def _gru(to: _Direction) -> tuple[Value | None, _Step]:
-    """Gates z, r, h."""
+    """Return gates z, r, h."""
     return _gru_reset_last(to) if to.form.reset_last else _gru_reset_first(to)
 
 
 def _gru_reset_last(to: _Direction) -> tuple[Value | None, _Step]:
-    """The reset gate multiplies the product of the state, and its bias with it (cuDNN, PyTorch, Keras)."""
+    """Return the reset gate multiplies the product of the state, and its bias with it (cuDNN, PyTorch, Keras)."""
     width = 3 * to.form.hidden
     has_bias = to.ctx.optional(to.node.input(_B)) is not None
     bias = to.parameter(_B, (0, width), "Wb") if has_bias else None
@@ -260,7 +260,7 @@ def _gru_reset_last(to: _Direction) -> tuple[Value | None, _Step]:
 
 
 def _gru_reset_first(to: _Direction) -> tuple[Value | None, _Step]:
-    """The reset gate multiplies the state."""
+    """Return the reset gate multiplies the state."""
     hidden = to.form.hidden
     gate_weight = to.parameter(_R, (0, 2 * hidden), "zr")
     weight = to.parameter(_R, (2 * hidden, 3 * hidden), "h")
@@ -281,7 +281,7 @@ def _gru_reset_first(to: _Direction) -> tuple[Value | None, _Step]:
 
 
 def _blend(to: _Direction, state: _State, gates: Value, new: Value) -> _State:
-    """(1 - z) new + z h, with one product less."""
+    """Return (1 - z) new + z h, with one product less."""
     z = to.columns(gates, 0, 1, "z")
     if state.h is None:
         return _State(to.emit("Sub", (new, to.emit("Mul", (z, new), "share")), "h"))

@@ -67,7 +67,7 @@ class Form:
 
 
 def form_of(ctx: ImportContext, node: OnnxNode) -> Form:
-    """Raises Unsupported for what has no IR form, ValueError for shapes that do not fit."""
+    """Read a node. Raises Unsupported for what has no IR form, ValueError for shapes that do not fit."""
     _check_attributes(ctx, node)
     x, w, r = (ctx.entry(node.input(index)) for index in range(3))
     if x.rank != 3 or w.rank != 3 or r.rank != 3:
@@ -108,7 +108,7 @@ def _directions(node: OnnxNode) -> tuple[str, ...]:
 
 
 def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...], ...]:
-    """Per direction. Coefficients are consumed in order by the activations that have any."""
+    """Return activations per direction. Coefficients are consumed in order by the activations that have any."""
     each = _DEFAULTS[node.op]
     given = node.attrs.get("activations")
     names = [n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in given] if given else []

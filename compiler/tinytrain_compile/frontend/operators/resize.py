@@ -34,7 +34,7 @@ def _resize(ctx: ImportContext, node: OnnxNode) -> None:
 def _extents(
     ctx: ImportContext, node: OnnxNode, x: Entry, axes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """New extents and the scales that places are mapped by, per axis."""
+    """Return new extents and the scales that places are mapped by, per axis."""
     scales, sizes = constant_input(ctx, node, 2, "scales"), constant_input(ctx, node, 3, "sizes")
     old = tuple(x.shape[axis] for axis in axes)
     if sizes is not None and sizes.size:
@@ -72,7 +72,7 @@ def _attrs(node: OnnxNode, size_in: int, size_out: int, scale: float) -> ResizeA
 
 
 def _along(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, attrs: ResizeAttrs) -> Entry:
-    """The entry with an ONNX axis resized: by moving elements where every new one is an old one."""
+    """Return the entry with an ONNX axis resized: by moving elements where every new one is an old one."""
     shape = with_dim(x.shape, axis, attrs.size_out)
     ctx.check_size(node, shape)
     if weights_at_most(attrs) > MAX_WEIGHTS:
@@ -90,7 +90,7 @@ def _along(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, attrs: Resiz
 
 
 def _moved(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, chosen: np.ndarray) -> Entry | None:
-    """The chosen elements of an axis: each equally often, or at equal distances; None for another choice."""
+    """Return the chosen elements of an axis: each equally often, or at equal distances; None for another choice."""
     size = x.shape[axis]
     times = len(chosen) // size
     if times and np.array_equal(chosen, np.repeat(np.arange(size), times)):

@@ -26,7 +26,7 @@ from tinytrain_compile.ops.shape import TransposeAttrs
 
 
 def reshaped(ctx: ImportContext, node: OnnxNode, x: Entry, shape: tuple[int, ...], output: str = "") -> Entry:
-    """ONNX's Reshape. Costs nothing if the runs of axes that it splits or joins lie together in the IR value.
+    """Return ONNX's Reshape. Costs nothing if the runs of axes that it splits or joins lie together in the IR value.
 
     `output` names the ONNX tensor that it defines, where the caller allows a flattened image in channels-last order.
     """
@@ -45,14 +45,14 @@ def _flattens(x: Entry, shape: tuple[int, ...]) -> bool:
 
 
 def _columns(x: Entry) -> tuple[int, ...]:
-    """The ONNX index (within a sample) of each element as it lies in the IR value."""
+    """Return the ONNX index (within a sample) of each element as it lies in the IR value."""
     axes = [axis - 1 for axis in x.order[1:] if axis != UNIT]
     indices = np.arange(math.prod(x.shape[1:])).reshape(x.shape[1:]).transpose(axes)
     return tuple(int(i) for i in indices.reshape(-1).tolist())
 
 
 def _feeds_weights(ctx: ImportContext, tensor: str) -> bool:
-    """Whether only dense layers read a tensor, directly or behind element-wise operators."""
+    """Tell whether only dense layers read a tensor, directly or behind element-wise operators."""
     if ctx.links.is_output(tensor) or not ctx.links.readers(tensor):
         return False
     return all(_keeps_columns(ctx, reader, tensor) for reader in ctx.links.readers(tensor))
@@ -88,7 +88,7 @@ def _reshape(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def resolve_reshape(old: tuple[int, ...], wanted: tuple[int, ...], allow_zero: bool) -> tuple[int, ...]:
-    """The shape that ONNX's Reshape means: 0 copies a dimension, one -1 is what remains."""
+    """Return the shape that ONNX's Reshape means: 0 copies a dimension, one -1 is what remains."""
     if wanted.count(-1) > 1 or any(dim < -1 for dim in wanted):
         raise ValueError(f"shape {list(wanted)}")
     if not allow_zero and any(dim == 0 and i >= len(old) for i, dim in enumerate(wanted)):
@@ -145,7 +145,7 @@ def _transpose(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _block(ctx: ImportContext, node: OnnxNode) -> tuple[Value, int]:
-    """The image, channels last, and the side of a block."""
+    """Return the image, channels last, and the side of a block."""
     x = ctx.entry(node.input(0))
     side = node.integer("blocksize", 0)
     if x.rank != 4 or side < 1:
@@ -163,7 +163,7 @@ def _moved(
 
 
 def _channels_first(node: OnnxNode) -> bool:
-    """Whether the places in a block count faster than the channels (CRD, as PyTorch has it)."""
+    """Tell whether the places in a block count faster than the channels (CRD, as PyTorch has it)."""
     mode = node.text("mode", "DCR")
     if mode not in ("DCR", "CRD"):
         raise Unsupported("mode", f"{mode} is no known mode", "DCR or CRD")

@@ -56,7 +56,7 @@ def _split(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _equal_parts(node: OnnxNode, size: int) -> tuple[int, ...]:
-    """Parts of one size, the last one smaller if it does not come out even (opset 18)."""
+    """Return parts of one size, the last one smaller if it does not come out even (opset 18)."""
     count = node.integer("num_outputs", len(node.outputs))
     part = -(-size // count) if count > 0 else 0
     return (*[part] * (count - 1), size - part * (count - 1))
@@ -102,7 +102,7 @@ def _pad(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _cropped(ctx: ImportContext, node: OnnxNode, x: Entry, before: list[int], after: list[int]) -> Entry:
-    """Negative pads cut elements off."""
+    """Cut off what negative pads leave out."""
     starts = tuple(max(-pad, 0) for pad in before)
     shape = tuple(d + min(b, 0) + min(a, 0) for d, b, a in zip(x.shape, before, after, strict=True))
     if min(shape, default=1) < 1:
@@ -122,7 +122,7 @@ def _pad_constant(ctx: ImportContext, node: OnnxNode, x: Entry, before: list[int
 
 
 def _pad_axis(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, pads: tuple[int, int], mode: str) -> Entry:
-    """Copies of the tensor's own elements before and after it along one axis."""
+    """Return copies of the tensor's own elements before and after it along one axis."""
     size, (before, after) = x.shape[axis], pads
     if not before and not after:
         return x
@@ -141,7 +141,7 @@ def _pad_axis(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, pads: tup
 
 
 def _strip(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, start: int, count: int, mode: str) -> Value:
-    """`count` elements from `start`: one repeated (edge), backwards (reflect) or forwards (wrap)."""
+    """Return `count` elements from `start`: one repeated (edge), backwards (reflect) or forwards (wrap)."""
     taken = 1 if mode == "edge" else count
     piece = slice_axis(ctx, node, x, axis, start, taken, -1 if mode == "reflect" else 1, "strip")
     if taken == count:
@@ -168,7 +168,7 @@ def _tile(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _looked_up(ctx: ImportContext, node: OnnxNode, x: Entry, chosen: Entry, axis: int) -> Entry:
-    """Slices of an axis by an index tensor, whose axes take its place; a constant table is trained."""
+    """Return slices of an axis by an index tensor, whose axes take its place; a constant table is trained."""
     size, rest = x.shape[axis], tuple(i for i in range(x.rank) if i != axis)
     if chosen.is_constant:
         given = np.array([axis_index(int(i), size) for i in chosen.data.reshape(-1)], np.int32)
@@ -186,7 +186,7 @@ def _looked_up(ctx: ImportContext, node: OnnxNode, x: Entry, chosen: Entry, axis
 
 
 def _gather(ctx: ImportContext, node: OnnxNode) -> None:
-    """With one constant index a slice (how exporters write x[:, 0]), else rows of the operand with this axis first.
+    """Import one constant index as a slice (x[:, 0]), others as rows of the operand with this axis first.
 
     With the labels of a loss what they pick.
     """
@@ -207,7 +207,7 @@ def _gather(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _gather_nd(ctx: ImportContext, node: OnnxNode) -> None:
-    """With constant indices: rows of the operand whose leading axes are one."""
+    """Import constant indices: rows of the operand whose leading axes are one."""
     x, places = ctx.entry(node.input(0)), required_input(ctx, node, 1, "indices")
     if node.integer("batch_dims", 0):
         raise Unsupported("batch_dims", "places differ from sample to sample", "batch_dims 0")

@@ -42,7 +42,7 @@ class WindowGeometry:
 
 
 def image_size(entry: Entry) -> Pair:
-    """Height and width; Unsupported for other ranks than those of signals and images."""
+    """Return height and width; Unsupported for other ranks than those of signals and images."""
     if entry.rank == 4:
         return entry.shape[2], entry.shape[3]
     if entry.rank == 3:
@@ -51,12 +51,12 @@ def image_size(entry: Entry) -> Pair:
 
 
 def image_shape(batch: int, channels: int, size: Pair, rank: int) -> tuple[int, ...]:
-    """ONNX shape of an image or signal."""
+    """Return ONNX shape of an image or signal."""
     return (batch, channels, *size) if rank == 4 else (batch, channels, size[1])
 
 
 def read_window(node: OnnxNode, kernel: tuple[int, ...] | None, size: Pair, rank: int) -> WindowGeometry:
-    """The window of a Conv or pool over an input of this size, auto_pad resolved."""
+    """Return the window of a Conv or pool over an input of this size, auto_pad resolved."""
     spatial = rank - 2
     kernel = node.integers("kernel_shape") or kernel
     if kernel is None or len(kernel) != spatial:
@@ -75,7 +75,7 @@ def read_window(node: OnnxNode, kernel: tuple[int, ...] | None, size: Pair, rank
 
 
 def auto_pad(node: OnnxNode) -> str:
-    """The auto_pad attribute, checked."""
+    """Return the auto_pad attribute, checked."""
     mode = node.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise ValueError(f"auto_pad {mode}")
@@ -83,7 +83,7 @@ def auto_pad(node: OnnxNode) -> str:
 
 
 def split_pads(total: Pair, upper: bool) -> tuple[int, int, int, int]:
-    """Pads of both sides; the odd one goes to the end if `upper`, else to the beginning."""
+    """Return pads of both sides; the odd one goes to the end if `upper`, else to the beginning."""
     begin = [t // 2 if upper else t - t // 2 for t in total]
     return begin[0], begin[1], total[0] - begin[0], total[1] - begin[1]
 
@@ -128,7 +128,7 @@ def _conv(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _conv_transpose(ctx: ImportContext, node: OnnxNode) -> None:
-    """The data gradient of the convolution with the same weight, read as [in, kernel h, kernel w, out / groups]."""
+    """Import as the data gradient of the convolution with this weight, read as [in, h, w, out / groups]."""
     x = ctx.entry(node.input(0))
     size, computed = image_size(x), _is_computed(ctx, node)
     if not computed:
@@ -158,14 +158,14 @@ def _with_bias(ctx: ImportContext, node: OnnxNode, y: Value, rank: int) -> None:
 
 
 def _is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Whether weight or bias is what the graph makes of parameters (weight normalisation)."""
+    """Tell whether weight or bias is what the graph makes of parameters (weight normalisation)."""
     known = [ctx.optional(node.input(index)) for index in (1, 2)]
     made = any(entry is not None and entry.value is not None for entry in known)
     return made and all(ctx.links.is_constant(name) for name in node.inputs[1:] if name)
 
 
 def _computed_weight(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
-    """The weight as the kernels have it; a layer whose weight is no table computes in float32."""
+    """Return the weight as the kernels have it; a layer whose weight is no table computes in float32."""
     entry = ctx.entry(node.input(1))
     if entry.rank != x.rank:
         raise ValueError(f"weight {entry.shape} for an input of shape {x.shape}")
@@ -174,7 +174,7 @@ def _computed_weight(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
 
 
 def _operands(ctx: ImportContext, node: OnnxNode) -> tuple[Entry, Array, Array | None]:
-    """Input, weight as [0, kernel h, kernel w, 1] of the ONNX axes, and bias."""
+    """Return input, weight as [0, kernel h, kernel w, 1] of the ONNX axes, and bias."""
     x = ctx.entry(node.input(0))
     image_size(x)
     weight = required_input(ctx, node, 1, "weight")
@@ -185,7 +185,7 @@ def _operands(ctx: ImportContext, node: OnnxNode) -> tuple[Entry, Array, Array |
 
 
 def _kernels(weight: Array) -> Array:
-    """A weight of ONNX as [0, kernel h, kernel w, 1] of its axes; kernels of signals have height 1."""
+    """Return a weight of ONNX as [0, kernel h, kernel w, 1] of its axes; kernels of signals have height 1."""
     images = weight.reshape(*weight.shape[:2], 1, weight.shape[2]) if weight.ndim == 3 else weight
     return images.transpose(0, 2, 3, 1)
 
@@ -198,7 +198,7 @@ def _attrs(window: WindowGeometry, node: OnnxNode) -> ConvAttrs:
 
 
 def _without_auto_pad(node: OnnxNode) -> OnnxNode:
-    """auto_pad of a transposed convolution depends on the output size: not read_window's rule."""
+    """Return auto_pad of a transposed convolution depends on the output size: not read_window's rule."""
     auto_pad(node)
     return replace(node, attrs={key: value for key, value in node.attrs.items() if key != "auto_pad"})
 
@@ -206,7 +206,7 @@ def _without_auto_pad(node: OnnxNode) -> OnnxNode:
 def _transposed_geometry(
     node: OnnxNode, window: WindowGeometry, size: Pair, spatial: int
 ) -> tuple[WindowGeometry, Pair]:
-    """Pads and output size after output_padding, output_shape and auto_pad, as the ONNX standard defines them."""
+    """Return pads and output size after output_padding, output_shape and auto_pad, as the standard defines them."""
     extra = _spatial_pair(node, "output_padding", spatial, 0) or (0, 0)
     output = _spatial_pair(node, "output_shape", spatial, 1)
     mode = auto_pad(node)
@@ -226,7 +226,7 @@ def _transposed_geometry(
 
 
 def _reached(window: WindowGeometry, size: Pair, output: Pair) -> Pair:
-    """The part of the output that the gradient operator may compute: it reaches less than a stride over the windows."""
+    """Return the part of the output that the gradient operator computes: less than a stride over the windows."""
     full = [window.strides[i] * (size[i] - 1) + window.reach[i] for i in (0, 1)]
     height, width = (min(output[i], full[i] - window.pads[i] + window.strides[i] - 1) for i in (0, 1))
     return height, width
@@ -273,7 +273,10 @@ def _emit_pool(ctx: ImportContext, node: OnnxNode, op: str, x: Entry, attrs: Poo
 
 
 def _steps(window: WindowGeometry, size: Pair, axis: int, rounds_up: bool) -> int:
-    """Number of windows along an axis; with ceil_mode a last one may hang over, but not begin in the end padding."""
+    """Return number of windows along an axis.
+
+    With ceil_mode a last one may hang over, but not begin in the end padding.
+    """
     stride, begin = window.strides[axis], window.pads[axis]
     room = size[axis] + begin + window.pads[axis + 2] - window.reach[axis]
     if not rounds_up:

@@ -63,7 +63,7 @@ _AXES_AS_INPUT = 18
 
 
 def in_qdq_form(model: OnnxModel) -> OnnxModel:
-    """The model with no QLinear operator left but those that cannot be said otherwise, which are refused by name."""
+    """Return the model without QLinear operators, but those without another form, which are refused by name."""
     if not any(_form(node) or _is_same(node) for node in model.nodes):
         return model
     return _Rewriter(model).run()
@@ -138,7 +138,7 @@ class _Rewriter:
         self._make(self._free(f"{node.name}.q"), "QuantizeLinear", (result, scale, zero), node.outputs)
 
     def _softmax(self, node: OnnxNode, x: str, result: str) -> None:
-        """Below opset 13, to which it may belong in a newer model too, it is one over all axes from `axis` on."""
+        """Make a Softmax: of opset 12 and below, also in a newer model, it is over all axes from `axis` on."""
         if node.integer("opset", 13) >= 13 or node.integer("axis", -1) == -1:
             self._make(node.name, "Softmax", (x,), (result,), axis=node.integer("axis", -1))
             return
@@ -149,7 +149,7 @@ class _Rewriter:
         self._make(self._free(f"{node.name}.back"), "Reshape", (whole, shape), (result,))
 
     def _dequantised(self, node: OnnxNode, at: int, axis: int) -> str:
-        """The real numbers of an operand; axis: which the scales of a constant lie on."""
+        """Return the real numbers of an operand; axis: which the scales of a constant lie on."""
         name = self._free(f"{node.name}.{at}")
         inputs = [node.input(at), node.input(at + 1), node.input(at + 2)]
         self._make(name, "DequantizeLinear", inputs if inputs[2] else inputs[:2], (name,), axis=axis)
@@ -157,11 +157,11 @@ class _Rewriter:
         return name
 
     def _channels(self, node: OnnxNode, at: int) -> int:
-        """The axis of an operand that its output channels lie on."""
+        """Return the axis of an operand that its output channels lie on."""
         return 0 if node.op == "QLinearConv" or (node.op == "QGemm" and node.integer("transB", 0)) else -1
 
     def _bias(self, node: OnnxNode, form: _Form) -> str:
-        """Stored in units of the accumulator, which the file does not repeat."""
+        """Return stored in units of the accumulator, which the file does not repeat."""
         factors: list[Array] = []
         for at in form.data:
             factors.append(read_scales(node, self._known, node.input(at + 1), node.input(at + 2), "").scale)
@@ -175,7 +175,7 @@ class _Rewriter:
         return name
 
     def _zero(self, node: OnnxNode, form: _Form) -> str:
-        """The zero point of the result: 0 of the operands' type where it is left out."""
+        """Return the zero point of the result: 0 of the operands' type where it is left out."""
         given = node.input(form.result + 1)
         if given or not node.input(form.result):
             return given
@@ -195,7 +195,7 @@ class _Rewriter:
         like: OnnxNode | None = None,
         axis: int | None = None,
     ) -> None:
-        """A node of the standard, with the attributes of `like`, or this axis."""
+        """Make a node of the standard, with the attributes of `like`, or this axis."""
         proto: onnx.NodeProto = helper.make_node(op, inputs, outputs, name=name)
         found: dict[str, Any] = {} if axis is None else {"axis": axis}
         proto.attribute.extend(helper.make_attribute(key, value) for key, value in found.items())

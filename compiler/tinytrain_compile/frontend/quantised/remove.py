@@ -39,7 +39,7 @@ _WEIGHT_READERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
 def unquantised(model: OnnxModel) -> OnnxModel:
-    """The model without quantisation nodes, `quantisation` filled in; the model itself if it has none."""
+    """Return the model without quantisation nodes, `quantisation` filled in; the model itself if it has none."""
     model = dequantised_first(in_qdq_form(model))
     if not any(node.op in QUANTISED_OPS and not node.domain for node in model.nodes):
         return model
@@ -142,7 +142,7 @@ class _Remover:
         self._keep(node)
 
     def _padded(self, node: OnnxNode, quant: Quant, kind: str) -> OnnxNode:
-        """A Pad of stored integers with the real number of the integer that it pads with."""
+        """Return a Pad of stored integers with the real number of the integer that it pads with."""
         given, name = node.input(2), f"{node.name}.value"
         if given and given not in self._known:
             raise Refused("constant_value", "it is computed at run time", "a constant")
@@ -155,7 +155,7 @@ class _Remover:
         self._nodes.append(rewritten(node, [self._resolve(name) for name in node.inputs]))
 
     def _pass_on(self, node: OnnxNode, tensor: str) -> None:
-        """A model output keeps its name."""
+        """Give a model output its name."""
         self._nodes.append(_plain_node(node, "Identity", (tensor,)))
 
     def _clamp(self, node: OnnxNode, tensor: str, quant: Quant) -> str:
@@ -169,7 +169,7 @@ class _Remover:
         return output
 
     def _is_all(self, tensor: str, quant: Quant) -> bool:
-        """Whether a tensor counts in this format only: then it has it itself, and its readers need no clamp.
+        """Tell whether a tensor counts in this format only: then it has it itself, and its readers need no clamp.
 
         What it may be another name of is looked at too: that must not be stored or read in another way.
         """
@@ -187,12 +187,12 @@ class _Remover:
         return known == quant
 
     def _is_read_as_integers(self, tensor: str) -> bool:
-        """Whether anything but a DequantizeLinear reads a stored constant, which then has to be there."""
+        """Tell whether anything but a DequantizeLinear reads a stored constant, which then has to be there."""
         readers = self._links.readers(tensor)
         return self._links.is_output(tensor) or any(node.op != "DequantizeLinear" or node.domain for node in readers)
 
     def _stores(self, node: OnnxNode, quant: Quant) -> bool:
-        """Whether a reader quantises what it reads to this format."""
+        """Tell whether a reader quantises what it reads to this format."""
         try:
             return node.op == "QuantizeLinear" and self._scales(node, 1, 2, "uint8").per_tensor() == quant
         except Refused:  # it has its own turn
@@ -207,7 +207,7 @@ class _Remover:
         return read_scales(node, self._known, node.input(scale), node.input(zero), kind)
 
     def _check_stored(self, node: OnnxNode, tensor: str, scale: int, zero: int) -> None:
-        """Integers must be read with the scale that they were made with."""
+        """Check that integers are read with the scale that they were made with."""
         if tensor not in self._stored:
             maker = self._links.maker(tensor)
             if maker is not None:
@@ -218,7 +218,7 @@ class _Remover:
             raise Refused("x_scale", "scale or zero point are not those of the QuantizeLinear before it", "equal ones")
 
     def _constant(self, node: OnnxNode, fallback: str, tensor: str, scales: Scales, axis: int) -> str:
-        """Name of the float32 constant that holds the real numbers of stored ones."""
+        """Return name of the float32 constant that holds the real numbers of stored ones."""
         stored = self._known[tensor]
         if stored.dtype.name != scales.kind or scales.kind not in ("int8", "uint8", "int32"):
             raise Refused("x", f"{stored.dtype} constants with a zero point of {scales.kind}", "int8, uint8 or int32")
@@ -249,7 +249,7 @@ class _Remover:
         return False
 
     def _own_name(self, fallback: str, tensor: str, scales: Scales, axis: int) -> str:
-        """The initializer's own name, unless something else reads it as integers or with other scales."""
+        """Return the initializer's own name, unless something else reads it as integers or with other scales."""
         root = self._sources.get(tensor, tensor)
         maker, lies = self._links.maker(tensor), axis if scales.scale.size > 1 else 0
         whole = maker is not None and maker.op == "QuantizeLinear" and maker.input(0) == root
@@ -262,7 +262,7 @@ class _Remover:
 
 
 def _plain_node(node: OnnxNode, op: str, inputs: tuple[str, ...]) -> OnnxNode:
-    """A node without attributes in the place of another."""
+    """Return a node without attributes in the place of another."""
     made = rewritten(node, inputs, op, node.outputs[:1])
     del made.proto.attribute[:]
     return replace(made, attrs={})
@@ -275,7 +275,7 @@ def _plain_node(node: OnnxNode, op: str, inputs: tuple[str, ...]) -> OnnxNode:
 
 
 def dequantised_first(model: OnnxModel) -> OnnxModel:
-    """The model with DequantizeLinear in front of what moves a weight, where others dequantise the same integers.
+    """Put DequantizeLinear in front of what moves a weight, if others dequantise the same integers.
 
     Of one scale for all: what a scale per channel means depends on the axis.
     """
@@ -296,7 +296,10 @@ def _dequantises(node: OnnxNode) -> bool:
 
 
 def _moved(node: OnnxNode, model: OnnxModel, links: Links) -> tuple[str, list[OnnxNode]]:
-    """The weight that a node dequantises, and what moves it before; no moves where there is a scale per channel."""
+    """Return the weight that a node dequantises, and what moves it before.
+
+    No moves where there is a scale per channel.
+    """
     name, chain, scale = node.input(0), list[OnnxNode](), model.constants.get(node.input(1))
     while (maker := links.maker(name)) is not None and maker.op in MOVES and not maker.domain:
         name, chain = maker.input(0), [maker, *chain]
@@ -305,7 +308,7 @@ def _moved(node: OnnxNode, model: OnnxModel, links: Links) -> tuple[str, list[On
 
 
 def _turned(node: OnnxNode, chain: list[OnnxNode], model: OnnxModel, links: Links) -> list[OnnxNode]:
-    """The weight dequantised, then moved."""
+    """Return the weight dequantised, then moved."""
     between = (f"{node.output(0)}.moved{index}" for index in range(len(chain)))
     outputs = [*(unused(name, model.constants, links) for name in between), node.output(0)]
     made = [rewritten(node, (chain[0].input(0), *node.inputs[1:]), outputs=outputs[:1])]

@@ -35,7 +35,7 @@ class Scales:
     kind: str
 
     def per_tensor(self) -> Quant:
-        """How an activation is stored: as int8, the zero point of uint8 shifted."""
+        """Return how an activation is stored: as int8, the zero point of uint8 shifted."""
         if self.scale.size != 1:
             raise Refused("scale", "an activation with a scale per channel", "one scale for the whole tensor")
         if self.kind not in _INTEGERS:
@@ -43,7 +43,7 @@ class Scales:
         return Quant((float(self.scale[0]),), int(self.zero[0]) - (128 if self.kind == "uint8" else 0))
 
     def along(self, shape: tuple[int, ...], axis: int, node: OnnxNode) -> NDArray[np.float64]:
-        """The scale in a shape that broadcasts against a constant with channels on this axis."""
+        """Return the scale in a shape that broadcasts against a constant with channels on this axis."""
         if self.scale.size == 1:
             return self.scale.reshape(())
         if not -len(shape) <= axis < len(shape) or shape[axis] != self.scale.size:
@@ -51,11 +51,11 @@ class Scales:
         return self.scale.reshape(tuple(-1 if i == axis % len(shape) else 1 for i in range(len(shape))))
 
     def zeros_along(self, along: Array) -> NDArray[np.int64]:
-        """The zero points in the shape of the scale that `along` gave."""
+        """Return the zero points in the shape of the scale that `along` gave."""
         return self.zero.reshape(()) if self.zero.size == 1 else self.zero.reshape(along.shape)
 
     def quantise(self, data: Array, node: OnnxNode) -> Array:
-        """A constant as QuantizeLinear stores it."""
+        """Return a constant as QuantizeLinear stores it."""
         if self.kind not in _INTEGERS:
             raise Refused("zero_point", f"constants of {self.kind}", "int8 or uint8")
         axis = node.integer("axis", 1)
@@ -91,7 +91,7 @@ def read_scales(node: OnnxNode, known: Mapping[str, Array], scale_name: str, zer
 
 
 def as_int8(stored: Array, scales: Scales, zeros: Array, is_weight: bool, tensor: str) -> tuple[Array, int]:
-    """Stored integers as int8 and their one zero point: uint8 shifted by 128, a weight by its own, so that it is 0.
+    """Return stored integers as int8 and their zero point: uint8 shifted by 128, a weight by its own, to 0.
 
     zeros: the zero points, in a shape that broadcasts against the integers. A weight's integers may leave int8: then
     it takes other scales.

@@ -30,7 +30,7 @@ class Rewriter:
     """The nodes of a forward graph, one after the other, and what they become."""
 
     def __init__(self, proto: onnx.ModelProto, ranks: Mapping[str, int]) -> None:
-        """ranks: number of axes of the tensors of which the file says it."""
+        """Begin with no nodes. ranks: number of axes of the tensors of which the file says it."""
         graph = proto.graph
         self.ranks = ranks
         self.opset = next((e.version for e in reversed(proto.opset_import) if e.domain in DEFAULT_DOMAINS), 0)
@@ -212,7 +212,7 @@ def _gelu(approximate: str) -> Form:
 
 
 def _quick_gelu(to: Rewriter, node: onnx.NodeProto) -> None:
-    """x sigmoid(alpha x)."""
+    """Spell x sigmoid(alpha x)."""
     x, alpha = node.input[0], number_of(node, "alpha", 1.702)
     scaled = to.emit(node, "Mul", [x, to.add_constant(node, "alpha", np.array(alpha, np.float32))])
     to.emit(node, "Mul", [x, to.emit(node, "Sigmoid", [scaled])], node.output[:1])
@@ -226,7 +226,7 @@ def _bias_softmax(to: Rewriter, node: onnx.NodeProto) -> None:
 
 
 def _rms_norm(to: Rewriter, node: onnx.NodeProto) -> None:
-    """x / sqrt(mean(x^2) + epsilon), times a scale."""
+    """Spell x / sqrt(mean(x^2) + epsilon), times a scale."""
     x, axis = node.input[0], int(number_of(node, "axis", -1))
     if axis not in (-1, to.ranks.get(x, 0) - 1):
         raise refused(f"node {node.name} ({node.op_type})", f"axis {axis} is not known to be the last one")
@@ -240,7 +240,7 @@ def _rms_norm(to: Rewriter, node: onnx.NodeProto) -> None:
 
 
 def _fused_matmul(to: Rewriter, node: onnx.NodeProto) -> None:
-    """alpha A' B', with the last two axes of either swapped."""
+    """Spell alpha A' B', with the last two axes of either swapped."""
     if number_of(node, "transBatchA", 0) or number_of(node, "transBatchB", 0):
         raise refused(f"node {node.name} ({node.op_type})", "it moves the first axis of an operand")
     a, b = node.input
@@ -263,7 +263,7 @@ def _swapped(to: Rewriter, node: onnx.NodeProto, name: str, asked: float) -> str
 
 
 def _gemm(to: Rewriter, node: onnx.NodeProto) -> None:
-    """With further axes in front it is a MatMul and an Add; ONNX's has two axes."""
+    """Spell a Gemm with further axes in front as MatMul and Add: ONNX's has two axes."""
     plain = number_of(node, "alpha", 1.0) == number_of(node, "beta", 1.0) == 1.0 and not number_of(node, "transA", 0)
     if max(to.ranks.get(node.input[0], 2), to.ranks.get(node.output[0], 2)) == 2 or not plain:
         to.keep(node)

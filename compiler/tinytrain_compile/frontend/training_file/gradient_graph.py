@@ -104,7 +104,7 @@ def _sgd_of_weights(nodes: Sequence[onnx.NodeProto], name: str, trained: tuple[s
 
 
 def _adamw(nodes: Sequence[onnx.NodeProto], name: str, _trained: tuple[str, ...]) -> _Said:
-    """adam_mode 0 is PyTorch's AdamW; 1 is that of transformers: epsilon beside sqrt(v) itself, decay at the end."""
+    """Read AdamW: adam_mode 0 is PyTorch's; 1 is that of transformers, with epsilon beside sqrt(v), decay last."""
     if len(nodes) != 1:
         raise refused(name, f"it has {len(nodes)} AdamW nodes", "use one for all weights")
     node = nodes[0]

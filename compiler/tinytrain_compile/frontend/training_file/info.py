@@ -41,7 +41,7 @@ class _Rule:
 
 
 def read_training_info(proto: onnx.ModelProto, folder: Path) -> tuple[onnx.ModelProto, FileTraining]:
-    """The model up to its loss, and how it is trained; E0231 for what is no such training."""
+    """Return the model up to its loss, and how it is trained; E0231 for what is no such training."""
     if len(proto.training_info) != 1:
         raise refused("training_info", f"there are {len(proto.training_info)} of them", "keep one")
     return _Info(proto, folder).read()
@@ -58,7 +58,7 @@ class _Info:
         self._start()
 
     def _start(self) -> None:
-        """Initial values that the initialization graph computes."""
+        """Compute initial values by the initialization graph."""
         graph = self._info.initialization
         if not self._info.initialization_binding:
             return
@@ -84,7 +84,7 @@ class _Info:
             self._tensors[entry.key] = numpy_helper.from_array(array, entry.key)
 
     def read(self) -> tuple[onnx.ModelProto, FileTraining]:
-        """The model and its training."""
+        """Return the model and its training."""
         gradients = [n for n in self._nodes if n.op_type == "Gradient" and n.domain == PREVIEW]
         if len(gradients) != 1:
             raise refused("training_info", f"there are {len(gradients)} Gradient nodes", "use one, of the loss")
@@ -159,7 +159,7 @@ class _Info:
             raise refused(f"node {node.name or node.op_type}", f"{name} is not 0", "leave it out")
 
     def _steps(self, name: str) -> int:
-        """The steps before the first one; E0231 unless a step adds one."""
+        """Return the steps before the first one; E0231 unless a step adds one."""
         start = self._array(name)
         if start is None or start.size != 1 or start.dtype.kind not in "iu":
             raise refused(f"step count {name}", "it is no integer of the file")

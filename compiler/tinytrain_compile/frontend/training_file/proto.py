@@ -11,12 +11,12 @@ from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS
 
 
 def refused(where: str, what: str, try_: str = "give the forward model and --loss") -> CompileError:
-    """The error for a training graph that cannot be taken over."""
+    """Return the error for a training graph that cannot be taken over."""
     return CompileError("E0231", where, what, try_)
 
 
 def number_of(node: onnx.NodeProto, name: str, default: float) -> float:
-    """A float or integer attribute."""
+    """Return a float or integer attribute."""
     for attribute in node.attribute:
         if attribute.name == name and attribute.type == onnx.AttributeProto.FLOAT:
             return attribute.f
@@ -26,18 +26,18 @@ def number_of(node: onnx.NodeProto, name: str, default: float) -> float:
 
 
 def text_of(node: onnx.NodeProto, name: str, default: str) -> str:
-    """A string attribute."""
+    """Return a string attribute."""
     found = next((a.s for a in node.attribute if a.name == name and a.type == onnx.AttributeProto.STRING), None)
     return default if found is None else found.decode("utf-8", "replace")
 
 
 def makers_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
-    """The node that makes each tensor."""
+    """Return the node that makes each tensor."""
     return {name: node for node in nodes for name in node.output if name}
 
 
 def through_identity(makers: Mapping[str, onnx.NodeProto], tensor: str) -> str:
-    """The tensor that Identity nodes show."""
+    """Return the tensor that Identity nodes show."""
     for _ in range(len(makers)):  # a damaged file may have a circle of them
         node = makers.get(tensor)
         if node is None or node.op_type != "Identity" or node.domain not in DEFAULT_DOMAINS or not node.input:
@@ -53,7 +53,7 @@ def up_to(
     weights: Iterable[onnx.TensorProto],
     outputs: Sequence[onnx.ValueInfoProto],
 ) -> onnx.ModelProto:
-    """The model of what leads to the outputs, with operators of the default domain's opset."""
+    """Return the model of what leads to the outputs, with operators of the default domain's opset."""
     makers = makers_of(nodes)
     kept, pending = set[int](), [value.name for value in outputs]
     read = set(pending)

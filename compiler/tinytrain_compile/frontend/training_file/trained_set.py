@@ -14,7 +14,7 @@ from tinytrain_compile.ir.types import Array
 
 
 def as_the_file_says(trainables: Trainables, training: FileTraining, options: FrontendOptions) -> Trainables:
-    """What the file trains, instead of what rules say; E0101 for options that would say it again."""
+    """Return what the file trains, instead of what rules say; E0101 for options that would say it again."""
     if options.trainable or options.frozen:
         flag = "--trainable" if options.trainable else "--frozen"
         raise CompileError("E0101", flag, "the file says which weights it trains", "leave it out, or use --update")

@@ -127,7 +127,7 @@ class _Table:
         self._size = _unpacked(data, self._vtable, "<H")
 
     def field(self, index: int) -> int | None:
-        """Where a field lies; None where it is absent."""
+        """Return where a field lies; None where it is absent."""
         slot = 4 + 2 * index
         if slot + 2 > self._size:
             return None
@@ -135,17 +135,17 @@ class _Table:
         return self._place + offset if offset else None
 
     def target(self, index: int) -> int | None:
-        """What a field that is an offset points to."""
+        """Return what a field that is an offset points to."""
         place = self.field(index)
         return None if place is None else place + _unpacked(self._data, place, "<I")
 
     def table(self, index: int) -> _Table | None:
-        """A field that is a table."""
+        """Return a field that is a table."""
         place = self.target(index)
         return None if place is None else _Table(self._data, place)
 
     def tables(self, index: int) -> list[_Table]:
-        """A field that is a vector of tables."""
+        """Return a field that is a vector of tables."""
         place = self.target(index)
         if place is None:
             return []
@@ -156,7 +156,7 @@ class _Table:
         return [_Table(self._data, at + _unpacked(self._data, at, "<I")) for at in places]
 
     def bytes(self, index: int, unit: int = 1) -> bytes:
-        """A field that is a string, or a vector of numbers of so many bytes."""
+        """Return a field that is a string, or a vector of numbers of so many bytes."""
         place = self.target(index)
         if place is None:
             return b""
@@ -167,13 +167,13 @@ class _Table:
         return found
 
     def integer(self, index: int) -> int:
-        """A field that is an int32."""
+        """Return a field that is an int32."""
         place = self.field(index)
         return 0 if place is None else _unpacked(self._data, place, "<i")
 
 
 def checkpoint_tensors(data: bytes) -> dict[str, Array]:
-    """Weights by name, trained and frozen ones; ValueError for what is no such file."""
+    """Return weights by name, trained and frozen ones; ValueError for what is no such file."""
     if data[4:8] != IDENTIFIER:
         raise ValueError("it is no checkpoint of ONNX Runtime")
     module = _Table(data, _unpacked(data, 0, "<I")).table(1)

@@ -71,7 +71,7 @@ class Case:
         return np.squeeze(self.array.astype(np.float64))
 
     def all_uses(self, holds: Callable[[Use], bool]) -> bool:
-        """Whether something is so of every reader."""
+        """Tell whether something is so of every reader."""
         return bool(self.uses) and all(holds(use) for use in self.uses)
 
 
@@ -89,12 +89,12 @@ def purpose(case: Case, recorded: bool = False) -> str:
 
 
 def is_exporters_number(case: Case) -> bool:
-    """A single number under a name that exporters make up, but for a slope."""
+    """Return a single number under a name that exporters make up, but for a slope."""
     return case.array.size == 1 and case.made and not any(use.node.op == "PRelu" for use in case.uses)
 
 
 def is_epsilon(case: Case) -> bool:
-    """A small number that is added in front of a root, a logarithm or a division."""
+    """Return a small number that is added in front of a root, a logarithm or a division."""
     if case.array.size != 1 or not 0 < float(case.array.reshape(-1)[0]) <= EPSILON:
         return False
     guards = ("Sqrt", "Div", "Pow", "Reciprocal", "Log")
@@ -107,7 +107,7 @@ def is_epsilon(case: Case) -> bool:
 
 
 def is_exponent(case: Case) -> bool:
-    """An exponent of numbers that may be negative, or one of the usual (a root, a square, a reciprocal)."""
+    """Return an exponent of numbers that may be negative, or one of the usual (a root, a square, a reciprocal)."""
     return case.all_uses(
         lambda use: (
             use.node.op == "Pow"
@@ -118,13 +118,13 @@ def is_exponent(case: Case) -> bool:
 
 
 def _is_positive(links: Links, tensor: str) -> bool:
-    """Whether a tensor is evidently never negative."""
+    """Tell whether a tensor is evidently never negative."""
     node = links.maker(tensor)
     return node is not None and node.op in _POSITIVE
 
 
 def is_attention_scale(case: Case) -> bool:
-    """n to the power of +-1/2 or +-1/4 for a whole n, on the way from a product of two matrices to a softmax."""
+    """Return n to the power of +-1/2 or +-1/4 for a whole n, on the way from a product of two matrices to a softmax."""
     if case.array.size != 1:
         return False
     found = abs(float(case.array.reshape(-1)[0]))
@@ -137,7 +137,7 @@ def _is_whole(number: float) -> bool:
 
 
 def _is_score(case: Case, use: Use) -> bool:
-    """Whether a node scales operand or result of a product of computed matrices whose result a softmax reads."""
+    """Tell whether a node scales operand or result of a product of computed matrices whose result a softmax reads."""
     behind, seen = [use.node], 0
     while behind and seen < 8:
         node, seen = behind.pop(0), seen + 1
@@ -154,7 +154,7 @@ def is_unit_affine(case: Case) -> bool:
 
 
 def is_zero_filling(case: Case) -> bool:
-    """Zeros that a recurrent layer starts from; or, under an exporter's name, that stand where nothing is.
+    """Return zeros that a recurrent layer starts from; or, under an exporter's name, that stand where nothing is.
 
     A parameter may be zero before training: a residual branch's factor, a token.
     """
@@ -169,7 +169,7 @@ def is_zero_filling(case: Case) -> bool:
 
 
 def is_mask(case: Case) -> bool:
-    """A table that moves scores out of reach."""
+    """Return a table that moves scores out of reach."""
     return float(np.abs(case.array).max()) >= MASK
 
 
@@ -177,7 +177,7 @@ def is_mask(case: Case) -> bool:
 
 
 def is_of_waves(case: Case) -> bool:
-    """Every column (or row) is a sampled sine: x[p + 1] + x[p - 1] = k x[p] with one k for all p."""
+    """Return every column (or row) is a sampled sine: x[p + 1] + x[p - 1] = k x[p] with one k for all p."""
     return _either_way(case, _waves)
 
 
@@ -200,7 +200,7 @@ def _waves(table: NDArray[np.float64]) -> bool:
 
 
 def is_transform(case: Case) -> bool:
-    """Every row is a cosine or sine under a window: nearly all of its energy is around one frequency."""
+    """Return every row is a cosine or sine under a window: nearly all of its energy is around one frequency."""
     return case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")) and _either_way(case, _peaks)
 
 
@@ -218,12 +218,12 @@ def _peaks(table: NDArray[np.float64]) -> bool:
 
 
 def is_filter_bank(case: Case) -> bool:
-    """Triangles over frequencies, each beginning where the one before has passed (mel, bark)."""
+    """Return triangles over frequencies, each beginning where the one before has passed (mel, bark)."""
     return case.all_uses(lambda use: use.node.op in ("MatMul", "Gemm", "Conv")) and _either_way(case, _triangles)
 
 
 def _triangles(table: NDArray[np.float64]) -> bool:
-    """Whether each row rises to one peak and falls again over neighbours, peaks in order, mostly zeros."""
+    """Tell whether each row rises to one peak and falls again over neighbours, peaks in order, mostly zeros."""
     rows, length = table.shape
     if length < 16 or rows < 4 or bool((table < 0).any()) or 2 * np.count_nonzero(table) > table.size:
         return False
@@ -242,7 +242,7 @@ def _triangles(table: NDArray[np.float64]) -> bool:
 
 
 def is_singular_vector(case: Case) -> bool:
-    """A vector of length 1 that only weights are multiplied by: spectral normalisation keeps them beside a weight."""
+    """Return whether it is a vector of length 1 that only weights are multiplied by (spectral normalisation)."""
     if case.table.ndim != 1 or not math.isclose(float((case.table**2).sum()), 1.0, rel_tol=1e-4):
         return False
     products = ("MatMul", "Gemm", "Mul", "Einsum")
@@ -255,12 +255,12 @@ def is_singular_vector(case: Case) -> bool:
 
 
 def is_preprocessing(case: Case) -> bool:
-    """Mean, deviation and the like, a number for all or one axis, that change the input before any layer."""
+    """Return mean, deviation and the like, a number for all or one axis, that change the input before any layer."""
     return case.table.ndim < 2 and case.all_uses(lambda use: use.node.output(0) in case.prepared)
 
 
 def prepared_inputs(model: OnnxModel, links: Links) -> frozenset[str]:
-    """The model's inputs, and what views and arithmetic with constants make of them before anything else does."""
+    """Return the model's inputs and what views and arithmetic with constants make of them before anything else does."""
     found = {value.name for value in model.inputs}
     for node in model.nodes:
         computed = {name for name in node.inputs if name and not links.is_constant(name)}
@@ -270,7 +270,7 @@ def prepared_inputs(model: OnnxModel, links: Links) -> frozenset[str]:
 
 
 def is_rescaling(case: Case) -> bool:
-    """A factor, then a shift, for each column of a dense layer that has a bias: it can do without either.
+    """Return a factor, then a shift, for each column of a dense layer that has a bias: it can do without either.
 
     Behind a Conv the same is a normalisation (`frontend/operators/normalisation.py`).
     """

@@ -15,7 +15,7 @@ _HEADS = ("Gemm", "MatMul", "Conv")
 
 
 def with_fresh_head(model: OnnxModel, classes: int, seed: int) -> OnnxModel:
-    """The model whose last layer has so many outputs: uniform weights from the seed, bias 0, names kept.
+    """Return the model whose last layer has so many outputs: uniform weights from the seed, bias 0, names kept.
 
     Ranges of what lies behind the layer are forgotten. E0101 if the model does not end in such a layer.
     """
@@ -48,7 +48,7 @@ class _Head:
         return self._assembled(head)
 
     def _find(self) -> tuple[OnnxNode, list[OnnxNode]]:
-        """The last layer, and the nodes that lead from it to the output."""
+        """Return the last layer, and the nodes that lead from it to the output."""
         behind: list[OnnxNode] = []
         node = self._links.maker(self._model.outputs[0])
         while node is not None:
@@ -78,7 +78,7 @@ class _Head:
         return old
 
     def _fresh_addend(self, node: OnnxNode, old: int) -> bool:
-        """The bias behind a MatMul, which is an Add."""
+        """Return the bias behind a MatMul, which is an Add."""
         for index, name in enumerate(node.inputs):
             shape = self._known[name].shape if name in self._known else ()
             if shape and shape[-1] == old and np.prod(shape) == old:
@@ -122,7 +122,7 @@ class _Head:
         )
 
     def _behind(self, head: OnnxNode) -> set[str]:
-        """The tensors that depend on the layer."""
+        """Return the tensors that depend on the layer."""
         found = set(head.outputs)
         for node in self._model.nodes:
             if found.intersection(node.inputs):

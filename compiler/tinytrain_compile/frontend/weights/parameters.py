@@ -56,7 +56,7 @@ class Trainables:
     remarks: Mapping[str, Remark] = field(default_factory=dict[str, Remark])
 
     def trained(self, name: str) -> bool:
-        """Whether an initializer is a parameter; False for what is no initializer."""
+        """Tell whether an initializer is a parameter; False for what is no initializer."""
         return name in self.choices and self.choices[name].trained
 
 
@@ -141,7 +141,7 @@ def _readers(case: Case) -> str:
 
 
 def _uses(links: Links, tensor: str) -> Iterator[Use]:
-    """Who reads a tensor, directly or behind what only moves its elements."""
+    """Yield who reads a tensor, directly or behind what only moves its elements."""
     tensors = [tensor]
     for one in tensors:  # grows: what views of it are called, each once
         for node in links.readers(one):
@@ -170,7 +170,7 @@ def _named(glob: str, names: Iterable[str], links: Links) -> list[str]:
 
 
 def _asked(names: Mapping[str, Array], links: Links, options: FrontendOptions) -> dict[str, str]:
-    """By initializer, the option that names it."""
+    """Return by initializer the option that names it."""
     said = {True: "--trainable", False: "--frozen"}
     found = {name: said[trained] for name, trained in options.chosen.items() if name in names}
     for flag, globs in (("--trainable", options.trainable), ("--frozen", options.frozen)):
@@ -202,7 +202,7 @@ class Merged:
 
 
 def merged(model: OnnxModel) -> tuple[Merged, ...]:
-    """Initializers that may have been several: behind an Identity, or one number throughout with several readers."""
+    """Return initializers that may have been several: behind an Identity, or one number with several readers."""
     links = Links(model.nodes, model.outputs, model.constants)
     found: list[Merged] = []
     for name, array in model.floats.items():
@@ -215,13 +215,16 @@ def merged(model: OnnxModel) -> tuple[Merged, ...]:
 
 
 def _is_fresh(links: Links, name: str, array: Array) -> bool:
-    """Whether an initializer is one number throughout, as before any training; a single number only as a PRelu's."""
+    """Tell whether an initializer is one number throughout, as before any training.
+
+    A single number only as a PRelu's.
+    """
     slopes = all(node.op in ("PRelu", "Identity") for node in links.readers(name))
     return (array.size > 1 or slopes) and bool((array == array.reshape(-1)[0]).all())
 
 
 def _further_readers(links: Links, name: str) -> list[OnnxNode]:
-    """Readers of an initializer behind the first, without Identities."""
+    """Return readers of an initializer behind the first, without Identities."""
     return [node for node in links.readers(name) if node.op != "Identity"][1:]
 
 
@@ -230,7 +233,7 @@ def _name(name: str, node: OnnxNode) -> str:
 
 
 def untied(model: OnnxModel) -> OnnxModel:
-    """The model with an initializer for every reader of those that may have been several."""
+    """Return the model with an initializer for every reader of those that may have been several."""
     links, constants = Links(model.nodes, model.outputs, model.constants), dict(model.constants)
     changed: dict[str, OnnxNode | None] = {}
     for name in (found.name for found in merged(model)):
@@ -248,7 +251,7 @@ def untied(model: OnnxModel) -> OnnxModel:
 
 
 def without_copies(model: OnnxModel) -> OnnxModel:
-    """The model with what an exporter has computed, where that follows from a parameter, made of the parameter.
+    """Return the model with what an exporter has computed, where that follows from a parameter, made of the parameter.
 
     A zero state times a weight, plus a bias, is that bias: one parameter in the framework. So is a weight transposed.
     """

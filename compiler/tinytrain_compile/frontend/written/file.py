@@ -35,12 +35,12 @@ class WrittenFile:
 
 
 def data_name(name: str) -> str:
-    """What a model file calls the file with its external data."""
+    """Return what a model file calls the file with its external data."""
     return f"{name}.data"
 
 
 def written_file(path: Path, name: str, model: ImportedModel, learned: Mapping[str, Array]) -> WrittenFile:
-    """The model file with these numbers: `learned` by the names of the tensors that parameters are in, real numbers.
+    """Return the model file with these real numbers: `learned` by the names of the tensors that parameters are in.
 
     name: of the file to be. model: what the file was imported as. Raises E0112 for what the file has no place for.
     """
@@ -83,7 +83,7 @@ class _File:
         self._notes: list[str] = []
 
     def make_room(self, source: ParameterSource, numbers: Array) -> None:
-        """Larger scales for channels whose numbers have grown out of what is stored."""
+        """Give channels a larger scale whose numbers have grown out of what is stored."""
         name, stored = source.tensor.name, source.tensor.stored
         if stored is None or stored.kind == "int32":
             return
@@ -113,7 +113,7 @@ class _File:
             raise CompileError("E0112", f"weight {name}", "the file has no such tensor", "please report this model")
 
     def put_anew(self, tensor: FileNumbers) -> None:
-        """A constant of another shape, read by its layer as it is: without nodes that moved or dequantised it."""
+        """Put a constant of another shape, read by its layer as it is: without nodes that moved or dequantised it."""
         self._add(tensor.name, tensor.initial)
         for node in list(self._proto.graph.node):
             for output, index in tensor.readers:
@@ -140,7 +140,7 @@ class _File:
             self._proto.graph.initializer.remove(tensor)
 
     def forget_sizes(self, model: ImportedModel) -> None:
-        """Behind a layer of another size no shape is as the file says, and no range is known."""
+        """Forget shapes and ranges behind a layer of another size."""
         graph = self._proto.graph
         for node in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
             readers = [other for other in graph.node if node.output[0] in other.input]
@@ -161,7 +161,7 @@ class _File:
                         dim.dim_value = size
 
     def _bypass(self, name: str, source: str) -> None:
-        """Who reads one tensor reads another; an output of the file keeps its name."""
+        """Let readers of one tensor read another; an output of the file keeps its name."""
         graph = self._proto.graph
         kept, other = (name, source) if any(value.name == name for value in graph.output) else (source, name)
         for node in graph.node:
@@ -171,14 +171,14 @@ class _File:
                         names[index] = kept
 
     def _constant(self, name: str) -> onnx.TensorProto | None:
-        """The tensor of a Constant node."""
+        """Return the tensor of a Constant node."""
         for node in self._proto.graph.node:
             if node.op_type == "Constant" and name in node.output:
                 return next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
         return None
 
     def _instead_of_node(self, name: str, data: Array) -> None:
-        """An initializer where the file computes a tensor: what it is computed from has not learned it."""
+        """Put an initializer where the file computes a tensor: what it is computed from has not learned it."""
         nodes = self._proto.graph.node
         maker = next(node for node in nodes if name in node.output)
         for index, output in enumerate(maker.output):
@@ -209,7 +209,7 @@ class _File:
         self._tensors[name] = self._proto.graph.initializer[-1]
 
     def written(self, name: str) -> WrittenFile:
-        """The bytes; tensors that were in another file are in one beside it again."""
+        """Return the bytes; tensors that were in another file are in one beside it again."""
         data = bytearray()
         for tensor in self._external:
             external_data_helper.set_external_data(tensor, data_name(name), len(data), len(tensor.raw_data))
@@ -219,7 +219,7 @@ class _File:
 
 
 def _set(tensor: onnx.TensorProto, data: Array) -> None:
-    """Other numbers, in the type that the tensor has."""
+    """Set other numbers, in the type that the tensor has."""
     kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     made = numpy_helper.from_array(np.array(data, kind, order="C"), tensor.name)
     if tuple(tensor.dims) == data.shape and np.array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(made)):
@@ -230,7 +230,7 @@ def _set(tensor: onnx.TensorProto, data: Array) -> None:
 
 
 def _take_in(tensor: onnx.TensorProto, folder: Path) -> None:
-    """The data of a tensor that is in another file."""
+    """Take in the data of a tensor that is in another file."""
     made = numpy_helper.from_array(external_array(tensor, f"weight {tensor.name}", folder), tensor.name)
     tensor.raw_data = made.raw_data
     tensor.data_location = onnx.TensorProto.DEFAULT

@@ -25,7 +25,7 @@ _PER_CHANNEL = 13
 
 
 def doublings(graph: onnx.GraphProto, stored: StoredTensor, real: Array, source: ParameterSource) -> Array:
-    """How often each output channel's scale has to double for these numbers; in a shape that broadcasts with them.
+    """Return how often each output channel's scale has to double for these numbers; it broadcasts with them.
 
     What is no weight of a layer (a position that is added) has one scale for all, or all of its scales double. From its
     zero point a number may be as far as int8 reaches from 0: what is further is not imported again.
@@ -40,7 +40,7 @@ def doublings(graph: onnx.GraphProto, stored: StoredTensor, real: Array, source:
 
 
 def _of_layers(graph: onnx.GraphProto, stored: StoredTensor) -> bool:
-    """Whether layers alone read a tensor, behind what dequantises and moves it: these have a scale for each channel."""
+    """Tell whether only layers read a tensor, behind what moves it: these have a scale for each channel."""
     nodes = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] == stored.name]
     shown = _shown(graph, nodes)
     readers = [node for node in graph.node if shown.intersection(node.input) and node.op_type not in MOVES]
@@ -48,7 +48,7 @@ def _of_layers(graph: onnx.GraphProto, stored: StoredTensor) -> bool:
 
 
 def _shown(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> set[str]:
-    """What nodes make, and what only moves that."""
+    """Return what nodes make, and what only moves that."""
     shown = {node.output[0] for node in nodes}
     for node in graph.node:
         if node.op_type in MOVES and node.input[0] in shown:
@@ -57,7 +57,7 @@ def _shown(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> set[str]:
 
 
 def _channel_axis(source: ParameterSource) -> int:
-    """The axis of the file's tensor that has the output channels, which are first in the graph."""
+    """Return the axis of the file's tensor that has the output channels, which are first in the graph."""
     places = np.unravel_index(source.places.reshape(len(source.places), -1), source.tensor.initial.shape)
     alike = [axis for axis, at in enumerate(places) if (at == at[:, :1]).all()]
     return next((axis for axis in alike if len(np.unique(places[axis])) == len(source.places)), 0)
@@ -110,14 +110,14 @@ def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:
 
 
 def _unused(graph: onnx.GraphProto, name: str) -> str:
-    """The name, longer where the file has a tensor of that name."""
+    """Return the name, longer where the file has a tensor of that name."""
     known = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
     known.update(name for node in graph.node for name in (*node.input, *node.output))
     return free_name(name, known)
 
 
 def _biases(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes that dequantise the biases of the layers that read a weight, also behind what only moves it."""
+    """Yield the nodes that dequantise the biases of the layers that read a weight, also behind what only moves it."""
     makers = {name: node for node in graph.node for name in node.output}
     shown = _shown(graph, nodes)
     for node in graph.node:
@@ -128,7 +128,7 @@ def _biases(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> Iterator[onn
 
 
 def _stored_bias(graph: onnx.GraphProto, node: onnx.NodeProto) -> StoredTensor | None:
-    """How a bias is stored, if as int32."""
+    """Return how a bias is stored, if as int32."""
     held = {tensor.name: tensor for tensor in graph.initializer}
     if node.input[0] not in held or node.input[1] not in held:
         return None

@@ -71,23 +71,23 @@ class Expr(NamedTuple):
     loads: bool = False
 
     def at(self, level: int) -> str:
-        """The text, in parentheses if it binds less tightly than `level`."""
+        """Return the text, in parentheses if it binds less tightly than `level`."""
         return self.text if self.level >= level else f"({self.text})"
 
 
 def join(text: str, level: int, parts: Sequence[Expr], loads: bool = False) -> Expr:
-    """An expression of these parts."""
+    """Return an expression of these parts."""
     variables = frozenset[str]().union(*(p.variables for p in parts))
     return Expr(text, level, variables, loads or any(p.loads for p in parts))
 
 
 def dtype_of(node: ir.Expr) -> str:
-    """The element type of an expression."""
+    """Return the element type of an expression."""
     return str(node.ty.dtype)
 
 
 def float_literal(value: float) -> str:
-    """A float32 constant that reads back to the same bits."""
+    """Return a float32 constant that reads back to the same bits."""
     text = str(np.float32(value))
     if not np.isfinite(value):
         raise ValueError(f"no C literal for {value}")
@@ -201,7 +201,7 @@ def initialised(body: list[Statement]) -> list[Statement]:
 
 
 def _guarded(statement: Statement, behind: list[Statement]) -> Statement:
-    """A declaration with 0 for what only a condition sets."""
+    """Return a declaration with 0 for what only a condition sets."""
     if not isinstance(statement, Declaration):
         return statement
     zero = statement.zero
@@ -211,7 +211,7 @@ def _guarded(statement: Statement, behind: list[Statement]) -> Statement:
 
 
 def _conditional(name: str, body: list[Statement]) -> bool:
-    """Whether the first statement that sets a variable is one of an If without another way.
+    """Tell whether the first statement that sets a variable is one of an If without another way.
 
     A compiler cannot always tell that the same condition holds where it is read.
     """
@@ -277,7 +277,7 @@ def _tidy_one(statement: Statement) -> Statement:
 
 
 def _narrowed(loop: Loop, inner: If) -> Statement:
-    """A loop that does nothing where tests fail, without those: they bound it, or do not depend on it."""
+    """Return a loop that does nothing where tests fail, without those: they bound it, or do not depend on it."""
     outer = tuple(test for test in inner.tests if loop.var not in test.variables)
     own = [test for test in inner.tests if loop.var in test.variables]
     for limit in dict.fromkeys(test.limits[loop.var] for test in own if loop.var in test.limits):
@@ -291,14 +291,14 @@ def _narrowed(loop: Loop, inner: If) -> Statement:
 
 
 def _one_of(a: str, sign: str, b: str) -> str:
-    """The larger or the smaller of two, known if they are numbers."""
+    """Return the larger or the smaller of two, known if they are numbers."""
     if a.isdecimal() and b.isdecimal():
         return str(max(int(a), int(b)) if sign == ">" else min(int(a), int(b)))
     return f"({a} {sign} {b} ? {a} : {b})"
 
 
 def render(body: list[Statement], depth: int = 1) -> Iterator[str]:
-    """Indented lines of C."""
+    """Yield indented lines of C."""
     pad = "    " * depth
     for statement in body:
         if isinstance(statement, Line):
@@ -353,21 +353,21 @@ class Scratch:
         return tuple(self._places)
 
     def named(self, name: str) -> str:
-        """The C name of a buffer: the only one is called scratch."""
+        """Return the C name of a buffer: the only one is called scratch."""
         return name if len(self._places) > 1 else "scratch"
 
     def parameter(self) -> list[str]:
-        """Its declaration, if there is any."""
+        """Return its declaration, if there is any."""
         return [f"{C_TYPES[self.dtype]} *restrict scratch"] if self.dtype else []
 
     def pointers(self, used: Container[str] | None) -> list[str]:
-        """C statements: where buffers begin, if they are several; used: by a part of the function (None: by all)."""
+        """Return C statements: where several buffers begin; used: by a part of the function (None: by all)."""
         if len(self._places) < 2:
             return []
         return [self._pointer(name, at) for name, at in self._places.items() if used is None or name in used]
 
     def _pointer(self, name: str, at: int) -> str:
-        """The declaration of a pointer to a buffer; one of another type than the parameter's is cast to it."""
+        """Return the declaration of a pointer to a buffer; one of another type than the parameter's is cast to it."""
         kind, elements_before = C_TYPES[self._dtypes[name]], at // np.dtype(self.dtype).itemsize
         place = f"scratch + {elements_before}" if at else "scratch"
         cast = "" if self._dtypes[name] == self.dtype else f"({kind} *)(void *)"

@@ -67,7 +67,7 @@ class PairPrinter(Printer):
         return found + self._paired(run)
 
     def _parts(self, item: Stmt) -> tuple[tirx.BufferStore, tirx.Mul, str] | None:
-        """(itself, product, text of the condition under which that is added) of what adds to a register's sum."""
+        """Return (itself, product, text of the condition under which it is added) of what adds to a register's sum."""
         if not isinstance(item, tirx.BufferStore) or self._root(item.buffer) not in self._scalars:
             return None
         value = item.value
@@ -99,7 +99,7 @@ class PairPrinter(Printer):
         return statements
 
     def _pairs(self, loads: Mapping[str, ir.TensorLoad]) -> dict[str, _Half]:
-        """Which elements (by their text) are read as halves of pairs: every element is in one pair at most."""
+        """Return which elements (by their text) are read as halves of pairs: every element is in one pair at most."""
         groups: list[
             tuple[ir.TensorLoad, dict[int, str]]
         ] = []  # elements of a buffer at known distances from the first
@@ -125,7 +125,7 @@ class PairPrinter(Printer):
         return self._element(load.source, load.indices[0])
 
     def _loaded(self, factor: ir.Expr) -> list[str]:
-        """The statement that loads the pair which the factor is a half of, if this is its first use."""
+        """Return the statement that loads the pair which the factor is a half of, if this is its first use."""
         half = self._half(factor)
         if half is None or half.pair.name:
             return []
@@ -153,6 +153,6 @@ class PairPrinter(Printer):
 
 
 def _distance(load: ir.TensorLoad, first: ir.TensorLoad) -> int | None:
-    """How many elements a load lies behind another, if that is the same in every turn of every loop."""
+    """Return how many elements a load lies behind another, if that is the same in every turn of every loop."""
     found = sym.Analyzer().simplify(load.indices[0] - first.indices[0])
     return int(found) if isinstance(found, tirx.IntImm) else None

@@ -54,7 +54,7 @@ class FloatVectorPrinter(IntVectorPrinter):
         return body
 
     def _bound(self, condition: ir.Expr) -> int:
-        """How many lanes are below the end of their axis."""
+        """Return how many lanes are below the end of their axis."""
         if is_call(condition, "likely"):
             condition = condition.args[0]
         if not isinstance(condition, tirx.LT) or not isinstance(condition.b, tirx.IntImm):
@@ -177,5 +177,5 @@ def _lanes(text: str) -> Expr:
 
 
 def _four(expr: Expr) -> str:
-    """An operand that has to be a vector."""
+    """Return an operand that has to be a vector."""
     return expr.text if LANE in expr.variables else f"tt_all_f32x4({expr.text})"

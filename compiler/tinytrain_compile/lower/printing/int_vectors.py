@@ -83,14 +83,14 @@ class IntVectorPrinter(Printer):
         super()._survey_helper(node)
 
     def _is_tile(self, buffer: Buffer, index: ir.Expr) -> bool:
-        """Whether this index goes from lane to lane through an internal buffer in registers."""
+        """Tell whether this index goes from lane to lane through an internal buffer in registers."""
         return buffer in self._allocated and buffer.scope() == "local" and self._along(index)[0] != 0
 
     def _is_vector(self, buffer: Buffer) -> bool:
         return buffer in self._laned and buffer not in self._single
 
     def _along(self, index: ir.Expr) -> tuple[int, ir.Expr]:
-        """(distance from lane to lane, index of the first)."""
+        """Return (distance from lane to lane, index of the first)."""
         assert self._lane is not None
         parts = sym.detect_linear_equation(index, [self._lane])
         if len(parts) != 2 or not isinstance(parts[0], tirx.IntImm):
@@ -116,7 +116,7 @@ class IntVectorPrinter(Printer):
             return self._body(node.body)
 
     def _moved(self, loop: tirx.For) -> Statement | None:
-        """A loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
+        """Return a loop that fills scratch with bytes of a row or a column, as one call; None if it is another."""
         store = loop.body
         if not (isinstance(store, tirx.BufferStore) and isinstance(loop.extent, tirx.IntImm)) or str(loop.min) != "0":
             return None
@@ -166,7 +166,7 @@ class IntVectorPrinter(Printer):
         return lanes | super()._constant_indices(buffer)
 
     def _inside(self, node: Tir) -> list[Tir]:
-        """What lies below a statement; nothing below a loop over lanes, which _survey has been through."""
+        """Return what lies below a statement; nothing below a loop over lanes, which _survey has been through."""
         return [] if _is_lanes(node) else children(node)
 
     def _store(self, node: tirx.BufferStore) -> Statement:
@@ -190,7 +190,7 @@ class IntVectorPrinter(Printer):
     # ---- expressions --------------------------------------------------------------------------------------------
 
     def _element(self, buffer: Buffer, index: ir.Expr) -> str:
-        """One lane of a vector, or as anywhere else."""
+        """Return one lane of a vector, or as anywhere else."""
         root = self._root(buffer)
         if self._lane is not None or not self._is_vector(root):
             return super()._element(buffer, index)
@@ -198,12 +198,12 @@ class IntVectorPrinter(Printer):
         return f"{self._vector_name(root, first)}[{int(index) - first}]"
 
     def _place(self, buffer: Buffer, index: ir.Expr) -> tuple[int, str]:
-        """(distance from lane to lane, address of the first)."""
+        """Return (distance from lane to lane, address of the first)."""
         step, first = self._along(index)
         return step, f"&{self._name(self._root(buffer))}[{self._expr(first).text}]"
 
     def _vector(self, node: ir.Expr) -> str:
-        """An operand that has to be a vector; true is all bits."""
+        """Return an operand that has to be a vector; true is all bits."""
         if isinstance(node, tirx.IntImm) and dtype_of(node) == "bool":
             return f"tt_all({-int(node)})"
         expr = self._expr(node)
@@ -224,7 +224,7 @@ class IntVectorPrinter(Printer):
         return super()._expr(node)
 
     def _operands(self, symbol: str, left: ir.Expr, right: ir.Expr) -> tuple[Expr, Expr]:
-        """A number beside a vector is made a vector by tt_all, so that GCC 12 does not see it (see TT_UNSEEN)."""
+        """Make a vector of a number beside one by tt_all, so that GCC 12 does not see it (see TT_UNSEEN)."""
         pair = super()._operands(symbol, left, right)
         varying = pair[0].variables | pair[1].variables
         if self._lane is None or symbol not in ("+", "-", "*") or LANE not in varying or WHICH in varying:
@@ -262,7 +262,7 @@ class IntVectorPrinter(Printer):
         return None
 
     def _sum(self, addend: ir.Expr, term: ir.Expr, whole: ir.Expr) -> Expr:
-        """A product with what all lanes share is added by one instruction."""
+        """Return a product with what all lanes share is added by one instruction."""
         if self._lane is not None and isinstance(term, tirx.Mul) and dtype_of(whole) == "int32":
             a, b = self._expr(term.a), self._expr(term.b)
             if LANE in b.variables:
@@ -273,7 +273,7 @@ class IntVectorPrinter(Printer):
         return super()._sum(addend, term, whole)
 
     def _each(self, node: ir.Expr) -> str:
-        """An operand of every lane by itself."""
+        """Return an operand of every lane by itself."""
         texts: list[str] = []
         for self._turn in range(LANES):
             texts.append(self._scalar(node).text)
@@ -303,7 +303,7 @@ class IntVectorPrinter(Printer):
 
 
 def _shifts(symbol: str, number: tirx.IntImm) -> bool:
-    """Whether multiplying by this number is a shift of a vector, which takes the number as it is."""
+    """Tell whether multiplying by this number is a shift of a vector, which takes the number as it is."""
     value = int(number)
     return symbol == "*" and value > 0 and value & (value - 1) == 0
 

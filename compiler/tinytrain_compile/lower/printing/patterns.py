@@ -20,7 +20,7 @@ _AND = BINARY["And"][1]
 
 
 def tests_of(condition: ir.Expr, expr: Print) -> tuple[Test, ...]:
-    """The parts of a condition that all have to hold."""
+    """Return the parts of a condition that all have to hold."""
     if isinstance(condition, tirx.And):
         return tests_of(condition.a, expr) + tests_of(condition.b, expr)
     found = expr(condition)
@@ -44,7 +44,7 @@ def _limits(condition: ir.Expr, expr: Print) -> Iterator[tuple[str, Limit]]:
 
 
 def _not_negative(condition: ir.Expr) -> ir.Expr | None:
-    """An integer that is not negative where the comparison holds; None: no comparison of integers."""
+    """Return an integer that is not negative where the comparison holds; None: no comparison of integers."""
     if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE) or "int" not in dtype_of(condition.a):
         return None
     below = isinstance(condition, tirx.LT | tirx.LE)
@@ -63,7 +63,7 @@ Element = Callable[[Buffer, ir.Expr], str]
 
 
 def moved_run(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> str | None:
-    """The call that does what a loop does; None if the loop is another one."""
+    """Return the call that does what a loop does; None if the loop is another one."""
     store = loop.body
     if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != "float32":
         return None
@@ -87,7 +87,7 @@ def moved_run(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr])
 
 
 def _moved(value: ir.Expr, weight: str, element: Element) -> tuple[str, ir.TensorLoad, list[ir.Expr]] | None:
-    """(helper, the gradient's element, numbers that are the same for all) of what a weight becomes."""
+    """Return (helper, the gradient's element, numbers that are the same for all) of what a weight becomes."""
     if not isinstance(value, tirx.Add | tirx.Sub) or not _is_element(value.a, weight, element):
         return None
     if isinstance(value, tirx.Add):
@@ -111,7 +111,7 @@ def _is_element(value: ir.Expr, text: str, element: Element) -> bool:
 
 
 def _begin(buffer: Buffer, index: ir.Expr, loop: tirx.For, element: Element) -> str | None:
-    """Where the first element lies, if they are neighbours."""
+    """Return where the first element lies, if they are neighbours."""
     parts = sym.detect_linear_equation(index, [loop.loop_var])
     if len(parts) == 0 or not isinstance(parts[0], tirx.IntImm) or int(parts[0]) != 1:
         return None
@@ -129,7 +129,7 @@ _SUMS, _TERMS, _TILE, _WORDS = 4, 8, 2, 6
 
 
 def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr]) -> Statement | None:
-    """The call of a helper that does what a loop does, if there is one."""
+    """Return the call of a helper that does what a loop does, if there is one."""
     if (moved := widened_column(loop, element)) is not None:
         return If(tests_of(moved[0], expr), [Line(moved[1])], [Line(moved[2])])
     call = row_of_tiles(loop, element) or kept_ends(loop, element)
@@ -137,7 +137,7 @@ def in_one_call(loop: tirx.For, element: Element, expr: Callable[[ir.Expr], Expr
 
 
 def kept_ends(loop: tirx.For, element: Element) -> str | None:
-    """The call that puts into scratch what the ends of sums read of each channel: bias, tt_factor, minus the shift."""
+    """Return the call that puts into scratch what ends of sums read of a channel: bias, tt_factor, minus the shift."""
     parts = loop.body.seq if isinstance(loop.body, tirx.SeqStmt) else ()
     stores = [part for part in parts if isinstance(part, tirx.BufferStore)]
     if not len(stores) == len(parts) == _WORDS // 2 or not _is(loop.min, 0):
@@ -161,7 +161,7 @@ def kept_ends(loop: tirx.For, element: Element) -> str | None:
 
 
 def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str] | None:
-    """(condition, call if it holds, call if not) of a loop that widens int8 and stores them apart, or stores zeros.
+    """Return (condition, call if it holds, call if not) of a loop that widens int8, or stores zeros.
 
     None if the loop is another one.
     """
@@ -186,7 +186,10 @@ def widened_column(loop: tirx.For, element: Element) -> tuple[ir.Expr, str, str]
 
 
 def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
-    """The call that computes what the loop does; None if the loop is another one. element: C of a buffer's element."""
+    """Return the call that computes what the loop does.
+
+    None if the loop is another one. element: C of a buffer's element.
+    """
     calls = _calls(loop.body)
     if calls is None or not _is(loop.min, 0) or not isinstance(loop.extent, tirx.IntImm):
         return None
@@ -209,7 +212,7 @@ def row_of_tiles(loop: tirx.For, element: Element) -> str | None:
 
 
 def _place(operand: ir.Call, var: ir.Var, step: int, element: Element) -> str | None:
-    """Where an operand begins for the first tile, if it lies `step` elements further on for each of the next ones."""
+    """Return where an operand begins for the first tile, if it is `step` elements further on for each next one."""
     load = addressed(operand)
     parts = sym.detect_linear_equation(load.indices[0], [var])
     if len(parts) == 0 or not _is(parts[0], step):
@@ -218,7 +221,7 @@ def _place(operand: ir.Call, var: ir.Var, step: int, element: Element) -> str | 
 
 
 def _calls(body: Stmt) -> list[ir.Call] | None:
-    """The two calls of helpers that are all of a loop's body, behind sums that begin with 0."""
+    """Return the two calls of helpers that are all of a loop's body, behind sums that begin with 0."""
     if not isinstance(body, tirx.SeqStmt):
         return None
     parts = [part for part in body.seq if not isinstance(part, tirx.AllocBuffer)]

@@ -129,7 +129,7 @@ class Printer:
         return self._names[var]
 
     def _fresh(self, base: str) -> str:
-        """A name that nothing else in the function has."""
+        """Return a name that nothing else in the function has."""
         name, count = base, 1
         while name in self._used:
             name, count = f"{base}_{count}", count + 1
@@ -156,7 +156,7 @@ class Printer:
             self._survey(child)
 
     def _survey_helper(self, node: ir.Call) -> None:
-        """A helper may write through the addresses that it is given, unless it is known for what it does."""
+        """Note that a helper may write through the addresses that it is given, unless it is known for what it does."""
         name = helper_name(node)
         for place, argument in enumerate(node.args[1:]):
             if not is_call(argument, "address_of"):
@@ -182,7 +182,7 @@ class Printer:
     # ---- the function -------------------------------------------------------------------------------------------
 
     def print(self, name: str, part: Stmt | None = None, counts: Sequence[ir.Var] = ()) -> tuple[str, str]:
-        """(definition, declaration) of the C function.
+        """Return (definition, declaration) of the C function.
 
         part: of the function's body, with what it uses as parameters; counts: variables that are parameters as well.
         """
@@ -197,7 +197,7 @@ class Printer:
         return "\n".join([head + " {", *render(body), "}"]) + "\n", head + ";"
 
     def parameters_of(self, part: Stmt | None = None) -> list[Parameter]:
-        """The operands that are parameters of the C function: all, or those that a part of its body uses."""
+        """Return the operands that are parameters of the C function: all, or those that a part of its body uses."""
         used = None if part is None else {self._root(buffer) for buffer in buffers_of(part)}
         own = (p for index, p in enumerate(self._parameters) if index not in self._same)
         return [p for p in own if used is None or self._root(p.buffer) in used]
@@ -268,7 +268,7 @@ class Printer:
         return Line(f"{target} = {text};")
 
     def _guarded_sum(self, node: tirx.BufferStore, target: str) -> Statement | None:
-        """`t = t + if_then_else(c, v, 0)` (or a maximum with the lowest number) as a conditional statement."""
+        """Return `t = t + if_then_else(c, v, 0)` (or a maximum with the lowest number) as a conditional statement."""
         value = node.value
         if not isinstance(value, tirx.Add | tirx.Max) or not is_call(value.b, "if_then_else"):
             return None
@@ -293,7 +293,7 @@ class Printer:
     _inside: Callable[[Tir], list[Tir]] = staticmethod(children)
 
     def _constant_indices(self, buffer: Buffer) -> set[int]:
-        """Elements of a register tile that are used."""
+        """Return elements of a register tile that are used."""
         if not self._elements:
             self._collect_elements(self._function.body)
         return self._elements.get(buffer, set())
@@ -367,7 +367,7 @@ class Printer:
         return self._expr(left), self._expr(right)
 
     def _fused(self, node: ir.Expr) -> Expr | None:
-        """a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
+        """Return a + b*c as TT_FMA(b, c, a); the multiply is looked for on the right first, then on the left."""
         if type(node) is not tirx.Add or not self._fuse:
             return None
         if type(node.b) is tirx.Mul:

@@ -58,7 +58,7 @@ class _Inner:
 
 
 def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, whole: WholeKernel) -> Kernel:
-    """The kernel of a stream: functions of its inner nodes, its calls as a table, and the function that makes these.
+    """Return the kernel of a stream: functions of inner nodes, calls as a table, and the function that makes them.
 
     One with errors has a second function that computes the first `nodes` inner nodes, and applies sums only where that
     is more than there are: for the step that finds exponents. One that may pause takes the calls that it is to make: it
@@ -131,7 +131,7 @@ class _Place:
 
 
 def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
-    """Every value of the inner graph: operands by what their first reader calls them, results, rings."""
+    """Return every value of the inner graph: operands by what their first reader calls them, results, rings."""
     found: dict[str, _Place] = {}
     rings: dict[str, Ring] = {ring.name: ring for ring in attrs.rings}
     taken = {
@@ -216,7 +216,7 @@ def _body(
 
 
 def _behind(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _Place], errors: bool) -> list[str]:
-    """What is done behind the last row: sums are applied."""
+    """Return what is done behind the last row: sums are applied."""
     after = [f"{_sum_call(one, one.kernel.apply, places)};" for one in inner if isinstance(one.kernel, SumKernel)]
     conditions = [f"nodes > {len(inner)}"] if errors else []
     conditions += [f"end == {len(attrs.calls)}"] if attrs.pauses else []
@@ -226,7 +226,7 @@ def _behind(attrs: StreamAttrs, inner: Sequence[_Inner], places: Mapping[str, _P
 
 
 def _begin(attrs: StreamAttrs, prepare: Sequence[str]) -> tuple[list[str], str]:
-    """(how a stream begins, the C expression of the number of its next call)."""
+    """Return (how a stream begins, the C expression of the number of its next call)."""
     if attrs.position < 0:
         once = ["if (begin == 0) {", *(f"    {line}" for line in prepare), "}"] if attrs.pauses and prepare else prepare
         return [f"int32_t call = 0, done[{len(attrs.nodes)}] = {{0}};", *once], "call"
@@ -241,7 +241,7 @@ def _begin(attrs: StreamAttrs, prepare: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _waits(first: _Inner, places: Mapping[str, _Place]) -> list[str]:
-    """A stream that takes rows of the image from its caller stops where it needs one that is not there."""
+    """Return a stream that takes rows of the image from its caller stops where it needs one that is not there."""
     value, kernel = first.node.outputs[0], first.kernel
     assert isinstance(kernel, RowKernel)
     take = f"{_call(first, kernel, kernel.rows, places)};"
@@ -259,7 +259,7 @@ def _waits(first: _Inner, places: Mapping[str, _Place]) -> list[str]:
 
 
 def _before(one: _Inner, places: Mapping[str, _Place]) -> list[str]:
-    """What is done before the first row: weights are prepared, sums begin as 0."""
+    """Return what is done before the first row: weights are prepared, sums begin as 0."""
     if isinstance(one.kernel, SumKernel):
         assert one.form.sum is not None
         return [f"memset({_at('uint8_t', one.work)}, 0, {one.form.sum.total.size_bytes}u);"]
@@ -298,7 +298,7 @@ def _case(one: _Inner, places: Mapping[str, _Place], last: bool) -> list[str]:
 
 
 def _add_row(one: _Inner, add: CFunction, places: Mapping[str, _Place]) -> list[str]:
-    """Adds a row to a sum: with windows one row of taps after the other, as far as there is a row under them."""
+    """Add a row to a sum: with windows one row of taps after the other, as far as there is a row under them."""
     form = one.form
     if not form.windows:
         return [f"    {_sum_call(one, add, places)};"]
@@ -314,7 +314,7 @@ def _add_row(one: _Inner, add: CFunction, places: Mapping[str, _Place]) -> list[
 
 
 def _units(rows: str, unit: int) -> str:
-    """A number of rows as one of units."""
+    """Return a number of rows as one of units."""
     return rows if unit == 1 else f"{rows} / {unit}"
 
 
@@ -335,7 +335,7 @@ def _call(one: _Inner, kernel: RowKernel, function: CFunction, places: Mapping[s
 
 
 def _sum_call(one: _Inner, function: CFunction, places: Mapping[str, _Place], taps: bool = False) -> str:
-    """A call of what adds a row to a sum, or applies this. taps: of a row of taps, and the row `from` under it."""
+    """Return a call that adds a row to a sum, or applies this. taps: a row of taps, and the row `from` under it."""
     form, values = one.form, {value.name: value for value in one.node.inputs}
     assert form.sum is not None
     maps = [one.node.inputs[index].name for index in form.maps]
@@ -354,7 +354,7 @@ def _sum_call(one: _Inner, function: CFunction, places: Mapping[str, _Place], ta
 
 
 def _row(value: Value, place: _Place, is_map: bool, number: str = "row") -> str:
-    """Where an operand begins: a map with the row of the call, or another number."""
+    """Return where an operand begins: a map with the row of the call, or another number."""
     if not is_map or place.slots == 1:
         return place.name
     row = f"{number} % {place.slots}" if place.slots else number
@@ -362,11 +362,11 @@ def _row(value: Value, place: _Place, is_map: bool, number: str = "row") -> str:
 
 
 def _row_elements(value: Value) -> int:
-    """Elements (of bits: bytes) from one row of a map to the next."""
+    """Return elements (of bits: bytes) from one row of a map to the next."""
     return row_pitch(value) // ELEMENT_BYTES.get(value.dtype, 1)
 
 
 def _at(ctype: str, offset: int) -> str:
-    """A place in scratch as a pointer to a type."""
+    """Return a place in scratch as a pointer to a type."""
     place = f"(scratch + {offset})" if offset else "scratch"
     return place if ctype == "uint8_t" else f"({ctype} *){place}"

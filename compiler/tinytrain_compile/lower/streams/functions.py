@@ -54,7 +54,10 @@ TABLE = "row_at"
 
 
 def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True) -> RowKernel:
-    """The kernel of a node for a few rows of one image; fused: see lower_node. Errors: NoRowsError (there is none)."""
+    """Return the kernel of a node for a few rows of one image.
+
+    Fused: see lower_node. Errors: NoRowsError (there is none).
+    """
     block = row_block_spec(node, context)
     spec, count = block.kernel, len(node.inputs)
     lowered, computed, loops = lower_spec(spec)
@@ -96,7 +99,7 @@ class SumKernel:
 
 
 def lower_sum(parts: RowSum, name: str, context: KernelContext, fused: bool, whole: WholeKernel) -> SumKernel:
-    """The kernels of a sum over rows."""
+    """Return the kernels of a sum over rows."""
 
     def function(node: Node, name: str) -> CFunction:
         kernel, overwriting = whole(node, name, context, fused), {out for out, _ in alias_of(node)}
@@ -108,7 +111,7 @@ def lower_sum(parts: RowSum, name: str, context: KernelContext, fused: bool, who
 
 
 def _split(body: Stmt, printer: Printer, maps: Container[str]) -> tuple[Stmt | None, Stmt]:
-    """(statements at the start that need no map and leave nothing in registers, None if there are none; the others)."""
+    """Return (first statements without a map that leave nothing in registers, or None; the others)."""
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     shared = [s for s in statements if isinstance(s, tirx.AllocBuffer | tirx.DeclBuffer)]
     others = [s for s in statements if not isinstance(s, tirx.AllocBuffer | tirx.DeclBuffer)]
