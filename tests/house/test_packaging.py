@@ -120,7 +120,7 @@ def test_a_released_version_is_that_of_its_sources(version: str, changes: str, w
 
 
 def test_every_runtime_file_says_its_licence() -> None:
-    main = ROOT / "compiler" / "tinytrain_compile" / "verify" / "templates" / "main.c"
+    main = ROOT / "compiler" / "tinytrain_compile" / "verify" / "templates" / "main.c.j2"
     files = [path for path in (ROOT / "runtime_c").rglob("*") if path.is_file() and path.name != "LICENSE"]
     assert len(files) >= 17
     for path in (*files, main):
