@@ -1,34 +1,11 @@
 """What every operator means: inference, numpy reference, gradient, memory behaviour. One file per family.
 
-Importing this package fills the op table; it has no other side effect.
+Importing this package imports all of its modules, which fills the op table; it has no other side effect.
 """
 
-from tinytrain_compile.ops import (
-    activation,
-    channels,
-    choice,
-    clip,
-    conv,
-    dropout,
-    elementwise,
-    embedding,
-    fused_update,
-    input_lines,
-    int8,
-    integers,
-    linear,
-    loss,
-    normalise,
-    page,
-    pool,
-    resize,
-    selection,
-    shape,
-    stream,
-    subspace,
-    update,
-    views,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from tinytrain_compile.ops.base import (
     OPS,
     GradientContext,
@@ -48,33 +25,12 @@ __all__ = [
     "NonDifferentiable",
     "OpDef",
     "Split",
-    "activation",
     "attribute_types",
-    "channels",
-    "choice",
-    "clip",
-    "conv",
-    "dropout",
-    "elementwise",
-    "embedding",
-    "fused_update",
     "infer",
-    "input_lines",
-    "int8",
-    "integers",
-    "linear",
-    "loss",
     "new_builder",
-    "normalise",
     "op_def",
-    "page",
-    "pool",
-    "resize",
     "run_node",
-    "selection",
-    "shape",
-    "stream",
-    "subspace",
-    "update",
-    "views",
 ]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,43 +1,7 @@
-"""How the float32 operators are computed; the same file names as in ops/."""
+"""How the float32 operators are computed; the same file names as in ops/. Importing it imports all of its modules."""
 
-from tinytrain_compile.lower.kernels.float32 import (
-    channels,
-    choice,
-    clip,
-    conv,
-    dropout,
-    elementwise,
-    embedding,
-    integers,
-    linear,
-    loss,
-    normalise,
-    orthonormal,
-    pool,
-    resize,
-    rows,
-    selection,
-    subspace,
-    update,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "channels",
-    "choice",
-    "clip",
-    "conv",
-    "dropout",
-    "elementwise",
-    "embedding",
-    "integers",
-    "linear",
-    "loss",
-    "normalise",
-    "orthonormal",
-    "pool",
-    "resize",
-    "rows",
-    "selection",
-    "subspace",
-    "update",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
