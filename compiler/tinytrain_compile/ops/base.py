@@ -55,7 +55,7 @@ class GradientContext(Protocol):
     """What a gradient rule may do: ask what is wanted, and emit backward nodes."""
 
     def wants(self, index: int) -> bool:
-        """Whether the gradient of node.inputs[index] is needed at all."""
+        """Tell whether the gradient of node.inputs[index] is needed at all."""
         ...
 
     def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs = NO_ATTRS) -> Value:
@@ -67,7 +67,7 @@ class GradientContext(Protocol):
         ...
 
     def constant(self, hint: str, data: Array) -> Value:
-        """A frozen table in flash."""
+        """Return a frozen table in flash."""
         ...
 
 
@@ -85,7 +85,7 @@ class Overlap:
     step: int = 1
 
     def allows(self, above: int) -> bool:
-        """Whether the input may begin so many bytes above the output and share memory with it."""
+        """Tell whether the input may begin so many bytes above the output and share memory with it."""
         return above >= self.distance and above % self.step == 0
 
 
@@ -310,7 +310,8 @@ def register(definition: OpDef) -> OpDef:
 
 
 def _check_names(definition: OpDef) -> None:
-    """ValueError unless names are unique identifiers, and those that pairs are made of stand where they always are."""
+    """Raise ValueError unless names are unique identifiers, and those that pairs are made of stand where they always
+    are."""
     stems = [name.rstrip("?*") for name in definition.inputs]
     for names in (stems, [name.rstrip("?*") for name in definition.outputs]):
         if not names or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
@@ -326,39 +327,41 @@ def _check_names(definition: OpDef) -> None:
 
 
 def op_def(name: str) -> OpDef:
-    """The definition of an operator; KeyError if there is none."""
+    """Return the definition of an operator; KeyError if there is none."""
     return OPS[name]
 
 
 def has_trait(op: str, trait: Trait) -> bool:
-    """Whether an op is declared to be that."""
+    """Tell whether an op is declared to be that."""
     return trait in OPS[op].traits
 
 
 def steps_floats(op: str) -> bool:
-    """Whether an op steps a parameter that is not an integer (OpDef.owned)."""
+    """Tell whether an op steps a parameter that is not an integer (OpDef.owned)."""
     owned = OPS[op].owned
     return owned is not None and owned.is_float_step
 
 
 def ops_with(trait: Trait) -> tuple[str, ...]:
-    """All ops that are declared to be that."""
+    """Return all ops that are declared to be that."""
     return tuple(name for name in OPS if has_trait(name, trait))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _by_rule(rule: Callable[[Node], T], node: Node) -> T:
-    """What a rule of an OpDef says of a node. A search plans graphs by the hundred that share most of their nodes."""
+    """Return what a rule of an OpDef says of a node. A search plans graphs by the hundred that share most of their
+    nodes."""
     return rule(node)
 
 
 def scratch_bytes(node: Node) -> int:
-    """Working memory of what computes a node: our kernel, or the external one that it has."""
+    """Return the working memory of what computes a node: our kernel, or the external one that it has."""
     return _by_rule(op_def(node.op).scratch, node) if node.external is None else node.external.workspace_bytes
 
 
 def row_form(node: Node) -> RowForm | None:
-    """How a node is computed a few rows of a map at a time; None if it is not: only of one image, by our own kernel."""
+    """Return how a node is computed a few rows of a map at a time; None if it is not: only of one image, by our own
+    kernel."""
     shape, definition = node.outputs[0].shape, op_def(node.op)
     is_map = len(shape) == 4 and shape[0] == 1
     if node.external is not None or not (is_map or any(out == 0 for out, _ in alias_of(node))):
@@ -367,12 +370,13 @@ def row_form(node: Node) -> RowForm | None:
 
 
 def overlaps_of(node: Node) -> tuple[Overlap, ...]:
-    """Outputs that may cover inputs; nothing is known about the order in which an external kernel reads and writes."""
+    """Return outputs that may cover inputs; nothing is known about the order in which an external kernel reads and
+    writes."""
     return _by_rule(op_def(node.op).overlaps, node) if node.external is None else ()
 
 
 def alias_of(node: Node) -> tuple[tuple[int, int], ...]:
-    """(output index, input index) pairs that MUST share an address: the node overwrites that input."""
+    """Return (output index, input index) pairs that MUST share an address: the node overwrites that input."""
     definition = op_def(node.op)
     if definition.alias is None:
         return _pairs(input_names(node.op, node.attrs, len(node.inputs)), output_names(node))
@@ -381,7 +385,7 @@ def alias_of(node: Node) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=REMEMBERED)
 def _pairs(operands: tuple[str, ...], results: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
-    """(output index, input index) of results that are named like operands."""
+    """Return (output index, input index) of results that are named like operands."""
     return tuple((i, operands.index(name)) for i, name in enumerate(results) if name in operands)
 
 
@@ -403,12 +407,13 @@ def shown_name(node: Node) -> str:
 
 
 def inplace_of(node: Node) -> tuple[tuple[int, int], ...]:
-    """Pairs that may share an address (OpDef.inplace); none of an external kernel."""
+    """Return pairs that may share an address (OpDef.inplace); none of an external kernel."""
     return op_def(node.op).inplace if node.external is None else ()
 
 
 def input_names(op: str, attrs: Attrs, count: int) -> tuple[str, ...]:
-    """Names of an op's `count` operands, in order; ValueError where it takes another number with these attributes.
+    """Return the names of an op's `count` operands, in order; ValueError where it takes another number with these
+    attributes.
 
     Those that "x*" stands for are x0, x1, ...
     """
@@ -428,7 +433,7 @@ def operand_names(op: str, attrs: Attrs) -> tuple[str, ...]:
 
 @lru_cache(maxsize=REMEMBERED)
 def _names(declared: tuple[str, ...], count: int, present: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Names of operands as declared; where some may be missing, of those that are `present`, or of the first."""
+    """Return names of operands as declared; where some may be missing, of those that are `present`, or of the first."""
     if declared[-1].endswith("*"):
         stem = declared[-1][:-1]
         return (*declared[:-1], *(f"{stem}{i}" for i in range(max(1, count - len(declared) + 1))))
@@ -438,7 +443,7 @@ def _names(declared: tuple[str, ...], count: int, present: tuple[str, ...] | Non
 
 
 def output_names(node: Node) -> tuple[str, ...]:
-    """Names of a node's results, in order; ValueError where its op has another number of them.
+    """Return the names of a node's results, in order; ValueError where its op has another number of them.
 
     A last one that ends in "*" stands for one or more: "y*" for y0, y1, ... One that ends in "?" is there if the
     operand is that it overwrites.
@@ -460,7 +465,7 @@ class SumOverflowError(ValueError):
 
 
 def infer(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Output types of an operator on these inputs (the InferFn that builders and checks take).
+    """Return the output types of an operator on these inputs (the InferFn that builders and checks take).
 
     ValueError on operands that make no sense; SumOverflowError where an int32 sum could overflow.
     """
@@ -476,12 +481,12 @@ def infer(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[TensorType,
 
 
 def new_builder(taken: Iterable[str] = ()) -> GraphBuilder:
-    """A graph builder that knows the op table."""
+    """Return a graph builder that knows the op table."""
     return GraphBuilder(infer, taken)
 
 
 def attribute_types() -> Mapping[str, type[Attrs]]:
-    """Op name -> its attribute dataclass, for the text form's parser."""
+    """Map each op's name to its attribute dataclass, for the text form's parser."""
     return {name: definition.attrs for name, definition in OPS.items()}
 
 

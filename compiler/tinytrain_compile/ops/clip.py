@@ -48,12 +48,12 @@ def _rows_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, .
 
 
 def row_squares(g: Array) -> Array:
-    """Per row the sum of its squares, one after another."""
+    """Return per row the sum of its squares, one after another."""
     return np.add.accumulate((g * g).reshape(g.shape[0], -1), axis=1)[:, -1]
 
 
 def added_squares(rows: Array, g: Array) -> Array:
-    """rows plus the squares of each row, one after another: of zeros, `row_squares`."""
+    """Return rows plus the squares of each row, one after another: of zeros, `row_squares`."""
     squares = (g * g).reshape(g.shape[0], -1)
     return np.add.accumulate(np.concatenate([rows[:, None], squares], axis=1), axis=1)[:, -1]
 

@@ -53,7 +53,8 @@ def _conv_infer(inputs: tuple[Value, ...], attrs: ConvAttrs) -> tuple[TensorType
 
 
 def _windows(x: Array, attrs: ConvAttrs, out_hw: tuple[int, int]) -> Array:
-    """Receptive fields of a padded NHWC array: [n, ho, wo, kh, kw, c] (a strided view; only padding copies)."""
+    """Return the receptive fields of a padded NHWC array: [n, ho, wo, kh, kw, c] (a strided view; only padding
+    copies)."""
     top, left, bottom, right = attrs.pads
     padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
     n, _, _, c = padded.shape
@@ -78,12 +79,13 @@ def _conv(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Array, ...]:
 
 
 def _added(total: Array, term: Array, inside: Array | None) -> Array:
-    """total + term where the tap lies inside the image; None: everywhere (gathered rows hold 0 for the padding)."""
+    """Return total + term where the tap lies inside the image; None: everywhere (gathered rows hold 0 for the
+    padding)."""
     return total + term if inside is None else np.where(inside, total + term, total)
 
 
 def _inside_taps(attrs: ConvAttrs, hw: tuple[int, ...], out_hw: tuple[int, int]) -> Array:
-    """Whether each tap of each output pixel lies inside the image: [ho, wo, kh, kw]."""
+    """Tell whether each tap of each output pixel lies inside the image: [ho, wo, kh, kw]."""
     return _windows(np.ones((1, *hw, 1), np.bool_), attrs, out_hw)[0, ..., 0]
 
 
@@ -126,7 +128,8 @@ def _conv_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ..
 def _grouped_slice(
     ctx: GradientContext, x: Value, dy: Value, attrs: ConvAttrs, part: tuple[int, ...]
 ) -> tuple[Value, Value, ConvAttrs]:
-    """Operands of the weight gradient of some output channels of a grouped convolution: only their groups' inputs.
+    """Return the operands of the weight gradient of some output channels of a grouped convolution: only their groups'
+    inputs.
 
     Each updated output channel becomes a group of its own; inputs that several of them read are repeated.
     """

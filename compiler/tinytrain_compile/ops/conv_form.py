@@ -35,11 +35,11 @@ class Reach:
         return -(-self.kernel // self.phases)
 
     def lead(self, phase: Any) -> Any:
-        """Where the first tap of position 0 reads."""
+        """Return where the first tap of position 0 reads."""
         return phase + self.ahead if self.phases == 1 else (phase + self.ahead) // self.phases
 
     def tap(self, phase: Any, turn: Any) -> Any:
-        """The tap of the kernel; there is none from `kernel` on."""
+        """Return the tap of the kernel; there is none from `kernel` on."""
         return turn if self.phases == 1 else (phase + self.ahead) % self.phases + turn * self.phases
 
     @property
@@ -56,11 +56,11 @@ class Reach:
         return high - low + 1
 
     def turn(self, phase: Any, place: Any) -> Any:
-        """With which of its taps a position reads a place of its window; there is none outside of 0 .. taps - 1."""
+        """Return the tap with which a position reads a place of its window; there is none outside of 0 .. taps - 1."""
         return (place + self.ends[0] - self.lead(phase)) * self.step
 
     def _shared(self, tile: int) -> bool:
-        """Whether a tile's places are copied as they lie, and not tap by tap (wide dilations)."""
+        """Tell whether a tile's places are copied as they lie, and not tap by tap (wide dilations)."""
         return self.phases > 1 or self._span(tile) <= tile * self.kernel
 
     def _span(self, tile: int) -> int:
@@ -68,23 +68,23 @@ class Reach:
         return (tile - 1) * self.stride + high - low + 1
 
     def copied(self, tile: int) -> int:
-        """Places that are copied for a tile of positions."""
+        """Count the places that are copied for a tile of positions."""
         return self._span(tile) if self._shared(tile) else tile * self.kernel
 
     def place(self, tile: int, position: Any, phase: Any, turn: Any) -> Any:
-        """Which of the copied places a position of the tile reads with a tap."""
+        """Return which of the copied places a position of the tile reads with a tap."""
         if self._shared(tile):
             return position * self.stride + self.lead(phase) + turn * self.step - self.ends[0]
         return position * self.kernel + turn
 
     def source(self, tile: int, start: Any, copied: Any) -> Any:
-        """Where a copied place of the tile that begins at position `start` comes from."""
+        """Return where a copied place of the tile that begins at position `start` comes from."""
         if self._shared(tile):
             return start * self.stride + copied + self.ends[0]
         return (start + copied // self.kernel) * self.stride + self.ahead + copied % self.kernel * self.step
 
     def within(self, tile: int, positions: int) -> tuple[bool, bool]:
-        """Whether no place that is copied for so many positions lies before the image; and none behind it."""
+        """Tell whether no place that is copied for so many positions lies before the image; and none behind it."""
         low, high = self.ends
         last = (-(-positions // tile) * tile - 1) * self.stride + high
         return low >= 0, last < self.extent * self.holes
@@ -108,7 +108,7 @@ class Patch:
         return self.shape[1] // self.columns.phases
 
     def elements(self, tile: int) -> int:
-        """How many, for tiles of at most so many pixels."""
+        """Count elements, for tiles of at most so many pixels."""
         return self.rows.copied(1) * self.columns.copied(min(tile, self.width)) * self.channels
 
 
@@ -125,7 +125,7 @@ class ConvAttrs(Attrs):
     split: Split | None = None
 
     def output_hw(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the output for an input of this height and width."""
+        """Return the height and width of the output for an input of this height and width."""
         sizes: list[int] = []
         for axis, size in enumerate((height, width)):
             reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
@@ -145,17 +145,17 @@ class ConvGradInputAttrs(Attrs):
 
 
 def gathers(conv: ConvAttrs) -> bool:
-    """Whether the kernel gathers receptive fields: dense convolutions wider than 1x1, or with padding."""
+    """Tell whether the kernel gathers receptive fields: dense convolutions wider than 1x1, or with padding."""
     return conv.groups == 1 and (conv.kernel != (1, 1) or any(conv.pads))
 
 
 def is_product(conv: ConvAttrs) -> bool:
-    """Whether it is a matrix product of pixels and weights: 1x1, one group, no stride."""
+    """Tell whether it is a matrix product of pixels and weights: 1x1, one group, no stride."""
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
 
 
 def forward_patch(conv: ConvAttrs, image: tuple[int, ...]) -> Patch:
-    """What a k x k kernel copies of an image (n, height, width, channels)."""
+    """Return what a k x k kernel copies of an image (n, height, width, channels)."""
     rows, columns = (
         Reach(conv.kernel[i], conv.strides[i], -conv.pads[i], conv.dilations[i], image[1 + i]) for i in (0, 1)
     )
@@ -163,7 +163,8 @@ def forward_patch(conv: ConvAttrs, image: tuple[int, ...]) -> Patch:
 
 
 def backward_phases(conv: ConvAttrs, image_hw: tuple[int, int]) -> tuple[int, int]:
-    """The images that a data gradient is cut into: as many as strides are, where these divide it and taps are dense."""
+    """Return the images that a data gradient is cut into: as many as strides are, where these divide it and taps are
+    dense."""
     rows, columns = (
         stride if 1 in (conv.dilations[i], conv.kernel[i]) and image_hw[i] % stride == 0 else 1
         for i, stride in enumerate(conv.strides)
@@ -172,12 +173,12 @@ def backward_phases(conv: ConvAttrs, image_hw: tuple[int, int]) -> tuple[int, in
 
 
 def gathers_error(conv: ConvAttrs, image_hw: tuple[int, int]) -> bool:
-    """Whether the kernel of a data gradient copies what its taps read: also where zeros lie between errors."""
+    """Tell whether the kernel of a data gradient copies what its taps read: also where zeros lie between errors."""
     return gathers(conv) or (conv.groups == 1 and backward_phases(conv, image_hw) != conv.strides)
 
 
 def backward_patch(conv: ConvAttrs, image_hw: tuple[int, int], dy: tuple[int, ...]) -> Patch:
-    """What the kernel of a data gradient copies of dy (n, height, width, channels)."""
+    """Return what the kernel of a data gradient copies of dy (n, height, width, channels)."""
     phases = backward_phases(conv, image_hw)
     rows, columns = (
         Reach(conv.kernel[i], 1, conv.pads[i], -conv.dilations[i], dy[1 + i], phases[i], conv.strides[i] // phases[i])

@@ -55,7 +55,8 @@ def _rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...])
 
 
 def rows_to_choose_from(graph: Graph, index: Value) -> int:
-    """Rows of the smallest table that is looked up by a value, or by what only moves its numbers; 0 if none is."""
+    """Count the rows of the smallest table that is looked up by a value, or by what only moves its numbers; 0 if none
+    is."""
     moved, rows = {index.name}, list[int]()
     for node in graph.nodes:
         if node.op == "Gather" and operand(node, "index").name in moved:

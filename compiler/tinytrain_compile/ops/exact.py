@@ -21,17 +21,17 @@ Tensor = Any
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
-    """x times a constant of the kernel. TVM folds a product with 0 to 0, whatever the sign (or NaN) of x."""
+    """Return x times a constant of the kernel. TVM folds a product with 0 to 0, whatever the sign (or NaN) of x."""
     return np.zeros_like(x) if factor == 0.0 else x * F32(factor)
 
 
 def shifted(x: Tensor, addend: float) -> Tensor:
-    """x plus a constant of the kernel. TVM drops a zero, which would turn -0 into +0."""
+    """Return x plus a constant of the kernel. TVM drops a zero, which would turn -0 into +0."""
     return x if addend == 0.0 else x + F32(addend)
 
 
 def clamp(x: Tensor, low: float, high: float) -> Tensor:
-    """x between bounds, of which infinite ones are not tested; -0 and NaN pass a bound of 0."""
+    """Return x between bounds, of which infinite ones are not tested; -0 and NaN pass a bound of 0."""
     if math.isfinite(low):
         x = np.where(x < F32(low), F32(low), x)
     if math.isfinite(high):
@@ -40,7 +40,7 @@ def clamp(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def sequential_sum(terms: Tensor) -> Tensor:
-    """The sum over the first axis, one term after the other."""
+    """Return the sum over the first axis, one term after the other."""
     total = np.zeros(terms.shape[1:], F32)
     for term in terms:
         total = total + term
@@ -48,18 +48,18 @@ def sequential_sum(terms: Tensor) -> Tensor:
 
 
 def _members(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The elements of each group (over `axes`, in memory order) along a new first axis."""
+    """Return the elements of each group (over `axes`, in memory order) along a new first axis."""
     front = np.moveaxis(x, axes, range(len(axes)))
     return front.reshape(math.prod(front.shape[: len(axes)]), *front.shape[len(axes) :])
 
 
 def sum_over(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Sums over groups, in memory order; the axes stay as 1."""
+    """Return sums over groups, in memory order; the axes stay as 1."""
     return np.expand_dims(sequential_sum(_members(x, axes)), tuple(axes))
 
 
 def largest_of(parts: Tensor, inside: Tensor = True) -> Tensor:
-    """The maximum over the first axis: of equal elements the last; a NaN survives only as the last one."""
+    """Return the maximum over the first axis: of equal elements the last; a NaN survives only as the last one."""
     best = np.full(parts.shape[1:], LOWEST, F32)
     where = np.broadcast_to(inside, parts.shape)
     for index in range(len(parts)):
@@ -68,12 +68,12 @@ def largest_of(parts: Tensor, inside: Tensor = True) -> Tensor:
 
 
 def max_over(x: Tensor, axis: int) -> Tensor:
-    """Maxima along an axis, which stays as 1."""
+    """Return maxima along an axis, which stays as 1."""
     return np.expand_dims(largest_of(np.moveaxis(x, axis, 0)), axis)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left[..., m, k] times right[..., k, n]: every element one sum over k."""
+    """Return left[..., m, k] times right[..., k, n]: every element one sum over k."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), F32)
     for k in range(left.shape[-1]):
         total = total + left[..., k, None] * right[..., k, None, :]

@@ -38,7 +38,7 @@ class ExternalForm:
     nested: int = 0
 
     def numbers(self, node: Node) -> dict[str, int]:
-        """The layer's numbers by name."""
+        """Return the layer's numbers by name."""
         return dict(zip(self.names, self.values(node), strict=True))
 
 
@@ -102,7 +102,7 @@ EXTERNAL_FORMS: Mapping[str, ExternalForm] = {
 
 
 def external_form(node: Node) -> ExternalForm | None:
-    """How a node may be handed over; None if it may not: another op, or a weight that lies in two parts."""
+    """Return how a node may be handed over; None if it may not: another op, or a weight that lies in two parts."""
     form, attrs = EXTERNAL_FORMS.get(node.op), node.attrs
     geometry: Any = attrs.conv if isinstance(attrs, QConvAttrs | ConvGradInputAttrs) else attrs
     split = isinstance(geometry, ConvAttrs | GemmAttrs) and geometry.split is not None

@@ -28,7 +28,7 @@ QUIET_APPLIES = 8
 
 
 def split_factor(factor: float) -> tuple[int, int]:
-    """(multiplier, shift) of a factor >= 0; (0, 0) for 0. Relative error at most 2**-31."""
+    """Return (multiplier, shift) of a factor >= 0; (0, 0) for 0. Relative error at most 2**-31."""
     if not factor > 0 or not math.isfinite(factor):
         return 0, 0
     mantissa, exponent = math.frexp(factor)
@@ -39,7 +39,8 @@ def split_factor(factor: float) -> tuple[int, int]:
 
 
 def split_factors(factors: Any) -> tuple[Ints, Ints]:
-    """`split_factor` of every element, as arrays of int32 and int8; E0307 for a factor beyond 2**-128 to 2**127."""
+    """Return `split_factor` of every element, as arrays of int32 and int8; E0307 for a factor beyond 2**-128 to
+    2**127."""
     pairs = [split_factor(float(f)) for f in np.ravel(factors)]
     if any(not -128 <= shift <= 127 for _, shift in pairs):
         what = "the ranges of a layer's operands and of its result are too far apart"
@@ -53,12 +54,12 @@ def saturate(values: Any, low: int = INT32_MIN, high: int = INT32_MAX) -> Ints:
 
 
 def shift_left(values: Any, bits: Any) -> Ints:
-    """Saturating left shift of int32 values by 0..31 bits."""
+    """Shift int32 values left by 0..31 bits, saturating."""
     return saturate(np.asarray(values, np.int64) << np.minimum(np.asarray(bits, np.int64), 31))
 
 
 def shift_right(values: Any, bits: Any) -> Ints:
-    """Division of int32 values by 2**bits, ties away from zero; bits above 31 count as 31."""
+    """Divide int32 values by 2**bits, ties away from zero; bits above 31 count as 31."""
     x = np.asarray(values, np.int64)
     n = np.minimum(np.asarray(bits, np.int64), 31)
     mask = (np.int64(1) << n) - 1
@@ -67,18 +68,18 @@ def shift_right(values: Any, bits: Any) -> Ints:
 
 
 def shift(values: Any, exponent: Any) -> Ints:
-    """values * 2**exponent: saturating to the left, rounded to the right."""
+    """Return values * 2**exponent: saturating to the left, rounded to the right."""
     e = np.asarray(exponent, np.int64)
     return np.where(e > 0, shift_left(values, np.maximum(e, 0)), shift_right(values, np.maximum(-e, 0)))
 
 
 def high_multiply(a: Any, b: Any) -> Ints:
-    """(2 a b + 2**31) >> 32: the doubling high multiply of two int32, rounded half up."""
+    """Return (2 a b + 2**31) >> 32: the doubling high multiply of two int32, rounded half up."""
     return (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 30)) >> 31
 
 
 def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
-    """acc times the factor (multiplier, exponent), as an int32 in an int64 array."""
+    """Return acc times the factor (multiplier, exponent), as an int32 in an int64 array."""
     e = np.asarray(exponent, np.int64)
     lifted = np.where(e > 0, shift_left(acc, np.maximum(e, 0)), np.asarray(acc, np.int64))
     product = high_multiply(lifted, multiplier)
@@ -86,13 +87,14 @@ def requantise(acc: Any, multiplier: Any, exponent: Any) -> Ints:
 
 
 def above(values: Any, sums: Any) -> Ints:
-    """What sums were rounded to, but 1 for a positive sum that became 0: a mask tells it from what a ReLU stopped."""
+    """Return what sums were rounded to, but 1 for a positive sum that became 0: a mask tells it from what a ReLU
+    stopped."""
     y = np.asarray(values, np.int64)
     return np.where((y == 0) & (np.asarray(sums) > 0), 1, y)
 
 
 def scaled(value: Any, multiplier: Any, exponent: Any) -> Ints:
-    """value * multiplier * 2**exponent in 64 bits, rounded half up, saturated to int32."""
+    """Return value * multiplier * 2**exponent in 64 bits, rounded half up, saturated to int32."""
     product = np.asarray(value, np.int64) * np.asarray(multiplier, np.int64)
     e = np.asarray(exponent, np.int64)
     right = np.clip(-e, 0, 62)
@@ -104,13 +106,13 @@ def scaled(value: Any, multiplier: Any, exponent: Any) -> Ints:
 
 
 def error_peak(values: Ints, peak: Ints) -> Ints:
-    """The larger of a running peak and the largest magnitude (INT32_MAX at most)."""
+    """Return the larger of a running peak and the largest magnitude (INT32_MAX at most)."""
     largest = min(int(np.abs(values).max(initial=0)), INT32_MAX)
     return np.asarray(max(int(peak), largest), np.int32)
 
 
 def needed_bits(peak: int) -> int:
-    """Smallest k with peak <= ERROR_TARGET * 2**k, for peak >= 1 (negative where the range is not used)."""
+    """Return the smallest k with peak <= ERROR_TARGET * 2**k, for peak >= 1 (negative where the range is not used)."""
     k = -6
     while peak > ERROR_TARGET * 2.0**k:
         k += 1
@@ -118,7 +120,8 @@ def needed_bits(peak: int) -> int:
 
 
 def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
-    """One byte of noise per weight: the high byte of an LCG step on the mixed (state + salt + index * odd constant).
+    """Return one byte of noise per weight: the high byte of an LCG step on the mixed (state + salt + index * odd
+    constant).
 
     Without the mixing, neighbouring weights would get nearly the same byte, and their rounding errors would add up.
     """
@@ -131,7 +134,8 @@ def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
 
 
 def noise_of_rows(state: Any, salt: Any, rows: int, count: int) -> Ints:
-    """The same for rows of `count` weights: a mixed word serves four neighbours of a row, its lowest byte the first."""
+    """Return the same for rows of `count` weights: a mixed word serves four neighbours of a row, its lowest byte the
+    first."""
     words = -(-count // 4)
     start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)
     word = (start + np.arange(rows * words, dtype=np.uint64) * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)

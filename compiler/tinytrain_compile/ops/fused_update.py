@@ -104,12 +104,13 @@ class Pair:
         return self._name_of(name), f"{stem}; g is not stored{squares}. {self.gradient.doc}"
 
     def cut(self, operands: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
-        """Operands of the update in front of its gradient, those of the gradient, those of the update behind it."""
+        """Return the operands of the update in front of its gradient, those of the gradient, those of the update behind
+        it."""
         first, last = self.place, self.place + len(self.gradient.inputs)
         return (*operands[:first],), (*operands[first:last],), (*operands[last + len(self.rows) :],)
 
     def rows_of(self, operands: Sequence[T]) -> tuple[T, ...]:
-        """The operand `rows`, if there is one."""
+        """Return the operand `rows`, if there is one."""
         place = self.place + len(self.gradient.inputs)
         return (*operands[place : place + len(self.rows)],)
 
@@ -118,13 +119,13 @@ PAIRS: dict[str, Pair] = {}
 
 
 def fused_pair(gradient: str, update: str, squares: bool = False) -> Pair | None:
-    """The operator that does both, and adds up squares if asked for, if there is one."""
+    """Return the operator that does both, and adds up squares if asked for, if there is one."""
     middle = "Squared" if squares else ""
     return PAIRS.get(gradient + middle + update)
 
 
 def taken_apart(node: Node) -> tuple[Node, ...]:
-    """A fused node as those that it means, with a gradient between them; any other node as it is."""
+    """Take a fused node apart into those that it means, with a gradient between them; any other node as it is."""
     pair = PAIRS.get(node.op)
     if pair is None:
         return (node,)
@@ -160,7 +161,8 @@ def _run(
 
 
 def _kept_bytes(pair: Pair, node: Node) -> int:
-    """Of the sums of a tile, which an update of several tensors, or of integers, goes over in a loop."""
+    """Return the bytes of the sums of a tile, which an update of several tensors, or of integers, goes over in a
+    loop."""
     elements = node.outputs[0].elements
     return 4 * min(KEPT_SUMS, elements) if len(node.outputs) > 1 or pair.update in INTEGER_UPDATES else 0
 

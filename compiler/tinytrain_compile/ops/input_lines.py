@@ -30,12 +30,12 @@ def _reference(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _rows(_node: Node) -> RowForm:
-    """It reads no map: its rows are those that its caller has, one a call."""
+    """Return a form that reads no map: its rows are those that its caller has, one a call."""
     return RowForm(())
 
 
 def takes_lines(node: Node) -> bool:
-    """Whether a node takes the image row by row from the caller: InputLines, or a stream that begins with it."""
+    """Tell whether a node takes the image row by row from the caller: InputLines, or a stream that begins with it."""
     attrs = node.attrs
     return node.op == LINES or (isinstance(attrs, StreamAttrs) and attrs.nodes[0].op == LINES)
 

@@ -39,7 +39,7 @@ class MatMulAttrs(Attrs):
 
 
 def join_split(arrays: tuple[Array, ...], split: Split | None, out_axis: int, in_axis: int) -> Array:
-    """The whole weight from its arena part and, if split, its flash part."""
+    """Return the whole weight from its arena part and, if split, its flash part."""
     if split is None:
         (w,) = arrays
         return w
@@ -52,7 +52,7 @@ def join_split(arrays: tuple[Array, ...], split: Split | None, out_axis: int, in
 
 
 def _joined(part: Array, whole: Array, places: Array, axis: int) -> Array:
-    """A weight whose channels with a place are those there in the part that is trained."""
+    """Return a weight whose channels with a place are those there in the part that is trained."""
     here = places >= 0
     joined = np.moveaxis(whole.astype(part.dtype), axis, 0).copy()
     joined[here] = np.moveaxis(part, axis, 0)[np.minimum(places[here], part.shape[axis] - 1)]
@@ -60,7 +60,7 @@ def _joined(part: Array, whole: Array, places: Array, axis: int) -> Array:
 
 
 def whole_shape(inputs: tuple[Value, ...], split: Split | None, out_axis: int, in_axis: int) -> tuple[int, ...]:
-    """Shape of the whole weight whose part(s) are `inputs`; raises ValueError if the parts do not fit."""
+    """Return the shape of the whole weight whose part(s) are `inputs`; raises ValueError if the parts do not fit."""
     if split is None:
         (w,) = inputs
         return w.shape
@@ -82,14 +82,14 @@ for each channel where it lies in the first (-1: in the second)."""
 
 
 def present_parts(split: Split | None) -> tuple[str, ...]:
-    """Names of the operands that a weight in two parts has beside w."""
+    """Return the names of the operands that a weight in two parts has beside w."""
     if split is None:
         return ()
     return ("w_rest", "place") if split.on_device else ("w_rest",)
 
 
 def weight_dtypes(split: Split | None) -> tuple[str, ...]:
-    """Of the operands that hold an int8 weight."""
+    """Return the names of the operands that hold an int8 weight."""
     return ("int8", *("int32" if name == "place" else "int8" for name in present_parts(split)))
 
 
@@ -140,7 +140,7 @@ def _gemm_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ..
 def split_operands(
     ctx: GradientContext, x: Value, dy: Value, split: Split | None, place: Value | None = None
 ) -> tuple[Value, Value]:
-    """The operands of a weight gradient, cut to the channels (last axis) that the updated slice needs."""
+    """Return the operands of a weight gradient, cut to the channels (last axis) that the updated slice needs."""
     if split is None:
         return x, dy
     if place is not None:
@@ -151,7 +151,8 @@ def split_operands(
 
 
 def take_channels(ctx: GradientContext, value: Value, channels: tuple[int, ...]) -> Value:
-    """The given channels of the last axis: one Slice per run of neighbours, joined by a Concat if there are several."""
+    """Return the given channels of the last axis: one Slice per run of neighbours, joined by a Concat if there are
+    several."""
     from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
 
     rank = len(value.shape)
@@ -164,7 +165,7 @@ def take_channels(ctx: GradientContext, value: Value, channels: tuple[int, ...])
 
 
 def runs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Increasing indices as (first, count) runs: (0, 1, 4) -> [(0, 2), (4, 1)]."""
+    """Return increasing indices as (first, count) runs: (0, 1, 4) -> [(0, 2), (4, 1)]."""
     found: list[tuple[int, int]] = []
     for channel in channels:
         if found and channel == sum(found[-1]):

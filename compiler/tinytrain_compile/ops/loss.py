@@ -50,7 +50,7 @@ def classes_of(nodes: Sequence[Node], label: str = "") -> int:
 
 
 def class_axis(nodes: Iterable[Node]) -> int:
-    """The axis of a sample's scores that the classes of a loss among these nodes are on."""
+    """Return the axis of a sample's scores that the classes of a loss among these nodes are on."""
     found = (node.attrs for node in nodes if isinstance(node.attrs, NllAttrs | NllGradAttrs))
     return next((attrs.axis if isinstance(attrs, NllAttrs) else attrs.nll.axis for attrs in found), -1)
 
@@ -103,20 +103,21 @@ def _infer_pair_grad(op: str, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[
 
 
 def _counting(labels: Any, attrs: NllAttrs, classes: int) -> Any:
-    """Which labels count: no ignored ones, and none that are no class at all."""
+    """Return which labels count: no ignored ones, and none that are no class at all."""
     counts = (labels >= 0) & (labels < classes)
     return counts if attrs.ignore_index is None else counts & (labels != attrs.ignore_index)
 
 
 def _label_weights(labels: Any, weights: Sequence[Any], attrs: NllAttrs, classes: int, dtype: Any) -> Any:
-    """Weight of each label: 0 if it does not count (a kernel must never read outside the table)."""
+    """Return the weight of each label: 0 if it does not count (a kernel must never read outside the table)."""
     counts = _counting(labels, attrs, classes)
     table = weights[0] if weights else np.ones(classes, dtype)
     return np.where(counts, table[np.clip(labels, 0, classes - 1)], dtype.type(0))
 
 
 def _mean_divisor(weight: Any, attrs: NllAttrs) -> Any:
-    """What "mean" divides by: the weights' sum; 1 if nothing counts, so that loss and gradient are 0 and not NaN."""
+    """Return what "mean" divides by: the weights' sum; 1 if nothing counts, so that loss and gradient are 0 and not
+    NaN."""
     total = weight.sum() if attrs.reduction == "mean" else weight.dtype.type(1)
     return total if total != 0 else weight.dtype.type(1)
 
@@ -153,7 +154,7 @@ def _mse_grad(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _exact_weights(labels: Any, weights: Sequence[Any], attrs: NllAttrs, classes: int) -> tuple[Any, Any, Any]:
-    """(whether each label counts, its weight if so, what "mean" divides by)."""
+    """Return (whether each label counts, its weight if so, what "mean" divides by)."""
     counts = _counting(labels, attrs, classes)
     weight = (weights[0] if weights else np.ones(classes, F32))[np.where(counts, labels, 0)]
     divisor = sequential_sum(np.where(counts, weight, F32(0)).ravel()) if attrs.reduction == "mean" else F32(1)

@@ -23,28 +23,29 @@ class Named(dict[str, T]):
         raise KeyError(f"{self._op} has no {name!r} here, it has {', '.join(self)}")
 
     def position(self, name: str) -> int:
-        """The index of an operand among those that are there; KeyError for a name that is none of them."""
+        """Return the index of an operand among those that are there; KeyError for a name that is none of them."""
         self[name]  # or it is missing
         return list(self).index(name)
 
     def several(self, *names: str) -> tuple[T, ...]:
-        """In this order; a name that ends in "?" may be missing."""
+        """Return operands in this order; a name that ends in "?" may be missing."""
         wanted = (name.removesuffix("?") for name in names if name[-1] != "?" or name[:-1] in self)
         return tuple(self[name] for name in wanted)
 
 
 def named(op: str, items: Sequence[T], attrs: Attrs = NO_ATTRS) -> Named[T]:
-    """An op's operands (values, arrays or tensors of a kernel) by name; ValueError if there are too many or too few."""
+    """Return an op's operands (values, arrays or tensors of a kernel) by name; ValueError if there are too many or too
+    few."""
     return Named(op, input_names(op, attrs, len(items)), items)
 
 
 def operands(node: Node) -> Named[Value]:
-    """A node's operands by name."""
+    """Return a node's operands by name."""
     return named(node.op, node.inputs, node.attrs)
 
 
 def names_of(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of a node's operands and of its results, in order."""
+    """Return the names of a node's operands and of its results, in order."""
     return input_names(node.op, node.attrs, len(node.inputs)), output_names(node)
 
 
@@ -55,22 +56,22 @@ def attrs_of(node: Node, kind: type[A]) -> A:
 
 
 def operand(node: Node, name: str) -> Value:
-    """A node's operand; KeyError if it has none of this name."""
+    """Return a node's operand; KeyError if it has none of this name."""
     return operands(node)[name]
 
 
 def result(node: Node, name: str) -> Value:
-    """A node's result; KeyError if it has none of this name."""
+    """Return a node's result; KeyError if it has none of this name."""
     return Named(node.op, output_names(node), node.outputs)[name]
 
 
 def position(node: Node, name: str) -> int:
-    """Which of a node's inputs has this name; KeyError if none has."""
+    """Return which of a node's inputs has this name; KeyError if none has."""
     return operands(node).position(name)
 
 
 def trained(node: Node) -> Value | None:
-    """The parameter that a node of an update overwrites, w or bias by name; None for any other node."""
+    """Return the parameter that a node of an update overwrites, w or bias by name; None for any other node."""
     names, _ = names_of(node)
     first = next((index for out, index in alias_of(node) if out == 0), None)
     return node.inputs[first] if first is not None and names[first] in ("w", "bias") else None
@@ -120,17 +121,17 @@ def expect_same_shape(op: str, *values: Value) -> None:
 
 
 def kept_layout(value: Value, rank: int) -> Layout:
-    """The layout of an output of this rank that keeps the axes of `value`."""
+    """Return the layout of an output of this rank that keeps the axes of `value`."""
     return value.layout if rank == 4 and len(value.shape) == 4 else ""
 
 
 def like(value: Value) -> tuple[TensorType, ...]:
-    """One output of the same type as `value`."""
+    """Return one output of the same type as `value`."""
     return (TensorType(value.shape, value.dtype, kept_layout(value, len(value.shape))),)
 
 
 def only(gradients: tuple[Value | None, ...]) -> Value:
-    """The gradient of the only differentiable output of a node (output 0)."""
+    """Return the gradient of the only differentiable output of a node (output 0)."""
     if gradients[0] is None or any(gradient is not None for gradient in gradients[1:]):
         raise ValueError("expected a gradient of output 0 and of no other")
     return gradients[0]

@@ -21,7 +21,8 @@ ITEM_BYTES = {"float32": 4, "int32": 4, "int8": 1}
 
 
 def smallest_distance(written: npt.NDArray[np.int64], read: npt.NDArray[np.int64]) -> int:
-    """written: per turn, the end of its output; read: per turn, the lowest byte of the input that it reads.
+    """Return how far an output may lie below its input. written: per turn, the end of its output; read: the lowest byte
+    of the input that it reads.
 
     The last turn's output covers nothing that is still wanted.
     """
@@ -32,7 +33,8 @@ def smallest_distance(written: npt.NDArray[np.int64], read: npt.NDArray[np.int64
 
 
 def element_by_element(node: Node, name: str = "") -> tuple[Overlap, ...]:
-    """A loop over elements of two sizes; each element of the output is stored after that of its operand was loaded.
+    """Return what a loop over elements of two sizes allows; each element of the output is stored after that of its
+    operand was loaded.
 
     name: of the operand, where there are several.
     """
@@ -44,19 +46,19 @@ def element_by_element(node: Node, name: str = "") -> tuple[Overlap, ...]:
 
 
 def packed_bits(node: Node) -> tuple[Overlap, ...]:
-    """A bit per element: eight elements are loaded before their byte is stored."""
+    """Return what packing bits allows: eight elements are loaded before their byte is stored."""
     size = ITEM_BYTES[operand(node, "y").dtype]
     count = np.arange(result(node, "mask").size_bytes, dtype=np.int64)
     return (Overlap(0, 0, smallest_distance(count + 1, 8 * size * count)),)
 
 
 def first_rows(rows: int, strip: int, stride: int, pad: int) -> npt.NDArray[np.int64]:
-    """Lowest input row of every strip of `strip` output rows."""
+    """Return the lowest input row of every strip of `strip` output rows."""
     return np.maximum(np.arange(0, rows, strip, dtype=np.int64) * stride - pad, 0)
 
 
 def row_strips(node: Node, strip: int, stride: int, pad: int, step: int = 1) -> tuple[Overlap, ...]:
-    """A few output rows a turn, for which the input rows are copied first.
+    """Return what a few output rows a turn allow, for which the input rows are copied first.
 
     step: channels, if the kernel goes through the strips channel by channel: then others have yet to be read, and stay
     whole only at multiples of a pixel.
@@ -75,7 +77,7 @@ def row_strips(node: Node, strip: int, stride: int, pad: int, step: int = 1) -> 
 
 
 def pixel_strips(node: Node, strip: int) -> tuple[Overlap, ...]:
-    """A few pixels a turn, whose channels are all copied first: 1x1 convolutions."""
+    """Return what a few pixels a turn allow, whose channels are all copied first: 1x1 convolutions."""
     pixels = math.prod(operand(node, "x").shape[:3])
     turns = np.arange(pixels // strip, dtype=np.int64)
     written = (turns + 1) * strip * result(node, "y").shape[3]
@@ -83,7 +85,8 @@ def pixel_strips(node: Node, strip: int) -> tuple[Overlap, ...]:
 
 
 def windows(node: Node, strides: tuple[int, int], pads: tuple[int, ...]) -> tuple[Overlap, ...]:
-    """A few channels of a pixel a turn, each read in its window: pooling. Fewer channels a turn are never safer."""
+    """Return what a few channels of a pixel a turn allow, each read in its window: pooling. Fewer channels a turn are
+    never safer."""
     count, rows, width, channels = result(node, "y").shape
     _, image_rows, image_width, _ = operand(node, "x").shape
     size = ITEM_BYTES[operand(node, "x").dtype]
@@ -98,7 +101,8 @@ def windows(node: Node, strides: tuple[int, int], pads: tuple[int, ...]) -> tupl
 
 
 def within_concat(node: Node, axis: int) -> tuple[Overlap, ...]:
-    """Element by element in the output's order: every input may lie where its own last element goes, no lower."""
+    """Return what a Concat allows, element by element in the output's order: every input may lie where its own last
+    element goes, no lower."""
     shape = result(node, "y").shape
     rows, width = math.prod(shape[:axis]), math.prod(shape[axis:])
     found: list[Overlap] = []
@@ -112,7 +116,7 @@ def within_concat(node: Node, axis: int) -> tuple[Overlap, ...]:
 
 
 def embedded(node: Node, starts: Sequence[int], steps: Sequence[int]) -> tuple[Overlap, ...]:
-    """In the output's order, the input's too if no axis runs backwards: as far as its last element moves up."""
+    """Return how far the last element moves up: in the output's order, the input's too if no axis runs backwards."""
     x, shape = operand(node, "x"), result(node, "y").shape
     if min(steps, default=1) < 1:
         return ()
@@ -123,5 +127,5 @@ def embedded(node: Node, starts: Sequence[int], steps: Sequence[int]) -> tuple[O
 
 
 def never_upwards(steps: Sequence[int]) -> tuple[Overlap, ...]:
-    """A slice moves no element to a higher place, unless an axis runs backwards."""
+    """Return that a slice moves no element to a higher place, unless an axis runs backwards."""
     return (Overlap(0, 0, 0),) if min(steps, default=1) > 0 else ()

@@ -41,7 +41,7 @@ class PoolGradAttrs(Attrs):
 
 
 def taps_in_range(attrs: PoolAttrs, axis: int, size: int) -> Array:
-    """How many taps of each window count on an axis (0 height, 1 width) of `size` elements.
+    """Return how many taps of each window count on an axis (0 height, 1 width) of `size` elements.
 
     Only real elements count, or with count_include_pad everything inside the padded extent (ONNX AveragePool).
     """
@@ -110,7 +110,7 @@ def _infer_pool_grad(op: str, dy: Value, attrs: PoolGradAttrs) -> tuple[TensorTy
 
 
 def always_full(attrs: PoolAttrs, hw: tuple[int, int]) -> bool:
-    """Whether every window divides by all its taps and none hangs over the padded image: as a convolution does."""
+    """Tell whether every window divides by all its taps and none hangs over the padded image: as a convolution does."""
     for axis in (0, 1):
         padded = hw[axis] + attrs.pads[axis] + attrs.pads[axis + 2]
         reach = (attrs.output_hw[axis] - 1) * attrs.strides[axis] + (attrs.kernel[axis] - 1) * attrs.dilations[axis]
@@ -120,7 +120,7 @@ def always_full(attrs: PoolAttrs, hw: tuple[int, int]) -> bool:
 
 
 def overlap(attrs: PoolAttrs) -> bool:
-    """Whether an element may lie in several windows."""
+    """Tell whether an element may lie in several windows."""
     axes = zip(attrs.kernel, attrs.strides, attrs.dilations, attrs.output_hw, strict=True)
     return any(windows > 1 and (k - 1) * dilation + 1 > stride for k, stride, dilation, windows in axes)
 
@@ -133,7 +133,7 @@ def _infer_max_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) -> tup
 
 
 def index_gradient(op: str, dy: Value, index: Value, attrs: PoolGradAttrs) -> tuple[TensorType, ...]:
-    """Type of the input's gradient; raises ValueError where gradient and index do not fit."""
+    """Return the type of the input's gradient; raises ValueError where gradient and index do not fit."""
     kind = _infer_pool_grad(op, dy, attrs)
     if index.shape != dy.shape or index.dtype != ("uint8" if _fits_a_byte(attrs.pool) else "int32"):
         raise ValueError(f"{op}: index {index.type} does not belong to gradient {dy.type}")
@@ -149,7 +149,7 @@ def _infer_average_pool_grad(inputs: tuple[Value, ...], attrs: PoolGradAttrs) ->
 
 
 def _padded_hw(attrs: PoolAttrs, hw: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of an image padded so far that every tap of every window lies inside."""
+    """Return the height and width of an image padded so far that every tap of every window lies inside."""
     ends = [
         (attrs.output_hw[a] - 1) * attrs.strides[a] + (attrs.kernel[a] - 1) * attrs.dilations[a] + 1 for a in (0, 1)
     ]
@@ -157,7 +157,7 @@ def _padded_hw(attrs: PoolAttrs, hw: tuple[int, int]) -> tuple[int, int]:
 
 
 def _tap_slices(attrs: PoolAttrs) -> Iterator[tuple[slice, slice]]:
-    """For each tap, in row-major order: where it lies in the padded image for all windows."""
+    """Yield, for each tap in row-major order, where it lies in the padded image for all windows."""
     (kh, kw), (sh, sw), (dh, dw), (oh, ow) = attrs.kernel, attrs.strides, attrs.dilations, attrs.output_hw
     for row in range(0, kh * dh, dh):
         for column in range(0, kw * dw, dw):
@@ -193,7 +193,7 @@ def _max_pool(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
 
 
 def _candidates(x: Any, attrs: PoolAttrs) -> Any:
-    """The taps of each window; padding is below everything."""
+    """Return the taps of each window; padding is below everything."""
     return _taps(x.astype(np.int32), attrs, -1000) if x.dtype == np.int8 else _taps(x, attrs, -np.inf)
 
 
@@ -204,7 +204,7 @@ def _max_pool_index(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, .
 
 
 def max_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[Array, ...]:
-    """(gradient, index) -> (gradient of the input,), in the gradient's type."""
+    """Compute (gradient, index) -> (gradient of the input,), in the gradient's type."""
     dy, index = arrays
     padded = np.zeros((dy.shape[0], *_padded_hw(attrs.pool, attrs.input_hw), dy.shape[3]), dy.dtype)
     for tap, (rows, columns) in enumerate(_tap_slices(attrs.pool)):
@@ -223,7 +223,7 @@ def _average_pool_grad(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> tuple[A
 
 
 def _collected(share: Any, attrs: PoolGradAttrs) -> Array:
-    """Every pixel's sum over the windows that cover it, tap after tap."""
+    """Return every pixel's sum over the windows that cover it, tap after tap."""
     padded = np.zeros((share.shape[0], *_padded_hw(attrs.pool, attrs.input_hw), share.shape[3]), share.dtype)
     for rows, columns in _tap_slices(attrs.pool):
         padded[:, rows, columns] += share
@@ -234,7 +234,7 @@ def _collected(share: Any, attrs: PoolGradAttrs) -> Array:
 
 
 def _inside_taps(x: Any, attrs: PoolAttrs) -> Any:
-    """Whether each tap (first axis) of each window lies in the image."""
+    """Tell whether each tap (first axis) of each window lies in the image."""
     return _taps(np.ones((1, *x.shape[1:3], 1), np.bool_), attrs, 0.0)
 
 
@@ -246,7 +246,7 @@ def _max_pool_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, .
 
 
 def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Array, ...]:
-    """The first of the largest; a NaN never wins."""
+    """Return the first of the largest; a NaN never wins."""
     (x,) = arrays
     if x.dtype == np.int8:
         return _max_pool_index(arrays, attrs)
@@ -259,7 +259,7 @@ def _max_pool_index_exact(arrays: tuple[Any, ...], attrs: PoolAttrs) -> tuple[Ar
 
 
 def _exact_mean(total: Any, attrs: PoolAttrs, hw: tuple[int, int]) -> Any:
-    """Divided by the taps that count; where all windows have equally many, times their inverse."""
+    """Divide sums by the taps that count; where all windows have equally many, times their inverse."""
     counts = _divisor(attrs, hw, F32)
     return total * F32(1.0 / float(counts.max())) if counts.min() == counts.max() else total / counts
 
@@ -298,7 +298,7 @@ def _overlaps(node: Node) -> tuple[Overlap, ...]:
 
 
 def _rows(node: Node) -> RowForm | None:
-    """A mean's divisor may depend on the row, if at all, by what of the image is under the window."""
+    """Return the form of a mean, whose divisor may depend on the row by what of the image is under the window."""
     attrs = attrs_of(node, PoolAttrs)
     counts = taps_in_range(attrs, 0, operand(node, "x").shape[1])
     if node.op == "AveragePool" and attrs.count_include_pad and counts.min() != counts.max():

@@ -12,7 +12,7 @@ _MIXES = "it works along the axis of the samples"
 
 
 def along(attrs: Attrs, axes: tuple[int, ...]) -> Attrs:
-    """Those of an op that works along these axes: not along the samples."""
+    """Return the attributes of an op that works along these axes: not along the samples."""
     if 0 in axes:
         raise ValueError(_MIXES)
     return attrs

@@ -51,22 +51,22 @@ class RowForm:
     sum: RowSum | None = None
 
     def reads(self, first: int, rows: int, height: int) -> range:
-        """The rows of the first map, of this height, that rows [first, first + rows) of the result need."""
+        """Return the rows of the first map, of this height, that rows [first, first + rows) of the result need."""
         low, many = first // self.unit * self.step - self.pad, rows // self.unit
         high = low + (many - 1) * self.step + self.reach
         return range(max(-(-low // self.apart), 0), min(-(-high // self.apart), height))
 
     def reads_of(self, place: int, first: int, rows: int, height: int) -> range:
-        """The same of any map: place counts in `maps`."""
+        """Return the same of any map: place counts in `maps`."""
         return range(first, first + rows) if place and self.windows else self.reads(first, rows, height)
 
     def height(self, node: Node) -> int:
-        """How many rows a node has: of its result, or of what it sums."""
+        """Return how many rows a node has: of its result, or of what it sums."""
         return (node.outputs[0] if self.sum is None else node.inputs[self.maps[-1]]).shape[1]
 
 
 def row_pitch(value: Value) -> int:
-    """Bytes from one row of a map to the next."""
+    """Return the bytes from one row of a map to the next."""
     return value.size_bytes // value.shape[1]
 
 
@@ -75,12 +75,14 @@ LEAST = 4
 
 
 def few_elements(along: int, rows: int) -> bool:
-    """Whether a row has too few elements for vectors, which all rows together fill: its kernel would round apart."""
+    """Tell whether a row has too few elements for vectors, which all rows together fill: its kernel would round
+    apart."""
     return along < LEAST <= along * rows
 
 
 def element_rows(node: Node) -> RowForm | None:
-    """Of an operator that works element by element: all operands are different maps of the result's shape.
+    """Return the rows of an operator that works element by element: all operands are different maps of the result's
+    shape.
 
     Rows of a mask have to begin with a byte, and those of a map to fill a vector, if all of it does.
     """
@@ -94,7 +96,7 @@ def element_rows(node: Node) -> RowForm | None:
 
 
 def slice_rows(node: Node) -> RowForm | None:
-    """Of a slice of every row of a map; None where it is a view."""
+    """Return the rows of a slice of every row of a map; None if it is a view."""
     (x,), y = node.inputs, node.outputs[0]
     attrs: Any = node.attrs
     if x.dtype == "bits" or x.shape[:2] != y.shape[:2] or (y.shape[1] > 1 and attrs.steps[1] != 1):
@@ -109,13 +111,14 @@ def window_rows(
     pads: tuple[int, int, int, int],
     scratch_bytes: int = 0,
 ) -> RowForm:
-    """Of an operator that reads its first operand in windows."""
+    """Return the rows of an operator that reads its first operand in windows."""
     reach = (kernel[0] - 1) * dilations[0] + 1
     return RowForm((0,), reach, strides[0], pads[0], scratch_bytes=scratch_bytes, windows=True)
 
 
 def run_starts(node: Node, axis: int) -> tuple[int, ...] | None:
-    """Where inputs begin that follow each other on an axis, in bytes; None unless every axis before it has extent 1."""
+    """Return where inputs begin that follow each other on an axis, in bytes; None unless every axis before it has
+    extent 1."""
     if math.prod(node.outputs[0].shape[:axis]) != 1:
         return None
     *before, _ = node.inputs
@@ -125,8 +128,8 @@ def run_starts(node: Node, axis: int) -> tuple[int, ...] | None:
 def cut_starts(
     node: Node, starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Where a slice's input begins, counted from the slice (so 0 or less); None unless the slice is one run of bytes:
-    one index of every axis up to the one that is cut, all of every axis behind it."""
+    """Return where a slice's input begins, counted from the slice (so 0 or less); None unless the slice is one run of
+    bytes: one index of every axis up to the one that is cut, all of every axis behind it."""
     x = node.inputs[0]
     cut = next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes))
     whole = sizes[cut + 1 :] == x.shape[cut + 1 :]

@@ -41,7 +41,7 @@ def _twin(exact: _Function) -> Callable[[_Function], _Function]:
 
 
 def power(a: FloatArray, b: FloatArray) -> FloatArray:
-    """tt_powf: a to the power of b, as exp(b log |a|): error some |b log a| units in the last place."""
+    """Repeat tt_powf: a to the power of b, as exp(b log |a|): error some |b log a| units in the last place."""
     a, b = (np.asarray(values, _F32) for values in np.broadcast_arrays(a, b))
     with np.errstate(all="ignore"):
         size = np.abs(a)
@@ -55,14 +55,14 @@ def power(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def random_bits(seed: int, sample: int, count: int) -> NDArray[np.int64]:
-    """tt_random of the first `count` elements of a sample: 24 bits of a hash, nonnegative."""
+    """Repeat tt_random of the first `count` elements of a sample: 24 bits of a hash, nonnegative."""
     odd, mask = np.uint64(0x9E3779B1), np.uint64(0xFFFFFFFF)
     base = _mixed(np.asarray([(seed + sample * int(odd)) & int(mask)], np.uint64))
     return (_mixed(base ^ (np.arange(count, dtype=np.uint64) * odd & mask)) >> np.uint64(8)).astype(np.int64)
 
 
 def _mixed(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """tt_mix: every bit of a 32 bit word changes about half of the result's."""
+    """Repeat tt_mix: every bit of a 32 bit word changes about half of the result's."""
     mask = np.uint64(0xFFFFFFFF)
     word = word ^ (word >> np.uint64(16))
     word = word * np.uint64(0x85EBCA6B) & mask
@@ -80,7 +80,7 @@ def _from_bits(bits: NDArray[np.uint32]) -> FloatArray:
 
 
 def _polynomial(x: FloatArray, *coefficients: float) -> FloatArray:
-    """Horner's rule, lowest coefficient first: c0 + x (c1 + x (...)), separate multiply and add."""
+    """Evaluate by Horner's rule, lowest coefficient first: c0 + x (c1 + x (...)), separate multiply and add."""
     result = np.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result = _F32(coefficient) + x * result
@@ -93,7 +93,7 @@ def _exp2i(n: NDArray[np.int32]) -> FloatArray:
 
 @_twin(np.exp)
 def exp(x: FloatArray) -> FloatArray:
-    """tt_expf: e to the power x, error below 1.0 ulp."""
+    """Repeat tt_expf: e to the power x, error below 1.0 ulp."""
     inside = np.where((x <= _F32(88.72284)) & (x >= _F32(-103.98)), x, _F32(0))
     n = (inside * _F32(1.44269502) + np.where(inside < 0, _F32(-0.5), _F32(0.5))).astype(np.int32)
     k = n.astype(_F32)
@@ -108,7 +108,7 @@ def exp(x: FloatArray) -> FloatArray:
 
 @_twin(np.log)
 def log(x: FloatArray) -> FloatArray:
-    """tt_logf: natural logarithm, error below 1.0 ulp."""
+    """Repeat tt_logf: natural logarithm, error below 1.0 ulp."""
     denormal = _bits(x) < np.uint32(0x00800000)
     bits = np.where(denormal, _bits(x * _F32(33554432)), _bits(x))
     bits = bits + np.uint32(0x3F800000 - 0x3F3504F3)
@@ -126,7 +126,7 @@ def log(x: FloatArray) -> FloatArray:
 
 @_twin(np.log1p)
 def log1p(x: FloatArray) -> FloatArray:
-    """tt_log1pf: log(1 + x), error below 1.5 ulp."""
+    """Repeat tt_log1pf: log(1 + x), error below 1.5 ulp."""
     u = _F32(1) + x
     d = u - _F32(1)
     y: FloatArray = log(u)
@@ -136,13 +136,13 @@ def log1p(x: FloatArray) -> FloatArray:
 
 @_twin(np.sqrt)
 def sqrt(x: FloatArray) -> FloatArray:
-    """tt_sqrtf: correctly rounded, as np.sqrt is on every platform (IEEE 754 demands it)."""
+    """Repeat tt_sqrtf: correctly rounded, as np.sqrt is on every platform (IEEE 754 demands it)."""
     return np.sqrt(x)
 
 
 @_twin(np.tanh)
 def tanh(x: FloatArray) -> FloatArray:
-    """tt_tanhf: error below 1.5 ulp."""
+    """Repeat tt_tanhf: error below 1.5 ulp."""
     sign = _bits(x) & _SIGN
     a = _from_bits(_bits(x) & _MAGNITUDE)
     z = a * a
@@ -155,7 +155,7 @@ def tanh(x: FloatArray) -> FloatArray:
 
 @_twin(lambda x: np.vectorize(math.erf, otypes=[np.float64])(x))
 def erf(x: FloatArray) -> FloatArray:
-    """tt_erff: error function, error below 1.5 ulp."""
+    """Repeat tt_erff: error function, error below 1.5 ulp."""
     sign = _bits(x) & _SIGN
     a = _from_bits(_bits(x) & _MAGNITUDE)
     near = _polynomial(
@@ -176,7 +176,7 @@ def _exact_sigmoid(x: FloatArray) -> FloatArray:
 
 @_twin(_exact_sigmoid)
 def sigmoid(x: FloatArray) -> FloatArray:
-    """tt_sigmoidf: 1 / (1 + exp(-x)), error below 2.5 ulp."""
+    """Repeat tt_sigmoidf: 1 / (1 + exp(-x)), error below 2.5 ulp."""
     e = exp(np.where(x < 0, x, -x))
     return np.where(x < 0, e, _F32(1)) / (_F32(1) + e)
 
@@ -187,7 +187,7 @@ _TWO_OVER_PI = np.array(
 
 
 def _quadrant(a: FloatArray) -> tuple[NDArray[np.uint32], FloatArray]:
-    """tt_quadrant: quarters of a turn, and the rest in [-pi/4, pi/4], of finite a >= 0."""
+    """Repeat tt_quadrant: quarters of a turn, and the rest in [-pi/4, pi/4], of finite a >= 0."""
     u64 = np.uint64
     small = a < _F32(0.7853982)
     bits = _bits(np.where(small, _F32(1), a))
@@ -206,7 +206,7 @@ def _quadrant(a: FloatArray) -> tuple[NDArray[np.uint32], FloatArray]:
 
 
 def _sine_of(q: NDArray[np.uint32], r: FloatArray) -> FloatArray:
-    """tt_sine_of: of r, q quarters of a turn further."""
+    """Repeat tt_sine_of: of r, q quarters of a turn further."""
     z = r * r
     odd = r + (r * z) * _polynomial(z, -0.16666655, 0.008332161, -0.00019515296)
     even = (_F32(1) - _F32(0.5) * z) + (z * z) * _polynomial(z, 0.041666646, -0.0013887316, 2.4433157e-05)
@@ -216,7 +216,7 @@ def _sine_of(q: NDArray[np.uint32], r: FloatArray) -> FloatArray:
 
 @_twin(np.sin)
 def sin(x: FloatArray) -> FloatArray:
-    """tt_sinf: sine, error below 3.0 ulp."""
+    """Repeat tt_sinf: sine, error below 3.0 ulp."""
     sign, finite = _bits(x) & _SIGN, np.isfinite(x)
     y = _sine_of(*_quadrant(np.where(finite, np.abs(x), _F32(0))))
     return np.where(finite, _from_bits(_bits(y) ^ sign), _F32(np.nan))
@@ -224,7 +224,7 @@ def sin(x: FloatArray) -> FloatArray:
 
 @_twin(np.cos)
 def cos(x: FloatArray) -> FloatArray:
-    """tt_cosf: cosine, error below 3.0 ulp."""
+    """Repeat tt_cosf: cosine, error below 3.0 ulp."""
     finite = np.isfinite(x)
     q, r = _quadrant(np.where(finite, np.abs(x), _F32(0)))
     return np.where(finite, _sine_of(q + np.uint32(1), r), _F32(np.nan))

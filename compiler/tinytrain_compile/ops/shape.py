@@ -106,7 +106,7 @@ def _infer_concat(inputs: tuple[Value, ...], attrs: ConcatAttrs) -> tuple[Tensor
 def _check_places(
     op: str, starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:
-    """Every place starts + i * steps must lie inside `shape`."""
+    """Check that every place starts + i * steps lies inside `shape`."""
     if not len(starts) == len(steps) == len(sizes) == len(shape):
         raise ValueError(f"{op}: {starts}, {steps} and {sizes} do not have one entry per axis of {shape}")
     for start, step, size, dim in zip(starts, steps, sizes, shape, strict=True):
@@ -128,7 +128,8 @@ def _infer_embed(inputs: tuple[Value, ...], attrs: EmbedAttrs) -> tuple[TensorTy
 
 
 def _stretched(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """Axes of `target` that broadcasting `source` to it adds or stretches; ValueError if it does not broadcast."""
+    """Return the axes of `target` that broadcasting `source` to it adds or stretches; ValueError if it does not
+    broadcast."""
     added = len(target) - len(source)
     if added < 0:
         raise ValueError(f"Expand: {source} has more axes than {target}")
@@ -175,7 +176,7 @@ def _concat(arrays: tuple[Any, ...], attrs: ConcatAttrs) -> tuple[Array, ...]:
 
 
 def _places(starts: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
-    """An index that selects (or writes) these places of an array."""
+    """Return an index that selects (or writes) these places of an array."""
     axes = [start + step * np.arange(size) for start, step, size in zip(starts, steps, sizes, strict=True)]
     return np.ix_(*axes)
 

@@ -62,12 +62,13 @@ class StreamAttrs(Attrs):
 
 
 def pieces_of(attrs: StreamAttrs) -> tuple[tuple[int, int], ...]:
-    """(its first call, the one behind its last) of every piece between two pauses."""
+    """Return (its first call, the one behind its last) of every piece between two pauses."""
     return tuple(zip((0, *attrs.pauses), (*attrs.pauses, len(attrs.calls)), strict=True))
 
 
 def position_bytes(nodes: int) -> int:
-    """Of what a resumable stream of so many nodes keeps: its next call, and rows done of every node, as int32."""
+    """Return the bytes of what a resumable stream of so many nodes keeps: its next call, and rows done of every node,
+    as int32."""
     return 4 * (1 + nodes)
 
 
@@ -93,7 +94,7 @@ def _attrs(node: Node) -> StreamAttrs:
 
 
 def computed(node: Node) -> Iterator[Node]:
-    """The nodes that a node stands for: itself, or those of a stream on the values that this reads and makes."""
+    """Return the nodes that a node stands for: itself, or those of a stream on the values that this reads and makes."""
     attrs = node.attrs
     if not isinstance(attrs, StreamAttrs):
         yield node
@@ -108,7 +109,8 @@ def computed(node: Node) -> Iterator[Node]:
 
 
 def errors_of(node: Node) -> list[tuple[int, ErrorOperands]]:
-    """What is kept of the errors that a node makes, in order, each with the number of the inner node that makes it."""
+    """Return what is kept of the errors that a node makes, in order, each with the number of the inner node that makes
+    it."""
     found = ((index, error_operands(inner)) for index, inner in enumerate(computed(node)))
     return [(index, error) for index, error in found if error is not None]
 

@@ -47,19 +47,19 @@ class GroupAttrs(Attrs):
 
 
 def mode_form(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """(outer, d, inner): a tensor as outer * inner fibres of d elements along an axis, in memory order."""
+    """Return (outer, d, inner): a tensor as outer * inner fibres of d elements along an axis, in memory order."""
     if not 0 <= axis < len(shape):
         raise ValueError(f"{shape} has no axis {axis}")
     return int(np.prod(shape[:axis], dtype=int)), shape[axis], int(np.prod(shape[axis + 1 :], dtype=int))
 
 
 def fibre_block(count: int) -> int:
-    """Fibres that are kept at a time: the largest divisor of their number that is not above FIBRES."""
+    """Count the fibres that are kept at a time: the largest divisor of their number that is not above FIBRES."""
     return max(size for size in range(1, FIBRES + 1) if count % size == 0)
 
 
 def expect_subspace(op: str, u: Value, extent: int, place: int) -> None:
-    """ValueError unless the rows of u lie along an axis of this length (place 1), or are as many (place 0)."""
+    """Raise ValueError unless the rows of u lie along an axis of this length (place 1), or are as many (place 0)."""
     if len(u.shape) != 2 or u.shape[place] != extent or u.shape[0] > u.shape[1]:
         raise ValueError(f"{op}: a subspace {u.shape} does not belong to an axis of {extent}")
 
@@ -75,7 +75,7 @@ def _power_infer(inputs: tuple[Value, ...], attrs: ModeAttrs) -> tuple[TensorTyp
 
 
 def _fibres(x: Array, axis: int) -> Array:
-    """The fibres along an axis, one per row, in memory order."""
+    """Return the fibres along an axis, one per row, in memory order."""
     return np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
 
 
@@ -92,14 +92,14 @@ def _power_exact(arrays: tuple[Array, ...], attrs: ModeAttrs) -> tuple[Array, ..
 
 
 def power_scratch(node: Node) -> int:
-    """Bytes of the products of a block of fibres."""
+    """Return the bytes of the products of a block of fibres."""
     x, u, attrs = operand(node, "x"), operand(node, "u"), node.attrs
     assert isinstance(attrs, ModeAttrs)
     return 4 * u.shape[0] * fibre_block(x.elements // x.shape[attrs.axis])
 
 
 def power_macs(node: Node) -> int:
-    """Multiply-accumulates of one step of the iteration."""
+    """Count the multiply-accumulates of one step of the iteration."""
     return 2 * operand(node, "x").elements * operand(node, "u").shape[0]
 
 
@@ -137,7 +137,7 @@ def _squares(row: Array, exact: bool) -> Array:
 
 
 def _made_orthogonal(row: Array, before: Array, exact: bool) -> Array:
-    """Modified Gram-Schmidt against the rows before, one after another, twice."""
+    """Apply modified Gram-Schmidt against the rows before, one after another, twice."""
     for _ in range(PASSES):
         for other in before:
             dot = sequential_sum(other * row) if exact else np.dot(other, row)
@@ -146,7 +146,7 @@ def _made_orthogonal(row: Array, before: Array, exact: bool) -> Array:
 
 
 def _uncovered(before: Array, exact: bool) -> Array:
-    """The axis of which the rows before cover least (the first of several), as a row."""
+    """Return the axis of which the rows before cover least (the first of several), as a row."""
     squares = before * before
     covered = sequential_sum(squares) if exact else squares.sum(axis=0)
     row = np.zeros(before.shape[1], before.dtype)
@@ -220,7 +220,7 @@ register(
 
 
 def mode_type(op: str, inputs: tuple[Value, ...], attrs: ModeAttrs, dtype: DType) -> TensorType:
-    """Of x with an axis that was taken into a subspace u, or back out of it."""
+    """Return the type of x with an axis that was taken into a subspace u, or back out of it."""
     x, u = inputs
     expect_subspace(op, u, mode_form(x.shape, attrs.axis)[1], 0 if attrs.expand else 1)
     shape = list(x.shape)
@@ -234,7 +234,7 @@ def _mode_infer(inputs: tuple[Value, ...], attrs: ModeAttrs) -> tuple[TensorType
 
 
 def _along(x: Array, axis: int, to: Array) -> Array:
-    """Fibres as rows of a product gave them, back along the axis."""
+    """Put fibres, as rows of a product gave them, back along the axis."""
     shape = (*x.shape[:axis], *x.shape[axis + 1 :], to.shape[-1])
     return np.ascontiguousarray(np.moveaxis(to.reshape(shape), -1, axis))
 
@@ -250,7 +250,7 @@ def _mode_exact(arrays: tuple[Array, ...], attrs: ModeAttrs) -> tuple[Array, ...
 
 
 def mode_macs(node: Node) -> int:
-    """Multiply-accumulates of a product along an axis."""
+    """Count the multiply-accumulates of a product along an axis."""
     x, u = operand(node, "x"), operand(node, "u")
     return x.elements * u.shape[1 if isinstance(node.attrs, ModeAttrs) and node.attrs.expand else 0]
 
@@ -281,7 +281,7 @@ def _weight_infer(inputs: tuple[Value, ...], attrs: GroupAttrs) -> tuple[TensorT
 
 
 def _by_group(dz: Array, u: Array, groups: int) -> tuple[Array, Array]:
-    """dz[group, row, k] and u[group, k, channel]."""
+    """Return dz[group, row, k] and u[group, k, channel]."""
     channels = u.reshape(u.shape[0], groups, -1).transpose(1, 0, 2)
     return dz.reshape(groups, -1, dz.shape[-1]), channels
 

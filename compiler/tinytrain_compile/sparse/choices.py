@@ -47,7 +47,7 @@ class LayerWays:
 
 
 def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWays, ...]:
-    """For every layer, in topological order. frozen: how many of the first ones cannot be trained.
+    """Return the ways of every layer, in topological order. frozen: how many of the first ones cannot be trained.
 
     The last layer is not trained for a part of its outputs: they are the network's, and a class that is not trained
     among others that are loses what it knew.
@@ -61,7 +61,7 @@ def layer_ways(graph: Graph, gains: GainTable, frozen: int = 0) -> tuple[LayerWa
 
 
 def _said_ranks(how: LowRank) -> tuple[int, ...]:
-    """As a scheme file has them; fixed subspaces need the same samples when it is read."""
+    """Return ranks as a scheme file has them; fixed subspaces need the same samples when it is read."""
     return how.ranks if how.kind == "asi" else how.ranks[:-1]  # of these the mode of samples is whole
 
 
@@ -88,7 +88,7 @@ def _way(kind: str, entry: SchemeEntry, layer: Layer, gains: GainTable) -> Way:
 
 
 def trained_elements(layer: Layer, entry: SchemeEntry) -> int:
-    """Parameters of a layer that an entry trains."""
+    """Count the parameters of a layer that an entry trains."""
     biases = sum(value.elements for value in layer.biases) if entry.bias else 0
     if entry.weight == "all":
         return biases + sum(value.elements for value in layer.weights)
@@ -97,7 +97,7 @@ def trained_elements(layer: Layer, entry: SchemeEntry) -> int:
 
 
 def gain_of(layer: Layer, entry: SchemeEntry, gains: GainTable) -> int:
-    """What training a layer as an entry says is worth, in 1 / UNITS."""
+    """Return what training a layer as an entry says is worth, in 1 / UNITS."""
     if gains.is_prior:
         return prior_gain(trained_elements(layer, entry))
     bias = gains.bias(layer) if entry.bias else 0
@@ -107,12 +107,12 @@ def gain_of(layer: Layer, entry: SchemeEntry, gains: GainTable) -> int:
 
 
 def gain_of_plan(graph: Graph, plan: UpdatePlan, gains: GainTable) -> int:
-    """Of any update: the sum over its layers, in 1 / UNITS."""
+    """Return the gain of any update: the sum over its layers, in 1 / UNITS."""
     return sum(gain_of(layer, _entry_of(layer, plan), gains) for layer in layers_of(graph))
 
 
 def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
-    """How a plan trains a layer."""
+    """Return how a plan trains a layer."""
     bias = any(value.name in plan.updates for value in layer.biases)
     weights = [value for value in layer.weights if value.name in plan.updates]
     how = plan.activations.get(layer.weights[0].name) if weights else None
@@ -128,13 +128,13 @@ def _entry_of(layer: Layer, plan: UpdatePlan) -> SchemeEntry:
 
 
 def entries_of_plan(graph: Graph, plan: UpdatePlan) -> tuple[SchemeEntry, ...]:
-    """The scheme that is an update: an entry for every layer of which anything is trained."""
+    """Return the scheme that is an update: an entry for every layer of which anything is trained."""
     entries = (_entry_of(layer, plan) for layer in layers_of(graph))
     return tuple(entry for entry in entries if entry.bias or entry.weight != 0)
 
 
 def scheme_plan(layers: Sequence[LayerWays], chosen: Sequence[Way], label: str) -> UpdatePlan:
-    """The update that trains every layer in its way."""
+    """Return the update that trains every layer in its way."""
     updates: UpdateMap = {}
     for item, way in zip(layers, chosen, strict=True):
         updates.update(entry_updates(item.layer, way.entry))
@@ -142,7 +142,8 @@ def scheme_plan(layers: Sequence[LayerWays], chosen: Sequence[Way], label: str) 
 
 
 def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
-    """A scheme file (docs/update-schemes.md) of the layers that are trained, which read back gives the same plan.
+    """Return a scheme file (docs/update-schemes.md) of the layers that are trained, which read back gives the same
+    plan.
 
     comment: lines for its head.
     """
@@ -164,6 +165,6 @@ def scheme_text(chosen: Sequence[SchemeEntry], comment: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of TOML."""
+    """Return a string of TOML."""
     plain = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
     return f'"{plain}"'

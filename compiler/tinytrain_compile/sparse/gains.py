@@ -59,7 +59,8 @@ class GainTable:
         return "prior: sum over layers of sqrt(trained parameters)" if self.is_prior else self.source
 
     def best(self, layer: Layer, axis: str, count: int) -> int | tuple[int, ...]:
-        """The `count` channels to take: the leading ones, or those with the largest gains; among equals the first."""
+        """Return the `count` channels to take: the leading ones, or those with the largest gains; among equals the
+        first."""
         known = self.channels.get(Key(layer.name, "weight", axis))
         if known is None:
             return count
@@ -68,11 +69,11 @@ class GainTable:
         return count if sorted(ranked) == list(range(count)) else tuple(sorted(ranked))
 
     def bias(self, layer: Layer) -> int:
-        """Of the biases, from a table."""
+        """Return the gain of the biases, from a table."""
         return self.whole.get(Key(layer.name, "bias", ""), 0)
 
     def weight(self, layer: Layer, axis: str, taken: int | tuple[int, ...]) -> int:
-        """Of channels of the first weight, from a table."""
+        """Return the gain of channels of the first weight, from a table."""
         key = Key(layer.name, "weight", axis)
         if key in self.channels:
             chosen = range(taken) if isinstance(taken, int) else taken
@@ -81,7 +82,8 @@ class GainTable:
         return self.whole.get(key, 0) * count // axes_of(layer)[axis]
 
     def all_weights(self, layer: Layer) -> int:
-        """Of all weights, from a table: the better of its axes, and scale and shift of a normalisation."""
+        """Return the gain of all weights, from a table: the better of its axes, and scale and shift of a
+        normalisation."""
         axes = ("out", "in", "")
         sums = (sum(self.channels.get(Key(layer.name, "weight", axis), {}).values()) for axis in axes)
         most = max((*sums, *(self.whole.get(Key(layer.name, "weight", axis), 0) for axis in axes)))
@@ -92,12 +94,13 @@ PRIOR = GainTable()
 
 
 def prior_gain(elements: int) -> int:
-    """Of that many trained parameters of one layer."""
+    """Return the prior gain of that many trained parameters of one layer."""
     return round(math.sqrt(elements) * UNITS)
 
 
 def axes_of(layer: Layer) -> dict[str, int]:
-    """Channel counts of a layer's first weight by the axis that a scheme names; none for what has no channels."""
+    """Return channel counts of a layer's first weight by the axis that a scheme names; none for what has no
+    channels."""
     if not layer.weights:
         return {}
     known = channel_axes(layer.node, layer.weights[0])
@@ -107,7 +110,7 @@ def axes_of(layer: Layer) -> dict[str, int]:
 
 
 def read_gains(path: Path, graph: Graph) -> GainTable:
-    """A table of --gains for a model; CompileError E0308 names the line, E0301 a layer that there is not."""
+    """Read a table of --gains for a model; CompileError E0308 names the line, E0301 a layer that there is not."""
     text = read_text(path, lambda why: _bad(path.name, f"cannot be read ({why})"))
     try:
         rows = list(csv.reader(text.splitlines(), strict=True))

@@ -58,7 +58,7 @@ class Layer:
 
 
 def layers_of(graph: Graph) -> tuple[Layer, ...]:
-    """All layers; a parameter that several nodes share belongs to the first of them."""
+    """Return all layers; a parameter that several nodes share belongs to the first of them."""
     parameters = {value.name for value in graph.parameters}
     found: dict[str, tuple[Node, list[Value], list[Value]]] = {}
     also: dict[str, list[str]] = {}
@@ -87,7 +87,8 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 def _product_before(
     node: Node, bias: Value, makers: Mapping[str, Node], readers: Mapping[str, list[Node]]
 ) -> str | None:
-    """Name of the layer whose result an Add of one number per column alone reads: a dense layer in two nodes."""
+    """Return the name of the layer whose result an Add of one number per column alone reads: a dense layer in two
+    nodes."""
     if node.op != "Add" or bias.shape != node.outputs[0].shape[-1:]:
         return None
     source = next((value for value in node.inputs if value.name != bias.name), None)
@@ -105,7 +106,8 @@ def _is_bias(node: Node, operand_name: str) -> bool:
 
 
 def parameter_of(known: Container[str], name: str) -> str | None:
-    """The parameter that a tensor of the state is, or belongs to: it has its name, or begins with that and a dot."""
+    """Return the parameter that a tensor of the state is, or belongs to: it has its name, or begins with that and a
+    dot."""
     while name not in known:
         name, dot, _ = name.rpartition(".")
         if not dot:
@@ -114,7 +116,8 @@ def parameter_of(known: Container[str], name: str) -> str | None:
 
 
 def channel_axes(node: Node, weight: Value) -> dict[str, int]:
-    """Channel counts of a weight by axis name, as a scheme file indexes them ("in" is the input of the layer)."""
+    """Return channel counts of a weight by axis name, as a scheme file indexes them ("in" is the input of the
+    layer)."""
     if node.op == "Gemm":
         return {"out": weight.shape[0], "in": weight.shape[1]}
     attrs = node.attrs
@@ -129,7 +132,7 @@ def channel_axes(node: Node, weight: Value) -> dict[str, int]:
 
 
 def weight_axis(node: Node, axis: str) -> str:
-    """The axis name in the weight's own terms (see channel_axes for transposed convolutions)."""
+    """Return the axis name in the weight's own terms (see channel_axes for transposed convolutions)."""
     if node.op == "ConvGradInput":
         return {"out": "in", "in": "out"}[axis]
     return axis

@@ -32,7 +32,7 @@ Scores = Mapping[str, Array]
 
 
 def tables_without_data(layers: Sequence[Layer]) -> list[GainTable]:
-    """Rules beside the prior that look at the network alone."""
+    """Return rules beside the prior that look at the network alone."""
     last = len(layers) - 1
     return [
         _by_size(LAST, layers, lambda index: WHOLE ** (index - last)),
@@ -43,7 +43,7 @@ def tables_without_data(layers: Sequence[Layer]) -> list[GainTable]:
 
 
 def tables_of_gradients(layers: Sequence[Layer], gradients: Iterable[Scores], weights: Scores) -> list[GainTable]:
-    """Rules that look at the gradients of samples, by channel: squares summed; and Fisher information.
+    """Return rules that look at the gradients of samples, by channel: squares summed; and Fisher information.
 
     The latter is, of one sample, the square of the sum over a channel of weight times gradient, which is what the sum
     over the channel's outputs times their gradients is; of several, the mean.
@@ -59,7 +59,8 @@ def tables_of_gradients(layers: Sequence[Layer], gradients: Iterable[Scores], we
 def _by_size(
     name: str, layers: Sequence[Layer], weight: Callable[[int], float], bias: Callable[[int], float] | None = None
 ) -> GainTable:
-    """The square root of parameters of a part, times what its layer's place is worth (0: no gain); bias: of biases."""
+    """Return the square root of parameters of a part, times what its layer's place is worth (0: no gain); bias: of
+    biases."""
     whole = dict[Key, int]()
     for index, layer in enumerate(layers):
         parts: tuple[tuple[Part, tuple[Value, ...], Callable[[int], float]], ...]
@@ -83,7 +84,8 @@ class _Sums:
     channels: dict[Key, Array] = field(default_factory=dict[Key, Array])
 
     def add(self, sample: Scores, then: Callable[[Array], Array]) -> None:
-        """Of a sample: sums over what belongs together, and `then` of each. Parameters without a number add nothing."""
+        """Add a sample: sums over what belongs together, and `then` of each. Parameters without a number add
+        nothing."""
         for layer in self.layers:
             axes = axes_of(layer)
             for axis in axes:
@@ -102,7 +104,7 @@ class _Sums:
                         self.whole[key] = self.whole.get(key, 0.0) + float(then(sample[value.name]).sum())
 
     def table(self, name: str) -> GainTable:
-        """Gains; the largest part of all has HIGHEST."""
+        """Return gains; the largest part of all has HIGHEST."""
         most = max((*self.whole.values(), *(float(array.sum()) for array in self.channels.values())), default=0.0)
         unit = HIGHEST * UNITS / most if most > 0 else 0.0
         return GainTable(

@@ -65,7 +65,7 @@ def _entry(where: str, raw: Any) -> SchemeEntry:
 
 
 def _on_device(where: str, table: dict[str, Any]) -> bool:
-    """Whether the device chooses which channels are trained."""
+    """Tell whether the device chooses which channels are trained."""
     if "chosen" not in table:
         return False
     weight = table.get("weight", 0)
@@ -79,7 +79,7 @@ def _on_device(where: str, table: dict[str, Any]) -> bool:
 
 
 def _activation(where: str, table: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
-    """How a layer keeps its input, and in which ranks."""
+    """Return how a layer keeps its input, and in which ranks."""
     activation, ranks = table.get("activation", ""), table.get("ranks", [])
     if "activation" in table and activation not in _ACTIVATIONS:
         raise _bad(where, '`activation` is "exact", "asi" or "subspace"')

@@ -23,7 +23,8 @@ UpdateMap = dict[str, ChannelSlice | None]
 
 
 def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
-    """The plan for all | bias | head | last:N | GLOB,... | FILE (every form but `auto`, which the driver searches).
+    """Return the plan for all | bias | head | last:N | GLOB,... | FILE (every form but `auto`, which the driver
+    searches).
 
     files: whether a scheme may be read; without, its name is a glob. Raises CompileError E0101, E0301, E0302 or E0303.
     """
@@ -62,7 +63,7 @@ def _named_set(layers: tuple[Layer, ...], spec: str) -> list[Value] | None:
 
 
 def _is_file(spec: str) -> bool:
-    """Whether --update names a scheme file; a long list of globs is no path at all."""
+    """Tell whether --update names a scheme file; a long list of globs is no path at all."""
     try:
         return spec.endswith(".toml") or Path(spec).is_file()
     except OSError:
@@ -129,7 +130,7 @@ def _from_scheme(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> Up
 
 
 def _activations(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> dict[str, LowRank | None]:
-    """How layers keep their inputs, where entries say it. E0302 for a layer that has no such form."""
+    """Return how layers keep their inputs, where entries say it. E0302 for a layer that has no such form."""
     found: dict[str, LowRank | None] = {}
     for layer in layers:
         entry = final.get(layer.name)
@@ -146,12 +147,12 @@ def _activations(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> di
 
 
 def _cuts_groups(layer: Layer, entry: SchemeEntry) -> bool:
-    """Whether the channels that are trained read channels of their own."""
+    """Tell whether the channels that are trained read channels of their own."""
     return entry.weight != "all" and isinstance(layer.node.attrs, ConvAttrs) and layer.node.attrs.groups > 1
 
 
 def entry_updates(layer: Layer, entry: SchemeEntry) -> UpdateMap:
-    """What an entry of a scheme says of one layer; CompileError E0302 for channels that it does not have."""
+    """Return what an entry of a scheme says of one layer; CompileError E0302 for channels that it does not have."""
     updates: UpdateMap = {}
     if entry.bias:
         updates.update({value.name: None for value in layer.biases})
@@ -163,12 +164,12 @@ def entry_updates(layer: Layer, entry: SchemeEntry) -> UpdateMap:
 
 
 def whole_only(graph: Graph) -> frozenset[str]:
-    """Parameters that are also used in a way that has no channels: they are trained as a whole or not at all."""
+    """Return parameters that are also used in a way that has no channels: they are trained as a whole or not at all."""
     return frozenset(_other_uses(graph))
 
 
 def _other_uses(graph: Graph) -> dict[str, Node]:
-    """Parameter -> the first node that uses it in another way than as the weight of a matrix product."""
+    """Map parameters to the first node that uses it in another way than as the weight of a matrix product."""
     parameters, found = {value.name for value in graph.parameters}, dict[str, Node]()
     for node in graph.nodes:
         as_weight = (operand(node, "w"),) if has_trait(node.op, "matrix") else ()
@@ -179,7 +180,7 @@ def _other_uses(graph: Graph) -> dict[str, Node]:
 
 
 def _check_slices(graph: Graph, layers: tuple[Layer, ...], plan: UpdatePlan) -> None:
-    """E0302 for channels of a weight that is also used in a way that has no such channels."""
+    """Raise E0302 for channels of a weight that is also used in a way that has no such channels."""
     for name, node in _other_uses(graph).items():
         if plan.updates.get(name) is not None:
             owner = next(layer.name for layer in layers for value in layer.parameters if value.name == name)

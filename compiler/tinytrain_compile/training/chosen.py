@@ -18,7 +18,7 @@ Changes = list[tuple[Value, Value]]
 def with_scores(
     builder: GraphBuilder, backward: Sequence[Node], layers: Sequence[ChosenLayer]
 ) -> tuple[list[Node], Changes]:
-    """The backward nodes, and in front of each cut to chosen channels what adds up all channels' scores."""
+    """Return the backward nodes, and in front of each cut to chosen channels what adds up all channels' scores."""
     latest = {layer.place.name: layer.scores for layer in layers}
     nodes = list[Node]()
     for node in backward:
@@ -37,7 +37,7 @@ def _added(builder: GraphBuilder, scores: Value, error: Value, node: Node) -> Va
 
 
 def choice_of(builder: GraphBuilder, layers: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice | None:
-    """What the generated code chooses. state: gets what of it no node changes."""
+    """Return what the generated code chooses. state: gets what of it no node changes."""
     if not layers:
         return None
     flag = builder.constant("channel_choice", np.asarray(OPEN, np.int32))

@@ -22,15 +22,15 @@ class ReverseContext:
         self._wanted = wanted
 
     def wants(self, index: int) -> bool:
-        """Whether the gradient of this input leads to an updated parameter."""
+        """Tell whether the gradient of this input leads to an updated parameter."""
         return self._node.inputs[index].name in self._wanted
 
     def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs = NO_ATTRS) -> Value:
-        """A backward node, named after the forward node and carrying its origin."""
+        """Append a backward node, named after the forward node and carrying its origin."""
         return self._builder.emit(op, inputs, attrs, f"{self._node.name}.{op}", self._node.origin)
 
     def constant(self, hint: str, data: Array) -> Value:
-        """A table in flash."""
+        """Return a table in flash."""
         return self._builder.constant(hint, data)
 
     def sum_to(self, gradient: Value, like: Value) -> Value:
@@ -74,7 +74,7 @@ def differentiate(
 
 
 def _reached(forward: tuple[Node, ...], targets: frozenset[str]) -> frozenset[str]:
-    """Names of all values that depend on a target, targets included; not through operators that are flat."""
+    """Return names of all values that depend on a target, targets included; not through operators that are flat."""
     wanted = set(targets)
     for node in forward:
         rule = op_def(node.op).gradient

@@ -26,7 +26,7 @@ class Dropouts:
 def with_dropout(
     builder: GraphBuilder, nodes: Iterable[Node], samples: int, seed: int | None
 ) -> tuple[list[Node], Dropouts | None]:
-    """The forward nodes with every Dropout as what training computes, and what that reads (None: there is none).
+    """Return the forward nodes with every Dropout as what training computes, and what that reads (None: there is none).
 
     seed None: nothing is dropped. A mask depends on the seed, the node's place among the others, the sample and the
     element in it: so it is the same for every micro-batch and plan, and in a second run.

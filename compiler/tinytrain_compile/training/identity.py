@@ -17,7 +17,7 @@ from tinytrain_compile.ir.types import Graph
 
 
 def identity_of(model: ImportedModel, plan: UpdatePlan, loss: str, optimizer: tuple[object, ...]) -> str:
-    """A hexadecimal digest. loss: the op that ends the forward pass; optimizer: what gives its
+    """Return a hexadecimal digest. loss: the op that ends the forward pass; optimizer: what gives its
     state a meaning, not its rates.
     """
     trained = sorted((name, piece and _facts(piece)) for name, piece in plan.updates.items())
@@ -31,7 +31,7 @@ def _facts(piece: ChannelSlice) -> tuple[object, ...]:
 
 
 def _own_loss(own: ImportedLoss | None) -> tuple[object, ...]:
-    """What the model itself says about its loss."""
+    """Return what the model itself says about its loss."""
     if own is None:
         return ()
     weights = None if own.class_weights is None else own.class_weights.tolist()
@@ -45,7 +45,8 @@ def _graph_of(written: WrittenLoss) -> Graph:
 
 @lru_cache(maxsize=4)
 def _digest(graph: Graph) -> str:
-    """Of nodes, formats and initial data; remarks for the user are none of it. Many updates of one graph are priced."""
+    """Return a digest of nodes, formats and initial data; remarks for the user are none of it. Many updates of one
+    graph are priced."""
     digest = hashlib.sha256(print_graph(replace(graph, notes=())).encode())
     for name in sorted(graph.constants):
         data = graph.constants[name]

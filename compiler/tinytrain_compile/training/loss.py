@@ -73,7 +73,7 @@ def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOp
 
 
 def _scores_of(builder: GraphBuilder, output: Value) -> Value:
-    """log p - log(1 - p): the number whose sigmoid is p. p is kept off 0 and 1, where a logarithm has no end."""
+    """Return log p - log(1 - p): the number whose sigmoid is p. p is kept off 0 and 1, where a logarithm has no end."""
     p = builder.emit("Clip", (output,), ClipAttrs(LEAST, MOST), name="probability")
     one = builder.constant("one", np.ones((), np.float32))
     odds = (builder.emit("Log", (p,), name="log_p"), builder.emit("Sub", (one, p), name="rest"))
@@ -81,7 +81,7 @@ def _scores_of(builder: GraphBuilder, output: Value) -> Value:
 
 
 def _default_loss(model: ImportedModel, end: End) -> tuple[str, tuple[str, ...]]:
-    """The loss that the end of the model speaks for, and a note that says so."""
+    """Return the loss that the end of the model speaks for, and a note that says so."""
     shape = model.output_shape
     if end.op == "Sigmoid":
         return "bce", ("loss: bce, the default behind a Sigmoid: labels are 0 or 1, one for each output",)
@@ -111,7 +111,7 @@ def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes:
 
 
 def _class_axis(model: ImportedModel, end: End) -> int:
-    """Axis of the graph's output that the classes are on: that of a softmax at the end, else ONNX axis 1."""
+    """Return the axis of the graph's output that the classes are on: that of a softmax at the end, else ONNX axis 1."""
     axis = end.axis()
     rest = [onnx for index, onnx in enumerate(model.output_perm) if index != axis]
     usual = model.output_perm.index(_classes_at(model.output_shape))
@@ -149,7 +149,7 @@ def _own_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOpti
 
 
 def _pair_loss(builder: GraphBuilder, model: ImportedModel, own: ImportedLoss) -> AppendedLoss:
-    """A mean over outputs and labels of one shape."""
+    """Append a mean over outputs and labels of one shape."""
     output = model.graph.outputs[0]
     label, logits = Value(builder.unique(own.label), output.shape, "float32", output.layout), output
     absorbed: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ def _pair_loss(builder: GraphBuilder, model: ImportedModel, own: ImportedLoss) -
 
 
 def _written_loss(own: ImportedLoss, written: WrittenLoss, output: Value, options: TrainingOptions) -> AppendedLoss:
-    """The nodes of the file, which are in the graph already; E0304 where they say nothing about the batch."""
+    """Return the nodes of the file, which are in the graph already; E0304 where they say nothing about the batch."""
     if own.reduction == "other" and options.sums:
         what = f"{own.origin!r} of the model is no mean or sum over samples: a batch has another loss than its samples"
         try_ = "leave --batch out, or add --accumulate inplace"
@@ -177,7 +177,7 @@ def _own_note(own: ImportedLoss) -> str:
 
 
 def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:
-    """sums: whether gradients are summed over several samples."""
+    """Return the terms of the model's own loss. sums: whether gradients are summed over several samples."""
     weighed = own.class_weights is not None or own.ignore_index is not None
     if own.reduction != "mean":  # class weights are in its terms already
         return LossTerms("one", LabelWeights((), own.ignore_index) if own.ignore_index is not None else None)
@@ -209,7 +209,8 @@ class End:
         return "" if self.activation is None else self.activation.op
 
     def axis(self) -> int | None:
-        """The axis of the output that a softmax is along; None if it has become a part of another, or for a sigmoid."""
+        """Return the axis of the output that a softmax is along; None if it has become a part of another, or for a
+        sigmoid."""
         node = self.activation
         if node is None or not isinstance(node.attrs, AxisAttrs):
             return None
@@ -225,7 +226,8 @@ class End:
 
 
 def end_of(graph: Graph, output: Value) -> End:
-    """What an output ends in. The clamp of its storage is no obstacle: the loss is of the number in front of it."""
+    """Return what an output ends in. The clamp of its storage is no obstacle: the loss is of the number in front of
+    it."""
     makers, views = graph.producers(), list[Node]()
     node = makers.get(output.name)
     while node is not None and node.op in ("Clip", *_VIEWS):
@@ -238,7 +240,7 @@ def end_of(graph: Graph, output: Value) -> End:
 
 
 def is_probability(graph: Graph, output: Value) -> bool:
-    """Whether every number of an output is one from 0 to 1: of a sigmoid or softmax, moved, picked or averaged."""
+    """Tell whether every number of an output is one from 0 to 1: of a sigmoid or softmax, moved, picked or averaged."""
     makers = graph.producers()
     node = makers.get(output.name)
     while node is not None and (node.op in _PICKING or _is_mean(node)):
@@ -247,7 +249,7 @@ def is_probability(graph: Graph, output: Value) -> bool:
 
 
 def _is_mean(node: Node) -> bool:
-    """Whether a node sums and divides by how many it sums."""
+    """Tell whether a node sums and divides by how many it sums."""
     if not isinstance(node.attrs, ReduceAttrs):
         return False
     count = math.prod(node.inputs[0].shape[axis] for axis in node.attrs.axes)
@@ -257,7 +259,7 @@ def _is_mean(node: Node) -> bool:
 def absorb(
     builder: GraphBuilder, end: End, ops: tuple[str, ...], axis: int | None = None
 ) -> tuple[Value, tuple[str, ...]]:
-    """The value before a trailing activation that the loss contains already; the output itself if there is none.
+    """Return the value before a trailing activation that the loss contains already; the output itself if there is none.
 
     An activation that the loss does not contain stays, and a note says what that means. axis: of the classes.
     """
@@ -277,7 +279,7 @@ def absorb(
 
 
 def _in_shape(axis: int, before: tuple[int, ...], after: tuple[int, ...]) -> int | None:
-    """Where an axis lies after a Reshape that only adds and removes axes of size 1; None after any other."""
+    """Return where an axis lies after a Reshape that only adds and removes axes of size 1; None after any other."""
     kept, found = ([index for index, dim in enumerate(shape) if dim > 1] for shape in (before, after))
     if axis not in kept or [before[index] for index in kept] != [after[index] for index in found]:
         return None

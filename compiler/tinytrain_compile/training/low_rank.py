@@ -84,7 +84,7 @@ def keep_subspaces(builder: GraphBuilder, updates: Iterable[tuple[Value, Value]]
 
 
 def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
-    """The nodes that make a parameter's gradient; made: what makes each value of the backward pass."""
+    """Return the nodes that make a parameter's gradient; made: what makes each value of the backward pass."""
     node = made.get(gradient)
     if node is None:
         return []
@@ -94,13 +94,13 @@ def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
 
 
 def _insert(forward: list[Node], x: Value, copies: Sequence[Node]) -> None:
-    """Right behind what makes x."""
+    """Insert nodes right after what makes x."""
     place = next((i + 1 for i, node in enumerate(forward) if x in node.outputs), 0)
     forward[place:place] = copies
 
 
 def first_subspace(rank: int, length: int, seed: int, name: str) -> Array:
-    """Random orthonormal rows: the same ones for the same seed and name on every machine."""
+    """Return random orthonormal rows: the same ones for the same seed and name on every machine."""
     rows = np.random.default_rng((seed, zlib.crc32(name.encode()))).standard_normal((rank, length))
     exact = OPS["Orthonormalize"].exact
     assert exact is not None
@@ -124,13 +124,13 @@ class _Rewrite:
         return self._builder.emit(op, inputs, attrs, f"{self._node.name}.{what}", self._node.origin)
 
     def _taken(self, first: int) -> list[Node]:
-        """The nodes that were emitted since there were `first` of them, taken out of the builder."""
+        """Return the nodes that were emitted since there were `first` of them, taken out of the builder."""
         nodes = self._builder.nodes[first:]
         del self._builder.nodes[first:]
         return nodes
 
     def copies(self, updates: list[tuple[Value, Value]]) -> list[Node]:
-        """The nodes of the forward pass; subspaces of the state and their new content are added to `updates`."""
+        """Return the nodes of the forward pass; subspaces of the state and their new content are added to `updates`."""
         first = len(self._builder.nodes)
         for axis, rank in self._reduced.items():
             self._subspaces[axis] = self._subspace(axis, rank, updates)
@@ -155,7 +155,8 @@ class _Rewrite:
         return self._emit("ModeProduct", (value, self._subspaces[attrs.axis]), attrs, what)
 
     def gradient(self) -> list[Node]:
-        """The nodes that make the gradient of the core, the last one with the results of the node that it replaces."""
+        """Return the nodes that make the gradient of the core, the last one with the results of the node that it
+        replaces."""
         first, node = len(self._builder.nodes), self._node
         core, dy, attrs = self._core, operand(node, "dy"), node.attrs
         if 0 in self._reduced:
@@ -173,7 +174,8 @@ class _Rewrite:
         return [*nodes[:-1], replace(nodes[-1], name=node.name, outputs=node.outputs)]
 
     def gradient_of_expanded(self) -> list[Node]:
-        """The nodes that expand the core in all modes, the shortest products first, and the node that was there."""
+        """Return the nodes that expand the core in all modes, the shortest products first, and the node that was
+        there."""
         first, node, core = len(self._builder.nodes), self._node, self._core
         for axis in outward(self._reduced, self._x.shape):
             wide = self._how.wide.get(axis)
@@ -183,8 +185,8 @@ class _Rewrite:
         return [*self._taken(first), replace(node, inputs=inputs)]
 
     def integer_gradient(self, integer: Integers) -> list[Node]:
-        """The one in the subspaces, if it may be, takes fewer multiply-accumulates and no more bytes on the way than
-        the input, expanded to int8; of an int8 copy the one that gives int8 back."""
+        """Return the gradient in the subspaces, if it may be, takes fewer multiply-accumulates and no more bytes on the
+        way than the input, expanded to int8; of an int8 copy the one that gives int8 back."""
         if self._how.steps or integer == "expanded":
             return self.gradient_of_expanded()
         *before, last = self.gradient_of_expanded()
@@ -197,8 +199,8 @@ class _Rewrite:
         return self.gradient_of_expanded()
 
     def _bytes_between(self, nodes: Sequence[Node]) -> int:
-        """Of all that a gradient in the subspaces makes before its last node, the error in float32 included where the
-        gradient of the core reads that."""
+        """Count bytes of all that a gradient in the subspaces makes before its last node, the error in float32 included
+        if the gradient of the core reads that."""
         dy = operand(self._node, "dy")
         made = [value for node in nodes[:-1] for value in node.outputs]
         made += [dy for node in nodes if node.op in GRADIENTS and dy in node.inputs]
@@ -215,7 +217,8 @@ class _Rewrite:
         self._emit("SubspaceGradWeight", (inner, self._subspaces[channels]), GroupAttrs(groups), "of_weight")
 
     def _cheaper_below(self, dy: Value, shrinking: Sequence[int]) -> bool:
-        """Whether a 1x1 convolution's dy is taken into the subspaces of rows and columns, rather than the core out."""
+        """Tell whether a 1x1 convolution's dy is taken into the subspaces of rows and columns, rather than the core
+        out."""
         down = [(axis, self._reduced[axis]) for axis in shrinking]
         up = [(axis, self._x.shape[axis]) for axis in reversed(shrinking)]
         below, small = _chain_macs(dy.shape, down)
@@ -224,7 +227,7 @@ class _Rewrite:
         return below + math.prod(small) * channels < above + dy.elements * channels
 
     def kept(self, nodes: Sequence[Node]) -> KeptActivation:
-        """What the report says of it."""
+        """Return what the report says of it."""
         x, node = self._x, self._node
         sizes = sum(value.size_bytes for value in self._subspaces.values())
         fixed, integer = self._how.kind == "subspace", bool(self._how.steps)
@@ -253,7 +256,8 @@ def _macs(node: Node) -> int:
 
 
 def _chain_macs(shape: tuple[int, ...], steps: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-    """Of products along axes, one after another, which get these lengths; and the shape behind them."""
+    """Count the multiply-accumulates of products along axes, one after another, which get these lengths; and the shape
+    behind them."""
     found, total = [*shape], 0
     for axis, length in steps:
         total += math.prod(found) * length

@@ -102,12 +102,12 @@ class Optimizer:
         return value
 
     def keep(self, scalar: Value, counted: tuple[Value, Value]) -> None:
-        """State that is no parameter's: a scalar that the generated code sets, a count and its new content."""
+        """Keep state that is not a parameter's: a scalar that the generated code sets, a count and its new content."""
         self.accumulators.append(scalar)
         self.follow([counted])
 
     def follow(self, changes: Iterable[tuple[Value, Value]]) -> None:
-        """State that is no parameter's, and its new content."""
+        """Keep state that is not a parameter's, with its new content."""
         for state, after in changes:
             self.state.append(state)
             self.updates.append((state, after))
@@ -139,7 +139,7 @@ class Optimizer:
                 self._clear(parameter, gradient)
 
     def _summed(self, parameter: Value, gradient: Value) -> Value:
-        """The gradient of an update: that of the step, or its sum over the samples of a batch."""
+        """Return the gradient of an update: that of the step, or its sum over the samples of a batch."""
         if not self._sums:
             return gradient
         total = Value(self.builder.unique(f"{parameter.name}.gradient_sum"), parameter.shape)

@@ -31,7 +31,8 @@ from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs
 def fold_frozen(
     builder: GraphBuilder, nodes: Iterable[Node], constants: Mapping[str, Array], kept: Collection[str]
 ) -> list[Node]:
-    """The nodes that remain; the results of the others are constants of the builder. Views stay, as they cost nothing.
+    """Return the nodes that remain; the results of the others are constants of the builder. Views stay, as they cost
+    nothing.
 
     kept: names of the trained constants, and of values that must be computed. Results larger than their operands stay.
     """
@@ -89,7 +90,7 @@ def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node])
 
 
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
-    """Values that a backward node other than a ClipGrad reads, directly or through a view.
+    """Return values that a backward node other than a ClipGrad reads, directly or through a view.
 
     Not if only some of its channels are (Slices, which run in the forward pass, as scores do): those and the bits take
     less.
@@ -126,7 +127,8 @@ def _insert(forward: list[Node], masks: dict[str, Node]) -> list[Node]:
 
 
 def join_pieces(train: TrainGraph) -> TrainGraph:
-    """The same step with such sums of float32 as Concats (what was -0 + 0 keeps its sign); itself if there are none."""
+    """Return the same step with such sums of float32 as Concats (what was -0 + 0 keeps its sign); itself if there are
+    none."""
     graph = train.graph
     made = {value.name: node for node in graph.nodes for value in node.outputs}
     found = {node.name: joined for node in graph.nodes if (joined := _joined(node, made)) is not None}
@@ -139,7 +141,7 @@ def join_pieces(train: TrainGraph) -> TrainGraph:
 
 
 def _joined(node: Node, made: Mapping[str, Node]) -> Node | None:
-    """A sum of pieces that tile it as their Concat, or None."""
+    """Return a sum of pieces that tile it as their Concat, or None."""
     pieces = _pieces(node.outputs[0], made) if node.op == "Add" and node.outputs[0].dtype == "float32" else None
     if not pieces:
         return None
@@ -162,7 +164,7 @@ def _joined(node: Node, made: Mapping[str, Node]) -> Node | None:
 
 
 def _pieces(value: Value, made: Mapping[str, Node]) -> list[tuple[Value, tuple[int, ...]]] | None:
-    """(piece, where it begins) of everything that is summed up in a value; None if something else is."""
+    """Return (piece, where it begins) of everything that is summed up in a value; None if something else is."""
     node = made.get(value.name)
     if node is None:
         return None
@@ -191,7 +193,7 @@ class _Fusing:
 
 
 def fuse_updates(train: TrainGraph) -> TrainGraph:
-    """The same step with such nodes, by the names of the updates; itself if there are none.
+    """Return the same step with such nodes, by the names of the updates; itself if there are none.
 
     Two nodes stay where something else reads the gradient or adds to it (a parameter with several uses), where one of
     them has a kernel of the user, and where storing the gradient takes less memory.
@@ -213,7 +215,7 @@ def fuse_updates(train: TrainGraph) -> TrainGraph:
 
 
 def _unused(graph: Graph, name: str) -> str:
-    """The name, or one like it that no value of the graph has."""
+    """Return the name, or one like it that no value of the graph has."""
     taken = {value.name for node in graph.nodes for value in (*node.inputs, *node.outputs)}
     while name in taken:
         name += ".2"
@@ -221,7 +223,7 @@ def _unused(graph: Graph, name: str) -> str:
 
 
 def _found(graph: Graph) -> Mapping[str, _Fusing]:
-    """By the name of an update, what becomes one node with it."""
+    """Return what becomes one node with an update, by its name."""
     makers = {value.name: node for node in graph.nodes for value in node.outputs}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -249,7 +251,7 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
 def _waiting_bytes(
     graph: Graph, gradient: Node, update: Node, readers: Mapping[str, Sequence[Node]], order: Dependencies
 ) -> int:
-    """Bytes of the gradient's operands that must wait for other readers of what the update overwrites.
+    """Count the bytes of the gradient's operands that must wait for other readers of what the update overwrites.
 
     Those readers that come before the gradient in any order do not count, and what they read themselves is there.
     """
@@ -268,7 +270,7 @@ def _distinct(values: Sequence[Value]) -> list[Value]:
 
 
 def _fused(fusing: _Fusing, update: Node, zero: Value | None) -> list[Node]:
-    """The node that does it all, behind that of the zeros to which it adds squares."""
+    """Return the node that does it all, behind that of the zeros to which it adds squares."""
     gradient, squares = fusing.gradient, fusing.squares
     pair, place = fused_pair(gradient.op, update.op, squares is not None), position(update, "g")
     assert pair is not None

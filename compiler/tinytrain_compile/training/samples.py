@@ -20,7 +20,7 @@ class SamplesMixError(ValueError):
 
 
 def for_samples(model: ImportedModel, count: int) -> ImportedModel:
-    """The model for `count` samples at once; names, weights and formats stay. Errors: SamplesMixError."""
+    """Return the model for `count` samples at once; names, weights and formats stay. Errors: SamplesMixError."""
     if count == 1:
         return model
     if model.loss is not None and model.loss.written is not None:
@@ -50,7 +50,7 @@ def _longer(value: Value, count: int) -> Value:
 
 
 def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
-    """A node for so many samples: its results are as many times as long, or it is refused."""
+    """Return a node for so many samples: its results are as many times as long, or it is refused."""
     where = f"{node.origin or node.name} ({node.op})"
     definition = op_def(node.op)
     computed = [value for value in node.inputs if value.name in known]
@@ -69,7 +69,8 @@ def repeated(node: Node, known: dict[str, Value], count: int) -> Node:
 
 
 def _lifts(node: Node, computed: list[Value]) -> bool:
-    """Whether broadcasting gives a computed operand a new first axis, behind which its samples would come to lie."""
+    """Tell whether broadcasting gives a computed operand a new first axis, behind which its samples would come to
+    lie."""
     rank = len(node.outputs[0].shape)
     broadcasts = has_trait(node.op, "elementwise") or isinstance(node.attrs, ExpandAttrs)
     return broadcasts and any(len(value.shape) < rank for value in computed)

@@ -66,7 +66,7 @@ def _expect_unread(model: ImportedModel, slices: Mapping[str, ChannelSlice]) -> 
 
 
 def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: Split) -> ChosenLayer:
-    """At first the channels of the split, in their order."""
+    """Return a layer that has the channels of the split at first, in their order."""
     places = np.full(split.total, -1, np.int32)
     places[list(split.channels)] = np.arange(len(split.channels), dtype=np.int32)
     scores = builder.constant(f"{name}.scores", np.zeros(split.total, np.float32))
@@ -76,7 +76,8 @@ def _chosen(builder: GraphBuilder, name: str, part: Value, whole: Value, split: 
 def _cut(
     builder: GraphBuilder, weight: Value, data: Array, piece: ChannelSlice, scaled: str
 ) -> tuple[Value, Value, Split]:
-    """The updated part, the frozen part, and where they lie. scaled: the axis that has a scale for each channel."""
+    """Return the updated part, the frozen part, and where they lie. scaled: the axis that has a scale for each
+    channel."""
     axis = channel_axis(piece.axis, data.ndim)
     split = Split(piece.axis, piece.channels, data.shape[axis], piece.on_device)
     first = builder.constant(f"{weight.name}.updated", np.take(data, piece.channels, axis), weight.origin)

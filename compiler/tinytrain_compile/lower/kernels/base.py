@@ -32,7 +32,7 @@ class Elements(Protocol):
         ...
 
     def __getitem__(self, index: Index | tuple[Index, ...], /) -> Expr:
-        """The element at an index."""
+        """Return the element at an index."""
         ...
 
 
@@ -88,57 +88,58 @@ def vector_kernel(*ops: str) -> Callable[[VectorRule], VectorRule]:
 
 
 def kernel_spec(node: Node, context: KernelContext) -> KernelSpec:
-    """How a node is computed on such a target."""
+    """Return how a node is computed on such a target."""
     rule = VECTOR_KERNELS.get(node.op) if context.uses_vectors else None
     return (rule and rule(node, context)) or KERNELS[node.op](node, context)
 
 
 def placeholder(value: Value, name: str, shape: Sequence[Index] | None = None) -> te.Tensor:
-    """A kernel operand for a graph value; "bits" are bytes; `shape` may regroup its elements."""
+    """Return a kernel operand for a graph value; "bits" are bytes; `shape` may regroup its elements."""
     if value.dtype == "bits":
         return te.placeholder((value.size_bytes,), "uint8", name)
     return te.placeholder(tuple(shape or value.shape or (1,)), value.dtype, name)
 
 
 def tensor(node: Node, name: str, shape: Sequence[Index] | None = None) -> te.Tensor:
-    """An operand, whose C parameter has its name; `shape` may regroup its elements. KeyError if there is none."""
+    """Return an operand, whose C parameter has its name; `shape` may regroup its elements. KeyError if it is not
+    there."""
     return placeholder(operand(node, name), name, shape)
 
 
 def tensors(node: Node, *names: str) -> list[te.Tensor]:
-    """Operands in their own shapes; one whose name ends in "?" may be missing."""
+    """Return operands in their own shapes; one whose name ends in "?" may be missing."""
     there = operands(node)
     return [tensor(node, name.removesuffix("?")) for name in names if name[-1] != "?" or name[:-1] in there]
 
 
 def flat_tensor(node: Node, name: str) -> te.Tensor:
-    """An operand as a vector of its elements."""
+    """Return an operand as a vector of its elements."""
     return tensor(node, name, (operand(node, name).elements,))
 
 
 def channel_rows(value: Value) -> tuple[int, int]:
-    """Output channels of a weight or its gradient, and elements of each."""
+    """Return the output channels of a weight or its gradient, and elements of each."""
     return value.shape[0], value.elements // value.shape[0]
 
 
 def pixel_rows(value: Value) -> tuple[int, int]:
-    """Pixels of an image, and channels of each."""
+    """Return the pixels of an image, and channels of each."""
     return value.elements // value.shape[-1], value.shape[-1]
 
 
 def map_shape(value: Value) -> tuple[int, int, int, int]:
-    """The shape of an image, or of several."""
+    """Return the shape of an image, or of several."""
     count, height, width, channels = value.shape
     return count, height, width, channels
 
 
 def weight_parts(node: Node) -> list[te.Tensor]:
-    """The weight of a layer or of its data gradient: in one part, or in two and perhaps a table."""
+    """Return the weight of a layer or of its data gradient: in one part, or in two and perhaps a table."""
     return tensors(node, *WEIGHT)
 
 
 def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int, in_axis: int) -> Load:
-    """Access to a weight by its own indices, whether it lies in one part or in two (see Split)."""
+    """Return access to a weight by its own indices, whether it lies in one part or in two (see Split)."""
     first = parts[0]
     if split is None:
         return lambda *index: first[index]
@@ -167,12 +168,12 @@ def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int,
 
 
 def peels(split: Split | None) -> bool:
-    """Whether the load of a weight has conditions that loops are cut at: runs of channels in two parts."""
+    """Tell whether the load of a weight has conditions that loops are cut at: runs of channels in two parts."""
     return split is not None and not split.on_device
 
 
 def _chosen_weight(parts: Sequence[te.Tensor]) -> Load:
-    """A weight of which a table says for every output channel whether it lies in the first part, and where."""
+    """Return a weight of which a table says for every output channel whether it lies in the first part, and where."""
     part, whole, place = parts
     shape = [int(extent) for extent in whole.shape]
     row = math.prod(shape[1:])
@@ -189,49 +190,49 @@ def _chosen_weight(parts: Sequence[te.Tensor]) -> Load:
 
 
 def f32(value: float) -> Expr:
-    """A float32 constant expression."""
+    """Return a float32 constant expression."""
     return tirx.const(float(value), "float32")
 
 
 def call(function: str, *args: Expr | float) -> Expr:
-    """A float32 scalar helper of tt_runtime.h."""
+    """Call a float32 scalar helper of tt_runtime.h."""
     return tirx.call_pure_extern("float32", function, *args)
 
 
 def call_int(function: str, *args: Index, dtype: str = "int32") -> Expr:
-    """An integer helper (tt_fixed.h, tt_qloss.h, tt_dsp.h); it may write through addresses among its arguments."""
+    """Call an integer helper (tt_fixed.h, tt_qloss.h, tt_dsp.h); it may write through addresses among its arguments."""
     return tirx.call_extern(dtype, function, *args)
 
 
 def address(operand: te.Tensor, *index: Index) -> Expr:
-    """The address of an operand's element (its first without an index), for a helper that writes there."""
+    """Return the address of an operand's element (its first without an index), for a helper that writes there."""
     element = operand(*(index or [0] * len(operand.shape)))
     return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(operand.dtype))))
 
 
 def i32(value: Index) -> Expr:
-    """An int32 constant, or an expression widened to int32."""
+    """Return an int32 constant, or an expression widened to int32."""
     return tirx.const(value, "int32") if isinstance(value, int) else value.astype("int32")
 
 
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
-    """A choice without side effects: both sides may be evaluated."""
+    """Return a choice without side effects: both sides may be evaluated."""
     return tirx.Select(condition, yes, no)
 
 
 def guarded(condition: Expr, value: Expr) -> Expr:
-    """`value` where the condition holds, else 0 (and then `value` is not evaluated)."""
+    """Return `value` where the condition holds, else 0 (and then `value` is not evaluated)."""
     dtype = str(value.ty.dtype if hasattr(value, "ty") else value.dtype)
     return tirx.if_then_else(condition, value, tirx.const(0, dtype))
 
 
 def left_over(extent: Index, unit: int) -> int:
-    """How many elements are behind whole units; none of a variable number, which streams/ ask for whole ones of."""
+    """Count the elements after whole units; none of a variable number, of which streams/ ask for whole ones."""
     return extent % unit if isinstance(extent, int) else 0
 
 
 def both(tests: Iterable[Expr | None]) -> Expr | None:
-    """All tests at once; None if there is none (a test may be missing)."""
+    """Return all tests at once; None if there is none (a test may be missing)."""
     result: Expr | None = None
     for test in tests:
         if test is not None:
@@ -240,19 +241,19 @@ def both(tests: Iterable[Expr | None]) -> Expr | None:
 
 
 def guard(condition: Expr | None, value: Expr) -> Expr:
-    """`value` where the condition, if there is one, holds, else 0."""
+    """Return `value` where the condition, if there is one, holds, else 0."""
     return value if condition is None else guarded(condition, value)
 
 
 def total(term: Expr, axes: Sequence[IterVar]) -> Expr:
-    """A sum over reduction axes."""
+    """Return a sum over reduction axes."""
     return te.sum(term, list(axes))
 
 
 def reduce_axes(*extents: Index, prefix: str = "k") -> list[IterVar]:
-    """Reduction axes of the given extents."""
+    """Return reduction axes of the given extents."""
     return [te.reduce_axis((0, extent), f"{prefix}{i}") for i, extent in enumerate(extents)]
 
 
 def plain(_schedule: s_tir.Schedule) -> None:
-    """The schedule of kernels whose default loops are right."""
+    """Leave the loops as they are: the schedule of kernels whose default loops are right."""

@@ -70,7 +70,7 @@ class KernelContext:
     layout: OperandLayout = OperandLayout()
 
     def without_int_vectors(self) -> KernelContext:
-        """The same for kernels of integers that are not on vectors."""
+        """Return the same for kernels of integers that are not on vectors."""
         return replace(self, isa=replace(self.isa, int_vectors=False))
 
     @property
@@ -109,7 +109,7 @@ class KernelContext:
         return (2, 2)
 
     def widens(self, one_call: bool, zeros: bool) -> bool:
-        """Whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.
+        """Tell whether sums of k x k gradients are over operands widened in scratch, where no border is tested for.
 
         one_call: all sums of a tile are one helper call, without which 8 registers do not suffice. zeros: some taps are
         0, since phases of a stride have taps of their own; only products in pairs make up for that.
@@ -125,7 +125,7 @@ class KernelContext:
 
 
 def kernel_context(core: Features, fused: bool, style: CodeStyle = SPEED) -> KernelContext:
-    """For a core. fused: its code may fuse float products and sums (no int8 network's does)."""
+    """Return the context of a core. fused: its code may fuse float products and sums (no int8 network's does)."""
     vectors = core.mve_float and fused
     pairs = core.fpu and fused and not vectors
     isa = InstructionSet(core.fpu, core.mve_int, vectors, pairs, core.dsp, core.gpr, core.dual_issue)

@@ -57,7 +57,8 @@ def patch_conv(
     schedule: Callable[[s_tir.Schedule, int], None] | None = None,
     row_exists: Callable[[Expr], Expr] | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,o] = finish(sum over taps and channels of widen(element) * weight(o, tap row, tap column, channel)).
+    """Compute out[n,y,x,o] = finish(sum over taps and channels of widen(element) * weight(o, tap row, tap column,
+    channel)).
 
     element(n, row, column, channel): of what is read. schedule(sch, pixels of a tile): another one than _schedule.
     row_exists(row): another test than whether it lies within patch.rows.
@@ -93,7 +94,7 @@ def patch_conv(
 
 
 def _height(patch: Patch, form: PatchForm) -> Index:
-    """Rows of a phase; a number that a call says is of all rows, since there are no phases then."""
+    """Return the rows of a phase; a number that a call says is of all rows, since there are no phases then."""
     height = form.shape[1]
     return height // patch.rows.phases if isinstance(height, int) else height
 
@@ -105,7 +106,8 @@ def _copied(
     element: Load,
     row_exists: Callable[[Expr], Expr] | None,
 ) -> te.Tensor:
-    """What the taps of tiles of `across` pixels read. images: their number, and rows of each; row_exists: as above."""
+    """Return what the taps of tiles of `across` pixels read. images: their number, and rows of each; row_exists: as
+    above."""
     rows, columns, (count, height) = patch.rows, patch.columns, images
 
     def copied(b: Expr, y: Expr, x: Expr, i: Expr, j: Expr, k: Expr) -> Expr:
@@ -136,7 +138,7 @@ def _schedule(sch: s_tir.Schedule, form: PatchForm, across: int, fuse: bool) -> 
 
 
 def _inside(reach: Reach, tile: int, positions: int, place: Expr) -> tuple[Expr, list[Expr]]:
-    """(element at a place, what has to hold for it to exist)."""
+    """Return (element at a place, what has to hold for it to exist)."""
     before, behind = reach.within(tile, positions)
     tests = [test for test, known in ((place >= 0, before), (place < reach.extent * reach.holes, behind)) if not known]
     if reach.holes == 1:
@@ -145,5 +147,5 @@ def _inside(reach: Reach, tile: int, positions: int, place: Expr) -> tuple[Expr,
 
 
 def _ragged(reach: Reach) -> bool:
-    """Whether some phases have fewer taps than others."""
+    """Tell whether some phases have fewer taps than others."""
     return reach.kernel % reach.phases != 0

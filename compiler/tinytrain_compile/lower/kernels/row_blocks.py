@@ -68,19 +68,19 @@ def row_kernel(*ops: str) -> Callable[[RowRule], RowRule]:
 
 
 def row_block_spec(node: Node, context: KernelContext) -> RowBlockSpec:
-    """The kernel of a few rows of one image. Errors: NoRowsError."""
+    """Return the kernel of a few rows of one image. Errors: NoRowsError."""
     if node.op not in ROW_KERNELS:
         raise NoRowsError(f"{node.name}: {node.op} has no kernel for a few rows")
     return ROW_KERNELS[node.op](node, context, tirx.Var("count", "int32"))
 
 
 def with_table(spec: KernelSpec, table: te.Tensor) -> KernelSpec:
-    """A kernel with the table of where rows begin as its last operand."""
+    """Return a kernel with the table of where rows begin as its last operand."""
     return replace(spec, inputs=[*spec.inputs, table])
 
 
 def few_rows(node: Node, count: Expr) -> Node:
-    """The node with `count` rows, a variable: rules that only multiply extents do not notice."""
+    """Return the node with `count` rows, a variable: rules that only multiply extents do not notice."""
     whole = node.outputs[0].shape
 
     def few(value: Value) -> Value:
@@ -103,18 +103,19 @@ class RowImage:
         self.shape, self.channels = (1, 1, width, channels), channels
 
     def exists(self, row: Expr) -> Expr:
-        """Whether a row is one of the image."""
+        """Tell whether a row is one of the image."""
         return self.row_at[row] >= 0
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Expr:
-        """The element at an index."""
+        """Return the element at an index."""
         assert isinstance(index, tuple)
         _, row, column, channel = index
         return self.flat[self.row_at[row] + column * self.channels + channel]
 
 
 def windows_of(rows: int, height: int, reach: int, step: int, pad: int, apart: int = 1) -> Windows:
-    """What `rows` rows of a result read of a map of this height, of whose rows each lies at the `apart`-th place."""
+    """Return what `rows` rows of a result read of a map of this height, of whose rows each lies at the `apart`-th
+    place."""
     places = (place - pad for place in range((rows - 1) * step + reach))
     found = (place // apart if 0 <= place < height * apart and place % apart == 0 else -1 for place in places)
     return Windows(tuple(found), step, reach)

@@ -19,7 +19,7 @@ from tinytrain_compile.ops.names import operand
 
 @kernel("TakeChannels")
 def take_channels(node: Node, _context: KernelContext) -> KernelSpec:
-    """One channel after the other: where it goes is looked up once. No place leads out of the result."""
+    """Move one channel after the other: where it goes is looked up once. No place leads out of the result."""
     attrs, value = node.attrs, operand(node, "x")
     assert isinstance(attrs, TakeAttrs)
     *rest, count = value.shape
@@ -42,7 +42,7 @@ def take_channels(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("ScoreChannels")
 def score_channels(node: Node, _context: KernelContext) -> KernelSpec:
-    """Sums of squares of a few neighbours at a time."""
+    """Compute sums of squares of a few neighbours at a time."""
     *rest, count = operand(node, "x").shape
     x, (k,) = tensor(node, "x", (math.prod(rest), count)), reduce_axes(math.prod(rest))
     acc = te.compute((count,), lambda c: total(x[k, c] * x[k, c], [k]), "acc")
@@ -52,6 +52,6 @@ def score_channels(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("AddScores")
 def add_scores(node: Node, _context: KernelContext) -> KernelSpec:
-    """One addition for each channel."""
+    """Add once for each channel."""
     scores, more = tensors(node, "scores", "more")
     return KernelSpec([scores, more], [te.compute(scores.shape, lambda c: scores[c] + more[c], "out")], plain)

@@ -46,7 +46,7 @@ _enter("Where", lambda condition, a, b: select(tirx.NE(condition, _byte(0)), a, 
 
 @kernel("ReduceMax")
 def reduce_max(node: Node, _context: KernelContext) -> KernelSpec:
-    """A few neighbouring maxima at a time; the smallest element is the largest of the negated ones."""
+    """Compute a few neighbouring maxima at a time; the smallest element is the largest of the negated ones."""
     attrs = attrs_of(node, ReduceMaxAttrs)
     groups = axis_groups(operand(node, "x").shape, attrs.axes)
     kept = [extent for extent, inside in groups if not inside] or [1]
@@ -69,7 +69,7 @@ def reduce_max(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("ReduceMaxGrad")
 def reduce_max_grad(node: Node, context: KernelContext) -> KernelSpec:
-    """How many elements share a gradient, then their shares."""
+    """Count how many elements share a gradient, then compute their shares."""
     attrs = attrs_of(node, ReduceMaxAttrs)
     groups = AxisGroups(operand(node, "x").shape, attrs.axes)
     dy, x, y = tensor(node, "dy", groups.kept), tensor(node, "x", groups.shape), tensor(node, "y", groups.kept)

@@ -30,7 +30,7 @@ ROW_TILE = 4
 
 @kernel("RowSquares")
 def row_squares(node: Node, _context: KernelContext) -> KernelSpec:
-    """Some rows at a time."""
+    """Sum some rows at a time."""
     rows, length = channel_rows(operand(node, "g"))
     g = tensor(node, "g", (rows, length))
     if length == 1:
@@ -43,7 +43,7 @@ def row_squares(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("SquareTotal")
 def square_total(node: Node, _context: KernelContext) -> KernelSpec:
-    """One sum."""
+    """Compute one sum."""
     attrs = attrs_of(node, SquareTotalAttrs)
     before, rows = flat_tensor(node, "total"), tensor(node, "rows")
     (k,) = reduce_axes(operand(node, "rows").elements)
@@ -54,7 +54,7 @@ def square_total(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("ClipFactor")
 def clip_factor(node: Node, _context: KernelContext) -> KernelSpec:
-    """One number; nothing that is not finite passes."""
+    """Compute one number; nothing that is not finite passes."""
     attrs = attrs_of(node, ClipAttrs)
     squares = flat_tensor(node, "squares")
     scale = flat_tensor(node, "scale") if attrs.scaled else None

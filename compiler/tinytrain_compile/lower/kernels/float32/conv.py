@@ -78,25 +78,26 @@ class TapWindow:
         self._out = conv.output_hw(*image_hw)
 
     def forward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
-        """(row, column, condition or None) of the input pixel under tap (r, s) of output pixel (y, x)."""
+        """Return (row, column, condition or None) of the input pixel under tap (r, s) of output pixel (y, x)."""
         (row, row_in), (column, column_in) = self.along(0, y, r), self.along(1, x, s)
         return row, column, both([row_in, column_in])
 
     def along(self, axis: int, position: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
-        """(index along rows, 0, or columns, 1; condition or None) of what is under a tap of an output position."""
+        """Return (index along rows, 0, or columns, 1; condition or None) of what is under a tap of an output
+        position."""
         begin = self.conv.pads[axis]
         index = position * self.conv.strides[axis] + tap * self.conv.dilations[axis] - begin
         before, behind = self.beyond(axis)
         return index, both([index >= 0 if before else None, index < self.image_hw[axis] if behind else None])
 
     def beyond(self, axis: int) -> tuple[bool, bool]:
-        """Whether windows reach beyond the first, and beyond the last element along rows, 0, or columns, 1."""
+        """Tell whether windows reach beyond the first, and beyond the last element along rows, 0, or columns, 1."""
         conv, (begin, end) = self.conv, self.conv.pads[axis::2]
         reach = (self._out[axis] - 1) * conv.strides[axis] + (conv.kernel[axis] - 1) * conv.dilations[axis]
         return begin > 0, end > 0 or reach - begin >= self.image_hw[axis]
 
     def backward(self, y: Expr, x: Expr, r: Expr, s: Expr) -> tuple[Expr, Expr, Expr | None]:
-        """(row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
+        """Return (row, column, condition or None) of the output pixel whose tap (r, s) reads input pixel (y, x)."""
         rows: list[Expr] = []
         tests: list[Expr | None] = []
         for axis, (position, tap) in enumerate(((y, r), (x, s))):
@@ -129,7 +130,7 @@ class Layer:
     def dense(
         self, shape: MapShape, patch: Patch, element: Load, row_exists: Callable[[Expr], Expr] | None = None
     ) -> tuple[te.Tensor, Schedule]:
-        """With one group; element, row_exists: see patch_conv."""
+        """Compute a convolution with one group; element, row_exists: see patch_conv."""
         attrs, context, out_c = self.attrs, self._context, shape[3]
         lanes = _has_lanes(context, attrs, out_c)
         tile, turn = _patch_tile(patch.width, out_c, context, attrs)
@@ -139,7 +140,7 @@ class Layer:
         return patch_conv(patch, form, element, self.weight, self.finish, row_exists=row_exists)
 
     def in_groups(self, shape: MapShape, x: Elements, place: Place) -> tuple[te.Tensor, Schedule]:
-        """With several groups; place: the pixel under a tap."""
+        """Compute one with several groups; place: the pixel under a tap."""
         depthwise = _is_depthwise(self.attrs, int(x.shape[3]), shape[3])
         lanes = depthwise and _has_lanes(self._context, self.attrs, shape[3])
         in_rows = depthwise and _in_rows(self._context, self.attrs)
@@ -172,12 +173,12 @@ def conv(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def _has_lanes(context: KernelContext, conv: ConvAttrs, channels: int) -> bool:
-    """Whether channels are computed four at a time; a weight in two parts is not."""
+    """Tell whether channels are computed four at a time; a weight in two parts is not."""
     return context.uses_float_vectors and conv.split is None and channels >= LANES
 
 
 def _in_rows(context: KernelContext, conv: ConvAttrs) -> bool:
-    """Whether a depthwise kernel has a row of taps and a few pixels of a row in registers at a time, on pairs."""
+    """Tell whether a depthwise kernel has a row of taps and a few pixels of a row in registers at a time, on pairs."""
     return context.uses_float_pairs and conv.split is None and conv.kernel[1] <= MOST_TAPS
 
 
@@ -188,14 +189,14 @@ def _is_depthwise(conv: ConvAttrs, in_c: int, out_c: int) -> bool:
 def _patch_tile(
     width: int, channels: int, context: KernelContext, conv: ConvAttrs, ragged: bool = False
 ) -> tuple[tuple[int, int], int]:
-    """((pixels, channels) of a tile, terms in a turn); ragged: see best_tile."""
+    """Return ((pixels, channels) of a tile, terms in a turn); ragged: see best_tile."""
     if context.uses_float_pairs and conv.split is None:
         return paired_tile(min(width, context.paired_tile[0]), channels, context), PAIR_TERMS
     return (context.tile[0], best_tile(channels, context.tile[1], ragged)), 1
 
 
 def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -> tuple[int, int]:
-    """(pixels, channels): no more pixels than the scratch is for."""
+    """Return (pixels, channels): no more pixels than the scratch is for."""
     tile, _ = vector_tiles((width, channels), context, (False, apart), most=KernelContext().tile[0])
     return tile
 
@@ -203,7 +204,7 @@ def _lane_tile(width: int, channels: int, context: KernelContext, apart: bool) -
 def _by_channels(
     shape: MapShape, term: Callable[..., Expr], finish: Finish, lanes: bool, row_taps: int = 0
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together.
+    """Compute out[n,y,x,c] = finish(term(n, y, x, c), n, y, x, c), where term is a sum; a few channels together.
 
     row_taps: of a window whose rows are unrolled, for a few pixels of a row at a time; 0: they are not.
     """
@@ -228,7 +229,7 @@ def grouped(
     lanes: bool = False,
     in_rows: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Depthwise and grouped convolution: a few output channels share one visit (and border test) of each tap.
+    """Compute a depthwise or grouped convolution: a few output channels share one visit (and border test) of each tap.
 
     in_rows: see _in_rows.
     """
@@ -248,7 +249,7 @@ def grouped(
 
 @kernel("ConvGradInput")
 def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
-    """Data gradient: every input pixel collects from the output pixels whose taps read it."""
+    """Compute the data gradient: every input pixel collects from the output pixels whose taps read it."""
     attrs = attrs_of(node, ConvGradInputAttrs)
     c = attrs.conv
     weights, error = weight_parts(node), operand(node, "dy").shape
@@ -299,7 +300,7 @@ def grouped_grad_input(
     lanes: bool = False,
     in_rows: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Data gradient of a depthwise or grouped convolution; in_rows: see _in_rows."""
+    """Compute the data gradient of a depthwise or grouped convolution; in_rows: see _in_rows."""
     per_group_in, per_group_out = shape[3] // c.groups, int(dy.shape[3]) // c.groups
     r, s, a = reduce_axes(*c.kernel, per_group_out)
     axes = [r, s] if in_rows else [r, s, a]
@@ -316,7 +317,7 @@ def grouped_grad_input(
 
 @kernel("ConvGradWeight")
 def conv_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
-    """Weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
+    """Compute the weight gradient: every tap sums dy times the pixel that it reads, over all output pixels."""
     attrs = attrs_of(node, ConvAttrs)
     n, height, width, c = operand(node, "x").shape
     o, _, _, per_group = shape = result(node, "dw").shape
@@ -354,7 +355,8 @@ def weight_sums(
     lanes: int | None = None,
     schedule: Schedule | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside), tiled unless told."""
+    """Compute out[o,r,s,i] = finish(sum of dy times x over all output pixels whose tap lies inside), tiled unless
+    told."""
     o, _, _, per_group_in = shape
     per_group_out = o // attrs.groups
     b, y, q = reduce_axes(*(int(d) for d in dy.shape[:3]))

@@ -39,7 +39,7 @@ def random_dropout(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("CountSamples")
 def count_samples(node: Node, _context: KernelContext) -> KernelSpec:
-    """One addition."""
+    """Add once."""
     attrs = attrs_of(node, CountAttrs)
     count = tensor(node, "count")
     out = te.compute(count.shape, lambda i: call_int("tt_counted", count[i], i32(attrs.samples)), "count_new")

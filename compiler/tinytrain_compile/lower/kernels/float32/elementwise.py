@@ -94,7 +94,7 @@ TE = Arithmetic(
 
 
 def element_schedule(extent: Index, context: KernelContext, most: int) -> Schedule:
-    """Of loops over elements, the last of this extent; most: see Elementwise.lanes."""
+    """Return the schedule of loops over elements, the last of this extent; most: see Elementwise.lanes."""
     if not context.uses_float_vectors or most == 0 or (isinstance(extent, int) and extent < LANES):
         return plain
     return lambda sch: four_at_a_time(sch, most=most)
@@ -122,7 +122,7 @@ def _of_rows(rule: KernelRule, node: Node, context: KernelContext, count: Var) -
 
 
 def element_loops(value: Value) -> tuple[Index, ...]:
-    """Extents of the loops over a value's elements: one; of a number of rows that a call says, two."""
+    """Return the extents of the loops over a value's elements: one; of a number of rows that a call says, two."""
     shape: tuple[Index, ...] = value.shape
     if len(shape) == 4 and isinstance(shape[1], Expr):
         return shape[1], math.prod(value.shape[2:])
@@ -138,7 +138,7 @@ def pointwise(node: Node, function: Callable[..., Expr], context: KernelContext 
 
 
 def broadcast(node: Node, function: Callable[..., Expr], context: KernelContext = SCALAR, most: int = 0) -> KernelSpec:
-    """As `pointwise`, for operands that broadcast to the output's shape by numpy's rules."""
+    """Apply a function as `pointwise` does, for operands that broadcast to the output's shape by numpy's rules."""
     shape = node.outputs[0].shape
     if all(value.shape == shape for value in node.inputs):
         return pointwise(node, function, context, most)
@@ -161,7 +161,7 @@ def _aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def _merge_axes(shape: tuple[int, ...], operands: list[tuple[int, ...]]) -> list[list[int]]:
-    """Neighbouring axes that every operand either spans or broadcasts alike become one loop."""
+    """Merge neighbouring axes that every operand either spans or broadcasts alike into one loop."""
     groups: list[list[int]] = []
     patterns: list[tuple[bool, ...]] = []
     for axis, extent in enumerate(shape):
@@ -197,7 +197,8 @@ for _op, _formula in FORMULAS.items():
 def packed(
     node: Node, inside: Callable[[Expr], Expr | None], eight: Callable[[Expr], Expr] | None = None
 ) -> KernelSpec:
-    """One bit per element, eight to a byte, the first in the lowest bit; `inside` tests an element (None: always).
+    """Compute one bit per element, eight to a byte, the first in the lowest bit; `inside` tests an element (None:
+    always).
 
     eight: makes a whole byte of the address of its first element.
     """
@@ -223,7 +224,7 @@ def packed(
 
 @element_kernel("ClipMask")
 def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
-    """Where the clip was not active."""
+    """Compute where the clip was not active."""
     attrs = attrs_of(node, ClipAttrs)
     return packed(
         node, lambda y: TE.inside(y, attrs.low, attrs.high), _eight(attrs) if context.uses_float_vectors else None
@@ -231,7 +232,7 @@ def clip_mask(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def _eight(attrs: ClipAttrs) -> Callable[[Expr], Expr] | None:
-    """Eight bits at a time, on vectors: those of a clip that has a lower bound."""
+    """Return what computes eight bits at a time, on vectors: those of a clip that has a lower bound."""
     if not math.isfinite(attrs.low):
         return None
     bounds = [f32(bound) for bound in (attrs.low, attrs.high) if math.isfinite(bound)]

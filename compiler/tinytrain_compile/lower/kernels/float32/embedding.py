@@ -27,13 +27,13 @@ from tinytrain_compile.ops.names import attrs_of, operand
 
 
 def row_of(index: Expr, rows: int) -> Expr:
-    """What an index means: a row in any case."""
+    """Return what an index means: a row in any case."""
     return tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
 
 
 @kernel("Gather")
 def gather(node: Node, _context: KernelContext) -> KernelSpec:
-    """One row after the other."""
+    """Copy one row after the other."""
     rows, *rest = operand(node, "table").shape
     places, width = operand(node, "index").elements, math.prod(rest)
     table, index = tensor(node, "table", (rows, width)), flat_tensor(node, "index")
@@ -43,7 +43,7 @@ def gather(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("GatherGrad")
 def gather_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """For every row the gradients at the places whose index it is, in their order."""
+    """Sum for every row the gradients at the places whose index it is, in their order."""
     attrs = attrs_of(node, GatherAttrs)
     places = operand(node, "index").elements
     width = operand(node, "dy").elements // places

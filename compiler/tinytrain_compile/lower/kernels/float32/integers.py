@@ -40,7 +40,7 @@ def _whole(x: Expr) -> Expr:
 
 @kernel("Cast")
 def cast(node: Node, _context: KernelContext) -> KernelSpec:
-    """Element by element."""
+    """Convert element by element."""
     attrs = attrs_of(node, CastAttrs)
     cuts = attrs.to == "int32" and node.inputs[0].dtype == "float32"
     return pointwise(node, _whole if cuts else _converted(attrs.to))

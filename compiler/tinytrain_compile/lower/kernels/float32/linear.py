@@ -45,7 +45,7 @@ def matrix_product(
     long: int | None = None,
     apart: tuple[bool, bool] = (False, False),
 ) -> KernelSpec:
-    """out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k).
+    """Compute out[m,n] = sum_k left(m,k) right(k,n) + bias[n] in register tiles; extents (m, n, k).
 
     long: the axis (0 or 1) along which a factor's elements are neighbours in memory, if one is to be cut in long tiles.
     apart: see vector_tiles; such a factor's elements are neighbours along the sum.
@@ -68,7 +68,8 @@ def product_schedule(
     apart: tuple[bool, bool] = (False, False),
     first: int = 0,
 ) -> Schedule:
-    """Of a product whose axes `first` and the next one have m rows and n columns; vectors: whether it is on them."""
+    """Return the schedule of a product whose axes `first` and the next one have m rows and n columns; vectors: whether
+    it is on them."""
     m, n = extents
     if vectors:
         tile, lanes = vector_tiles(extents, context, apart)
@@ -82,7 +83,7 @@ def product_schedule(
 
 
 def paired_tile(m: int, n: int, context: KernelContext) -> tuple[int, int]:
-    """Tile of m rows and n columns where a factor is read in pairs along the sum, in turns of two terms.
+    """Return the tile of m rows and n columns where a factor is read in pairs along the sum, in turns of two terms.
 
     Of the 32 registers of an FPU, the pairs of one side and one of the other leave room for 20 sums.
     """
@@ -91,7 +92,7 @@ def paired_tile(m: int, n: int, context: KernelContext) -> tuple[int, int]:
 
 
 def product_tiles(m: int, n: int, context: KernelContext, long: int | None, first: int = 0) -> dict[int, int]:
-    """Tiles of the axes `first` and the next one, of m rows and n columns; long: see matrix_product."""
+    """Return the tiles of the axes `first` and the next one, of m rows and n columns; long: see matrix_product."""
     wanted = context.wide_tile if long == 0 else context.tile
     if long == 0 and context.uses_float_pairs and n < wanted[1]:
         wanted = (min(math.prod(wanted) // n, 16), n)
@@ -102,12 +103,13 @@ def product_tiles(m: int, n: int, context: KernelContext, long: int | None, firs
 
 
 def vector_turn(m: int, n: int, tiles: Mapping[int, int], context: KernelContext) -> int:
-    """Terms of a sum in a turn of the innermost loop: several where one factor is a vector, whose tiles are small."""
+    """Return the terms of a sum in a turn of the innermost loop: several where one factor is a vector, whose tiles are
+    small."""
     return context.style.vector_terms // math.prod(tiles.values()) if min(m, n) == 1 and context.isa.fpu else 1
 
 
 def add_bias(bias: te.Tensor | None) -> Finish:
-    """The sum plus the bias of its channel (the last index)."""
+    """Return the sum plus the bias of its channel (the last index)."""
 
     def finish(acc: Expr, *index: Expr) -> Expr:
         return acc if bias is None else acc + bias[index[-1]]
@@ -117,7 +119,7 @@ def add_bias(bias: te.Tensor | None) -> Finish:
 
 @kernel("Gemm")
 def gemm(node: Node, context: KernelContext) -> KernelSpec:
-    """y = x w^T + bias."""
+    """Compute y = x w^T + bias."""
     attrs = attrs_of(node, GemmAttrs)
     x, weights, b = tensor(node, "x"), weight_parts(node), [tensor(node, "bias")] if attrs.bias else []
     w = whole_weight(weights, attrs.split, 0, 1)
@@ -137,7 +139,7 @@ def gemm(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("GemmGradInput")
 def gemm_grad_input(node: Node, context: KernelContext) -> KernelSpec:
-    """dx = dy w."""
+    """Compute dx = dy w."""
     attrs = attrs_of(node, GemmAttrs)
     dy, weights = tensor(node, "dy"), weight_parts(node)
     w = whole_weight(weights, attrs.split, 0, 1)
@@ -158,7 +160,7 @@ def gemm_grad_input(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("GemmGradWeight")
 def gemm_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
-    """dw = dy^T x."""
+    """Compute dw = dy^T x."""
     x, dy = tensors(node, "x", "dy")
     n, k = result(node, "dw").shape
     extents = (n, k, operand(node, "x").shape[0])
@@ -167,7 +169,7 @@ def gemm_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("MatMul")
 def matmul(node: Node, context: KernelContext) -> KernelSpec:
-    """Batched product; the batch axes are merged into one outer loop."""
+    """Compute a batched product; the batch axes are merged into one outer loop."""
     attrs = attrs_of(node, MatMulAttrs)
     *batch, m, n = result(node, "y").shape
     count = 1

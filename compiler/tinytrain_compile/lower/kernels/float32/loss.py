@@ -28,7 +28,7 @@ from tinytrain_compile.ops.names import attrs_of, operand, operands
 
 
 def label_counts(label: Expr, classes: int, ignored: int | None) -> Expr:
-    """Whether a label is a class, and not the ignored one (which needs no test of its own if it is no class)."""
+    """Tell whether a label is a class, and not the ignored one (which needs no test of its own if it is no class)."""
     test = tirx.And(label >= 0, label < classes)
     return test if ignored is None or not 0 <= ignored < classes else tirx.And(test, tirx.NE(label, ignored))
 
@@ -48,23 +48,23 @@ class Labels:
         self.inputs = [self.labels] if self._weights is None else [self.labels, self._weights]
 
     def weight(self, index: Expr) -> Expr:
-        """Weight of a class."""
+        """Return the weight of a class."""
         return f32(1) if self._weights is None else self._weights[index]
 
     def weighted(self, o: Expr, i: Expr, value: Callable[[Expr], Expr]) -> Expr:
-        """value(label) times the label's weight; 0 where the label does not count."""
+        """Return value(label) times the label's weight; 0 where the label does not count."""
         label = self.labels[o, i]
         counts = label_counts(label, self.classes, self._ignored)
         return guarded(counts, value(label) if self._weights is None else value(label) * self.weight(label))
 
     def hits(self, o: Expr, c: Expr, i: Expr) -> Expr:
-        """Whether class c is the label at (o, i), and counts."""
+        """Tell whether class c is the label at (o, i), and counts."""
         label = self.labels[o, i]
         hit = tirx.EQ(label, c)
         return hit if self._ignored is None else tirx.And(hit, tirx.NE(label, self._ignored))
 
     def total_weight(self) -> te.Tensor | None:
-        """What "mean" divides by; None for other reductions."""
+        """Return what "mean" divides by; None for other reductions."""
         if not self._mean:
             return None
         a, b = reduce_axes(self.outer, self.inner, prefix="w")
@@ -73,7 +73,7 @@ class Labels:
 
 @kernel("NegativeLogLikelihood")
 def nll(node: Node, _context: KernelContext) -> KernelSpec:
-    """Minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
+    """Compute minus the weighted sum of the labels' log probabilities, over the sum of the weights."""
     attrs = attrs_of(node, NllAttrs)
     view = Labels(node, attrs, operand(node, "logp").shape)
     logp = tensor(node, "logp", (view.outer, view.classes, view.inner))
@@ -97,7 +97,7 @@ def nll(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("NegativeLogLikelihoodGrad")
 def nll_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Minus the weight at each label, 0 elsewhere."""
+    """Compute minus the weight at each label, 0 elsewhere."""
     attrs = attrs_of(node, NllGradAttrs)
     view = Labels(node, attrs.nll, attrs.shape)
     each = attrs.nll.reduction == "none"
@@ -120,7 +120,7 @@ def nll_grad(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("MeanSquaredError", "SigmoidCrossEntropy")
 def mean_loss(node: Node, _context: KernelContext) -> KernelSpec:
-    """The mean of one term per element."""
+    """Compute the mean of one term per element."""
     count = operand(node, "y").elements
     y, target = flat_tensor(node, "y"), flat_tensor(node, "target")
     (k,) = reduce_axes(count)
@@ -135,7 +135,7 @@ def _squared(y: Expr, target: Expr) -> Expr:
 
 
 def _cross_entropy(z: Expr, target: Expr) -> Expr:
-    """max(z, 0) - z t + log(1 + exp(-|z|)): never overflows."""
+    """Return max(z, 0) - z t + log(1 + exp(-|z|)): never overflows."""
     above = select(z > f32(0), z, f32(0))
     minus = select(z > f32(0), f32(0) - z, z)
     return (above - z * target) + call("tt_log1pf", call("tt_expf", minus))
@@ -143,7 +143,8 @@ def _cross_entropy(z: Expr, target: Expr) -> Expr:
 
 @kernel("MeanSquaredErrorGrad", "SigmoidCrossEntropyGrad")
 def mean_loss_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """(y or sigmoid(y)) - target, times a share of the loss's gradient: the same bits for as many means summed."""
+    """Compute (y or sigmoid(y)) - target, times a share of the loss's gradient: the same bits for as many means
+    summed."""
     count = operand(node, "y").elements
     dloss, y, target = tensor(node, "dloss", (1,)), flat_tensor(node, "y"), flat_tensor(node, "target")
     squared = node.op == "MeanSquaredErrorGrad"

@@ -39,31 +39,32 @@ class AxisGroups:
         self.shape = tuple(extent for extent, _ in self._groups)
 
     def index(self, kept: Sequence[Expr], summed: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Indices of the grouped tensor from indices of the group and of the element in it."""
+        """Return the indices of the grouped tensor from indices of the group and of the element in it."""
         outer, inner = iter(kept), iter(summed)
         return tuple(next(inner) if inside else next(outer) for _, inside in self._groups)
 
     def outer(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The group's indices out of indices of the grouped tensor."""
+        """Return the group's indices out of indices of the grouped tensor."""
         return tuple(i for i, (_, inside) in zip(index, self._groups, strict=True) if not inside)
 
     def sum(self, name: str, term: Callable[..., Expr], reducer: Callable[..., Expr] = total) -> te.Tensor:
-        """One sum per group of term(group's indices, index of the grouped tensor)."""
+        """Return one sum per group of term(group's indices, index of the grouped tensor)."""
         axes = reduce_axes(*self.summed, prefix=f"{name}_k")
         return te.compute(self.kept, lambda *kept: reducer(term(kept, self.index(kept, axes)), axes), name)
 
     def scalar(self, name: str, value: Callable[..., Expr]) -> te.Tensor:
-        """One number per group: value(group's indices)."""
+        """Return one number per group: value(group's indices)."""
         return te.compute(self.kept, lambda *kept: value(kept), name)
 
     def rewrite(self, value: Callable[..., Expr]) -> te.Tensor:
-        """The output: value(group's indices, index of the grouped tensor)."""
+        """Return the output: value(group's indices, index of the grouped tensor)."""
         return te.compute(self.shape, lambda *index: value(self.outer(index), index), "out")
 
     def schedule(
         self, sch: s_tir.Schedule, context: KernelContext, sums: Sequence[str], scalars: Sequence[str] = ()
     ) -> None:
-        """Groups outside, elements inside; before a group's elements, its sums and then its scalars in registers."""
+        """Put groups outside, elements inside; before a group's elements, its sums and then its scalars in
+        registers."""
         loops = sch.get_loops(sch.get_sblock("out"))
         inside = [summed for _, summed in self._groups]
         outer = [loop for loop, summed in zip(loops, inside, strict=True) if not summed]
@@ -72,12 +73,13 @@ class AxisGroups:
         self.rewrite_on_lanes(sch, context)
 
     def rewrite_on_lanes(self, sch: s_tir.Schedule, context: KernelContext) -> None:
-        """Neighbours in a group are rewritten four at a time, where there are vectors."""
+        """Rewrite neighbours in a group four at a time, if there are vectors."""
         if context.uses_float_vectors and self._groups[-1][1] and self.shape[-1] >= LANES:
             four_at_a_time(sch, most=1)
 
     def schedule_at(self, sch: s_tir.Schedule, anchor: str, sums: Sequence[str]) -> None:
-        """As `schedule`, inside the loops of `anchor`, a per-group statistic that is itself an output of the kernel."""
+        """Schedule as `schedule` does, inside the loops of `anchor`, a per-group statistic that is itself an output of
+        the kernel."""
         last = sch.get_loops(sch.get_sblock(anchor))[-1]
         sch.reverse_compute_at(sch.get_sblock("out"), last, preserve_unit_loops=True)
         self._attach(sch, last, sums, ())
@@ -102,7 +104,7 @@ def _axis_groups(node: Node) -> AxisGroups:
 
 @kernel("Softmax", "LogSoftmax")
 def softmax(node: Node, context: KernelContext) -> KernelSpec:
-    """Maximum, sum of exponentials, result: exp is computed twice rather than kept."""
+    """Compute the maximum, sum of exponentials, result: exp is computed twice rather than kept."""
     groups = _axis_groups(node)
     x = tensor(node, "x", groups.shape)
     top = groups.sum("top", lambda _g, at: x[at], _max)
@@ -118,7 +120,7 @@ def softmax(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("SoftmaxGrad", "LogSoftmaxGrad")
 def softmax_grad(node: Node, context: KernelContext) -> KernelSpec:
-    """One sum per group, then the result."""
+    """Compute one sum per group, then the result."""
     groups = _axis_groups(node)
     dy, y = tensor(node, "dy", groups.shape), tensor(node, "y", groups.shape)
     if node.op == "SoftmaxGrad":
@@ -132,7 +134,8 @@ def softmax_grad(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("Normalize")
 def normalize(node: Node, context: KernelContext) -> KernelSpec:
-    """Mean, variance around it, then the normalised group; two passes, as cancellation would cost digits."""
+    """Compute the mean, variance around it, then the normalised group; two passes, as cancellation would cost
+    digits."""
     attrs = attrs_of(node, NormalizeAttrs)
     groups = AxisGroups(operand(node, "x").shape, attrs.axes)
     x = tensor(node, "x", groups.shape)
@@ -160,7 +163,7 @@ def _square(x: Expr) -> Expr:
 
 @kernel("NormalizeGrad")
 def normalize_grad(node: Node, context: KernelContext) -> KernelSpec:
-    """Two means per group, then the result."""
+    """Compute two means per group, then the result."""
     attrs = attrs_of(node, NormalizeAttrs)
     groups = AxisGroups(operand(node, "xhat").shape, attrs.axes)
     dy, xhat = tensor(node, "dxhat", groups.shape), tensor(node, "xhat", groups.shape)

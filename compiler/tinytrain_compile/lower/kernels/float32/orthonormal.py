@@ -30,7 +30,7 @@ class _Rows:
         self._place = tirx.decl_buffer((1,), "int32", "place", scope="local")
 
     def allocated(self, body: Stmt) -> Stmt:
-        """The statement with these registers."""
+        """Return the statement with these registers."""
         return tirx.stmt_seq(*(tirx.AllocBuffer(b) for b in (*self._scalars.values(), self._place)), body)
 
     def _get(self, name: str) -> Expr:
@@ -43,11 +43,11 @@ class _Rows:
         return tirx.BufferStore(self._place, value, [0])
 
     def store(self, row: Var, value: Callable[[Var], Expr]) -> Stmt:
-        """Every element of a row becomes value(its column)."""
+        """Set every element of a row to value(its column)."""
         return _loop("column", self._length, lambda c: tirx.BufferStore(self._u, value(c), [row, c]))
 
     def dot(self, name: str, a: Var, b: Var) -> Stmt:
-        """The scalar becomes the product of two rows."""
+        """Set the scalar to the product of two rows."""
 
         def more(c: Var) -> Stmt:
             return self._set(name, self._get(name) + self._u[a, c] * self._u[b, c])
@@ -55,7 +55,7 @@ class _Rows:
         return tirx.stmt_seq(self._set(name, f32(0)), _loop("column", self._length, more))
 
     def orthogonal(self, k: Var) -> Stmt:
-        """Row k without what lies in the span of those before it, and `squares` of it."""
+        """Make row k what is left of it without what lies in the span of those before it, and `squares` of it."""
 
         def less(j: Var) -> Stmt:
             rest = self.store(k, lambda c: self._u[k, c] - self._get("dot") * self._u[j, c])
@@ -65,7 +65,7 @@ class _Rows:
         return tirx.stmt_seq(passes, self.dot("squares", k, k))
 
     def uncovered(self, k: Var) -> Stmt:
-        """Row k becomes the axis of which the rows before cover least."""
+        """Make row k the axis of which the rows before cover least."""
 
         def judge(c: Var) -> Stmt:
             def more(j: Var) -> Stmt:
@@ -81,21 +81,23 @@ class _Rows:
         return tirx.stmt_seq(*start, _loop("column", self._length, judge), axis)
 
     def where_vanished(self, instead: Stmt) -> Stmt:
-        """`instead` unless something is left of a row. A flag: TVM turns "not greater" into "less", which no NaN is."""
+        """Do `instead` unless something is left of a row. A flag: TVM turns "not greater" into "less", which no NaN
+        is."""
         more = tirx.GT(self._get("squares"), f32(VANISHED) * self._get("first"))
         left = tirx.And(more, tirx.LE(self._get("squares"), f32(LARGEST)))
         flag = (self._set_place(1), tirx.IfThenElse(left, self._set_place(0), None))
         return tirx.stmt_seq(*flag, tirx.IfThenElse(tirx.EQ(self._place[(0,)], 1), instead, None))
 
     def normal(self, k: Var) -> Stmt:
-        """Row k over the root of its squares."""
+        """Divide row k by the root of its squares."""
         root = self._set("dot", f32(1) / call("tt_sqrtf", self._get("squares")))
         return tirx.stmt_seq(root, self.store(k, lambda c: self._u[k, c] * self._get("dot")))
 
 
 @kernel("Orthonormalize")
 def orthonormalize(node: Node, _context: KernelContext) -> KernelSpec:
-    """Row by row: its squares, what the rows before leave of it, the axis instead where that is nothing, its length."""
+    """Compute row by row: its squares, what the rows before leave of it, the axis instead where that is nothing, its
+    length."""
     p = tensor(node, "p")
     rank, length = (int(extent) for extent in node.outputs[0].shape)
 

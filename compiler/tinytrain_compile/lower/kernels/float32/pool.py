@@ -51,25 +51,25 @@ class PoolWindow:
         self._image = image_hw
 
     def pixel(self, window: Sequence[Expr], tap: Sequence[Expr]) -> tuple[Expr, Expr, Expr | None]:
-        """(row, column, test or None) of the image pixel under a tap of a window."""
+        """Return (row, column, test or None) of the image pixel under a tap of a window."""
         (row, row_in), (column, column_in) = (self.along(axis, window[axis], tap[axis]) for axis in (0, 1))
         return row, column, both([row_in, column_in])
 
     def along(self, axis: int, window: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
-        """(index on an axis, test or None) of what is under a tap of a window."""
+        """Return (index on an axis, test or None) of what is under a tap of a window."""
         a = self._attrs
         index = window * a.strides[axis] + tap * a.dilations[axis] - a.pads[axis]
         before, behind = self.beyond(axis)
         return index, both([index >= 0 if before else None, index < self._image[axis] if behind else None])
 
     def beyond(self, axis: int) -> tuple[bool, bool]:
-        """Whether windows reach beyond the first, and beyond the last element of an axis."""
+        """Tell whether windows reach beyond the first, and beyond the last element of an axis."""
         a = self._attrs
         last = (a.output_hw[axis] - 1) * a.strides[axis] + (a.kernel[axis] - 1) * a.dilations[axis] - a.pads[axis]
         return a.pads[axis] > 0, last >= self._image[axis]
 
     def candidates(self, axis: int) -> int:
-        """How many windows have to be looked at for one pixel of an axis."""
+        """Return how many windows have to be looked at for one pixel of an axis."""
         a = self._attrs
         if a.dilations[axis] > 1:
             return a.kernel[axis]
@@ -78,7 +78,7 @@ class PoolWindow:
         return -(-a.kernel[axis] // a.strides[axis])
 
     def covering(self, axis: int, pixel: Expr, candidate: Expr) -> tuple[Expr, Expr, list[Expr]]:
-        """(window, tap, tests) of a candidate window that may cover a pixel of an axis."""
+        """Return (window, tap, tests) of a candidate window that may cover a pixel of an axis."""
         a = self._attrs
         stride, windows, taps = a.strides[axis], a.output_hw[axis], a.kernel[axis]
         place = pixel + a.pads[axis]
@@ -100,7 +100,7 @@ class PoolWindow:
         return window, tap, tests
 
     def taps(self, axis: int, window: Expr) -> Index:
-        """How many taps of a window count for a mean: an int, or an expression where it varies."""
+        """Return how many taps of a window count for a mean: an int, or an expression where it varies."""
         a = self._attrs
         counts = taps_in_range(a, axis, self._image[axis])
         if counts.min() == counts.max():
@@ -114,7 +114,7 @@ class PoolWindow:
         return sum((select(tirx.And(p >= low, p < high), _integer(1), _integer(0)) for p in places), start=_integer(0))
 
     def mean(self, value: Expr, window: Sequence[Expr]) -> Expr:
-        """`value` divided by the number of taps of a window that count."""
+        """Return `value` divided by the number of taps of a window that count."""
         rows, columns = self.taps(0, window[0]), self.taps(1, window[1])
         if isinstance(rows, int) and isinstance(columns, int):
             return value * f32(1.0 / (rows * columns))
@@ -129,14 +129,14 @@ class RowWindow(PoolWindow):
         self._rows = image
 
     def along(self, axis: int, window: Expr, tap: Expr) -> tuple[Expr, Expr | None]:
-        """Rows count from the first of the call's."""
+        """Count rows from the first of the call's."""
         if axis == 1:
             return super().along(axis, window, tap)
         row = window * self._attrs.strides[0] + tap * self._attrs.dilations[0]
         return row, self._rows.exists(row) if any(self.beyond(0)) else None
 
     def taps(self, axis: int, window: Expr) -> Index:
-        """Where their number varies along rows, all that count are of the image."""
+        """Take all taps that count to be of the image if their number varies along rows."""
         counts = taps_in_range(self._attrs, 0, self._image[0])
         if axis == 1 or counts.min() == counts.max():
             return super().taps(axis, window)
@@ -191,7 +191,7 @@ def channel_tiles(channels: int) -> dict[int, int]:
 
 @_kernel("MaxPool")
 def max_pool(node: Node, of: _Forward) -> KernelSpec:
-    """The largest tap that lies in the image."""
+    """Compute the largest tap that lies in the image."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
     lowest = tirx.const(-128, "int8") if operand(node, "x").dtype == "int8" else f32(LOWEST)
@@ -207,7 +207,7 @@ def max_pool(node: Node, of: _Forward) -> KernelSpec:
 
 
 def _first_largest(lowest: Expr) -> Callable[[tuple[Expr, ...], Sequence[IterVar]], tuple[Expr, ...]]:
-    """Reducer of (tap, value) pairs that keeps the first of equal values; all are above `lowest`."""
+    """Return the reducer of (tap, value) pairs that keeps the first of equal values; all are above `lowest`."""
 
     def combine(kept: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, Expr]:
         better = new[1] > kept[1]
@@ -218,7 +218,7 @@ def _first_largest(lowest: Expr) -> Callable[[tuple[Expr, ...], Sequence[IterVar
 
 @_kernel("MaxPoolIndex")
 def max_pool_index(node: Node, of: _Forward) -> KernelSpec:
-    """Which tap of each window was largest."""
+    """Compute which tap of each window was largest."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
     integer = operand(node, "x").dtype == "int8"
@@ -247,7 +247,7 @@ def _backward(node: Node) -> tuple[PoolGradAttrs, PoolWindow, te.Tensor, tuple[i
 
 @kernel("MaxPoolGrad")
 def max_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Every pixel collects from the windows in which it won (int8: at most one)."""
+    """Collect, for every pixel, from the windows in which it won (int8: at most one)."""
     attrs, window, dy, shape = _backward(node)
     index = tensor(node, "index")
     if operand(node, "dy").dtype == "int8":
@@ -258,7 +258,7 @@ def max_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
 def won_gradient(
     attrs: PoolGradAttrs, window: PoolWindow, index: te.Tensor, gradient: Callable[..., Expr], zero: Expr
 ) -> Callable[..., Expr]:
-    """Sum of the gradients of the windows that a pixel won, as a function of the pixel's indices."""
+    """Return the sum of the gradients of the windows that a pixel won, as a function of the pixel's indices."""
     r, s = reduce_axes(window.candidates(0), window.candidates(1))
 
     def term(b: Expr, y: Expr, q: Expr, c: Expr) -> Expr:
@@ -274,7 +274,7 @@ def won_gradient(
 
 @_kernel("AveragePool")
 def average_pool(_node: Node, of: _Forward) -> KernelSpec:
-    """The sum of the taps that lie in the image, divided by the number that counts."""
+    """Compute the sum of the taps that lie in the image, divided by the number that counts."""
     attrs, window, x, shape = of.attrs, of.window, of.x, of.shape
     r, s = reduce_axes(*attrs.kernel)
 
@@ -290,7 +290,7 @@ def average_pool(_node: Node, of: _Forward) -> KernelSpec:
 
 @kernel("AveragePoolGrad")
 def average_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Every pixel collects its share of the windows that cover it."""
+    """Compute every pixel collects its share of the windows that cover it."""
     _, window, dy, shape = _backward(node)
     r, s = reduce_axes(window.candidates(0), window.candidates(1))
 

@@ -53,7 +53,7 @@ class RowTaps(TapWindow):
         return row, self.row_exists(row) if self.row_exists is not None else None
 
     def patch(self) -> Patch:
-        """What a dense kernel copies: the table has the rows of the border."""
+        """Return what a dense kernel copies: the table has the rows of the border."""
         whole = forward_patch(self.conv, (1, *self.image_hw, self._rows.channels))
         return replace(whole, rows=replace(whole.rows, ahead=0))
 

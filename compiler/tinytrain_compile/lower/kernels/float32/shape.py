@@ -32,7 +32,7 @@ SUM_TILE, LANE_TILE = 4, 16
 
 
 def axis_groups(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, bool]]:
-    """`shape` as (extent, whether in `axes`) pairs, neighbours of one kind merged, unit axes dropped."""
+    """Return `shape` as (extent, whether in `axes`) pairs, neighbours of one kind merged, unit axes dropped."""
     groups: list[tuple[int, bool]] = []
     for axis, extent in enumerate(shape):
         inside = axis in axes
@@ -68,7 +68,7 @@ def transpose(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("InputLines")
 def input_lines(node: Node, _context: KernelContext) -> KernelSpec:
-    """A copy, in which bytes become int8."""
+    """Copy, so that bytes become int8."""
     x = tensor(node, "x", (operand(node, "x").elements,))
     return KernelSpec([x], [te.compute(x.shape, lambda i: _pixel(x[i]), "out")], plain)
 
@@ -79,7 +79,7 @@ def _pixel(x: Expr) -> Expr:
 
 @row_kernel("InputLines")
 def lines(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
-    """A copy of rows that the caller has."""
+    """Copy rows that the caller has."""
     image = operand(node, "x")
     x = te.placeholder((count, image.elements // image.shape[1]), image.dtype, "x")
     spec = KernelSpec([x], [te.compute(x.shape, lambda i, j: _pixel(x[i, j]), "out")], plain)
@@ -89,7 +89,7 @@ def lines(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
 
 @kernel("Concat")
 def concat(node: Node, _context: KernelContext) -> KernelSpec:
-    """Per outer index, one contiguous run after the other.
+    """Copy, per outer index, one contiguous run after the other.
 
     The loops are written out: TVM cuts one loop over all inputs where the source changes, in the cube of their number.
     """
@@ -123,7 +123,7 @@ def _cut_loops(sch: s_tir.Schedule) -> None:
 def _merge_places(
     starts: Sequence[int], steps: Sequence[int], sizes: Sequence[int], shape: Sequence[int]
 ) -> list[tuple[int, int, int, int]]:
-    """(start, step, size, dim) per loop: a full axis joins the one before it if that one has step 1."""
+    """Return (start, step, size, dim) per loop: a full axis joins the one before it if that one has step 1."""
     merged: list[tuple[int, int, int, int]] = []
     for start, step, size, dim in zip(starts, steps, sizes, shape, strict=True):
         full = start == 0 and size == dim and (step == 1 or dim == 1)
@@ -188,7 +188,7 @@ def embed(node: Node, _context: KernelContext) -> KernelSpec:
 
 
 def _place_of(i: Expr, place: tuple[int, int, int, int]) -> tuple[Expr, list[Expr]]:
-    """Which element of the input lands at output index i of an axis, and the tests that one does."""
+    """Return which element of the input lands at output index i of an axis, and the tests that one does."""
     start, step, size, dim = place
     low = min(start, start + (size - 1) * step)
     stride = abs(step)
@@ -214,7 +214,7 @@ def expand(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("Reduce")
 def reduce(node: Node, context: KernelContext) -> KernelSpec:
-    """A few neighbouring sums at a time, in registers; with nothing to sum, one multiplication per element."""
+    """Compute a few neighbouring sums at a time, in registers; with nothing to sum, one multiplication per element."""
     attrs = attrs_of(node, ReduceAttrs)
     scale = attrs.scale
     groups = axis_groups(operand(node, "x").shape, attrs.axes)

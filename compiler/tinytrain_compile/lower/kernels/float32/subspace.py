@@ -33,7 +33,7 @@ ROWS = 6
 
 @kernel("ModeProduct")
 def mode_product(node: Node, context: KernelContext) -> KernelSpec:
-    """A product with rows of x where the axis is the last one, else one for each outer index."""
+    """Compute a product with rows of x where the axis is the last one, else one for each outer index."""
     attrs = attrs_of(node, ModeAttrs)
     shape = mode_form(operand(node, "x").shape, attrs.axis)
     outer, length, inner = shape
@@ -58,7 +58,7 @@ def mode_product(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("SubspaceGradWeight")
 def subspace_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
-    """A product whose right factor depends on the row's group."""
+    """Compute a product whose right factor depends on the row's group."""
     attrs = attrs_of(node, GroupAttrs)
     dw, u = result(node, "dw"), tensor(node, "u")
     rank, columns = operand(node, "u").shape[0], dw.shape[-1]
@@ -81,12 +81,12 @@ def subspace_grad_weight(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("SubspacePower")
 def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
-    """On float32."""
+    """Compute it on float32."""
     return power_spec(node, lambda x: x)
 
 
 def power_spec(node: Node, read: Callable[[Expr], Expr]) -> KernelSpec:
-    """Some fibres at a time: their products with the subspace in scratch, then what these add to every row.
+    """Compute some fibres at a time: their products with the subspace in scratch, then what these add to every row.
 
     read: an element of x as float32.
     """
@@ -107,7 +107,7 @@ def power_spec(node: Node, read: Callable[[Expr], Expr]) -> KernelSpec:
 
 
 def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
-    """A block of fibres at a time: what it adds to a tile of rows and neighbours is summed in registers."""
+    """Take a block of fibres at a time: what it adds to a tile of rows and neighbours is summed in registers."""
     block = sch.get_sblock("p")
     k, c, f = sch.get_loops(block)
     length = int(sch.get(c).extent)
@@ -125,7 +125,8 @@ def _by_blocks(sch: s_tir.Schedule, rank: int, count: int) -> None:
 
 
 def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int, block: int) -> None:
-    """Products of a block of fibres, two of them (of an odd block, one) with some rows of the subspace at a time."""
+    """Compute products of a block of fibres, two of them (of an odd block, one) with some rows of the subspace at a
+    time."""
     along = sch.get_sblock("along")
     sch.compute_at(along, blocks, preserve_unit_loops=True)
     sch.set_scope(along, 0, "local")
@@ -142,7 +143,7 @@ def _in_scratch(sch: s_tir.Schedule, blocks: LoopRV, rank: int, block: int) -> N
 
 
 def _peeled(sch: s_tir.Schedule, tiles: LoopRV, rank: int) -> None:
-    """Rows behind the last whole tile have code of their own."""
+    """Give rows after the last whole tile code of their own."""
     if rank % best_tile(rank, ROWS):
         sch.annotate(tiles, HINT, 1)
 
@@ -153,6 +154,6 @@ def _pair(extent: int) -> int:
 
 @kernel("KeepSubspace")
 def keep_subspace(node: Node, _context: KernelContext) -> KernelSpec:
-    """A copy."""
+    """Copy."""
     u, new = tensors(node, "u", "new")
     return KernelSpec([u, new], [te.compute(u.shape, lambda i, j: new[i, j], "out")], plain)

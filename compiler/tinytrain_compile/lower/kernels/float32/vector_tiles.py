@@ -14,7 +14,8 @@ _GATHER, _TURN = 3, 3
 def vector_tiles(
     extents: tuple[int, int], context: KernelContext, apart: tuple[bool, bool], most: int = REGISTERS
 ) -> tuple[tuple[int, int], int]:
-    """(rows, columns) of a tile of sums of products of two factors, and the axis (0 or 1) that its lanes go along.
+    """Return (rows, columns) of a tile of sums of products of two factors, and the axis (0 or 1) that its lanes go
+    along.
 
     apart: whether neighbours along an axis are apart in memory, in the factor that has it. most: rows, if lanes are
     columns.
@@ -25,14 +26,14 @@ def vector_tiles(
 
 
 def _best(rows: int, columns: int, gathered: bool, most: int) -> tuple[int, int]:
-    """(rows, vectors) with the fewest instructions of those whose sums and factors fit the registers."""
+    """Return (rows, vectors) with the fewest instructions of those whose sums and factors fit the registers."""
     room, enough = REGISTERS - gathered, -(-columns // LANES)
     shapes = [(r, v) for r in range(1, min(rows, most) + 1) for v in range(1, enough + 1) if (r + 1) * v <= room]
     return min(shapes, key=lambda shape: (_instructions(rows, enough, shape, gathered), shape))
 
 
 def _instructions(rows: int, vectors: int, shape: tuple[int, int], gathered: bool) -> int:
-    """For one term of every sum: in full tiles, and in what is left of both axes."""
+    """Count instructions for one term of every sum: in full tiles, and in what is left of both axes."""
 
     def tile(r: int, v: int) -> int:
         return r + v * (_GATHER if gathered else 1) + r * v + _TURN if r and v else 0
