@@ -21,7 +21,7 @@ from tests.e2e.command import Outcome
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import with_exponents_of
-from tinytrain_compile.emit import EmitOptions, emit_project
+from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.kernels import KernelCache

@@ -33,7 +33,8 @@ from tinytrain_compile.driver.search.plans import plans_note, smaller_plans, wit
 from tinytrain_compile.driver.search.rounds import SCHEME
 from tinytrain_compile.driver.summary import fates_of, layer_updates
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
-from tinytrain_compile.emit import constant_bytes, with_stack
+from tinytrain_compile.emit.project import with_stack
+from tinytrain_compile.emit.tables import constant_bytes
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
