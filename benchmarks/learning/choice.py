@@ -32,7 +32,7 @@ from benchmarks.record import Record
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.search.update import deepest, search_update
+from tinytrain_compile.driver.search.choose import deepest, search_update
 from tinytrain_compile.ir.stages import ChannelSlice, Samples
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.choice_by_data import best_of, gradients_of

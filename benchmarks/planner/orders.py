@@ -23,16 +23,15 @@ from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory, plan_with_remat, share_of
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
-from tinytrain_compile.plan.order.bounds import peak_bound
+from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.order.exact import Optimum
+from tinytrain_compile.plan.order.order import peak_bound
 from tinytrain_compile.plan.order.ranks import rank_order
-from tinytrain_compile.plan.place.placement import build_packing, fit, sequences
-from tinytrain_compile.plan.place.rectangles import rectangles
-from tinytrain_compile.plan.planner import persistent_buffers, thorough_orders
+from tinytrain_compile.plan.place.placement import build_packing, fit, rectangles, sequences
+from tinytrain_compile.plan.planner import persistent_buffers, plan_memory, thorough_orders
 from tinytrain_compile.plan.remat.search import floor_bytes
-from tinytrain_compile.plan.remat.stage import Rematerialiser
+from tinytrain_compile.plan.remat.stage import Rematerialiser, plan_with_remat, share_of
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.target import load_target
 
@@ -175,7 +174,7 @@ def with_remat(graph: Graph, options: PlanOptions) -> str:
     with Meter() as meter:
         without = plan_memory(graph, options)
         meter.units = 0.0
-        found = plan_with_remat(graph, options, RematOptions("min"))
+        found = plan_with_remat(graph, options, "min")
     seconds = time.monotonic() - begin
     task = Rematerialiser(graph, without, options)
     bound = min(floor_bytes(task.problem) + task.below, found.plan.arena_bytes) - without.persistent_bytes

@@ -20,7 +20,7 @@ from tinytrain_compile.compilation import compile_model
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan.memories.traffic import accessed
+from tinytrain_compile.plan.price import accessed
 from tinytrain_compile.target import Target, load_target
 
 ARENA_BYTES, EXTERNAL_BYTES = 256 << 10, 12 << 20

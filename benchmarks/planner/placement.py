@@ -12,8 +12,7 @@ from pathlib import Path
 
 from testing.places import SHARED
 from tinytrain_compile.plan.place import cpsat
-from tinytrain_compile.plan.place.placement import Decision, Packing, build_packing, greedy
-from tinytrain_compile.plan.place.rectangles import Rectangle
+from tinytrain_compile.plan.place.placement import Decision, Packing, Rectangle, build_packing, greedy
 from tinytrain_compile.plan.place.skyline import search
 
 CAPACITY = 1 << 20

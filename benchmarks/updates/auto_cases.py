@@ -15,13 +15,13 @@ from testing.places import SHARED
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import AUTO, Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.search.choose_update import choose
+from tinytrain_compile.driver.search.choose import choose
 from tinytrain_compile.driver.search.model import build_update_model
 from tinytrain_compile.driver.search.pareto import point_with
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan import Selection, select
+from tinytrain_compile.plan.selection import Selection, select
 from tinytrain_compile.sparse import PRIOR, entries_of_plan, layer_ways, scheme_text
 from tinytrain_compile.target import load_target
 

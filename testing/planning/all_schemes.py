@@ -23,7 +23,7 @@ from testing.networks.models import Network
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.driver.search.choose_update import choose
+from tinytrain_compile.driver.search.choose import choose
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.options.compile_options import CompileOptions

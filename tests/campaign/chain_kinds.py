@@ -21,14 +21,16 @@ from tests.e2e.command import Outcome
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import with_exponents_of
-from tinytrain_compile.emit.project import EmitOptions, emit_project
+from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
-from tinytrain_compile.plan import PlanOptions, plan_memory, validate_streams
+from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.target import Target, load_target
 from tinytrain_compile.verify import RunResult, run_steps
 from tinytrain_compile.verify.build import Mode

@@ -16,8 +16,8 @@ from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.compilation import make_project
-from tinytrain_compile.driver.candidates.ram_use import most_samples
 from tinytrain_compile.driver.pipeline import Project, Result
+from tinytrain_compile.driver.search.board import most_samples
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer, most_records, part_ram, placed, reserved
 from tinytrain_compile.ir.runtime_parts import RuntimeParts

@@ -14,11 +14,11 @@ import onnx
 from testing.cores import NAMES
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.candidates.inference import infer_one
-from tinytrain_compile.driver.candidates.memories import further_memories
-from tinytrain_compile.emit.c_text import c_identifier
-from tinytrain_compile.emit.project import EmitOptions, emit_project
+from tinytrain_compile.driver.candidates.ladder import further_memories
+from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.frontend import FrontendOptions, load_model
+from tinytrain_compile.ir.cost import Remat
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelCache, KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
@@ -30,7 +30,9 @@ from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_c
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import parts_of
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_with_remat, spread
+from tinytrain_compile.plan.memories.spread import spread
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.remat.stage import plan_with_remat
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.sparse import resolve_update
@@ -93,7 +95,7 @@ def project(
     target: str = "cortex-m7",
     kernels: KernelSet | None = None,
     name: str = "net",
-    remat: RematOptions | None = None,
+    remat: Remat = "off",
     one: TrainGraph | None = None,
     parts: RuntimeParts = NO_PARTS,
     features: bool = False,
@@ -106,7 +108,7 @@ def project(
     core = load_target(target)
     prefix = c_identifier(name)
     settings = PlanOptions(alignment_bytes=core.alignment_bytes, effort="quick", keep=(train.loss.name,))
-    planned = plan_with_remat(train.graph, settings, remat or RematOptions())
+    planned = plan_with_remat(train.graph, settings, remat)
     plan, train = planned.plan, replace(train, graph=planned.graph, before_remat=train.graph)
     kernels = kernels or kernels_of(train, target, prefix=prefix)
     plan, kernels = with_one(train, plan, kernels, one, target, prefix)

@@ -20,17 +20,12 @@ from tests.quantize import nets
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import shown_name
-from tinytrain_compile.plan import (
-    PlanError,
-    PlanOptions,
-    plan_memory,
-    validate_remat,
-    validate_streams,
-    without_streams,
-)
-from tinytrain_compile.plan.streams.again import streamed_again
-from tinytrain_compile.plan.streams.recompute import Waists
-from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams
+from tinytrain_compile.plan.check.rewrites import validate_remat
+from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.streams.again import Waists, streamed_again
+from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams, without_streams
 from tinytrain_compile.plan.streams.search import streamed
 
 CORES = ("cortex-m7", "cortex-m55", "cortex-m0plus")

@@ -14,7 +14,9 @@ from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
+from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import run_steps

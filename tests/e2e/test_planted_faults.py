@@ -18,7 +18,8 @@ from tests.e2e.marks import needs_qemu
 from tinytrain_compile.driver.code import generate as code
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
-from tinytrain_compile.plan import PlanError, PlanOptions, validate_plan
+from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.options import PlanError, PlanOptions
 
 Change = Callable[[str], str]
 

@@ -19,7 +19,6 @@ from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu, needs_shared
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.plan import RematOptions
 
 STEPS = 20
 TRAINS: dict[str, Callable[[], TrainGraph]] = {
@@ -36,7 +35,7 @@ TRAINS: dict[str, Callable[[], TrainGraph]] = {
 def pair(name: str) -> tuple[Project, Project]:
     """A project without and one with as many second runs as the smallest arena takes."""
     train = TRAINS[name]()
-    without, with_ = chain.project(train), chain.project(train, remat=RematOptions("min"))
+    without, with_ = chain.project(train), chain.project(train, remat="min")
     assert with_.plan.remat is not None
     assert with_.plan.arena_bytes < without.plan.arena_bytes
     return without, with_

@@ -17,7 +17,8 @@ from tests.e2e.command import Outcome, run
 from tests.emit.test_generated_c import NUMERIC, SANITIZED, STRICT, build, call, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 
 ISSUE = ("--batch", "8", "--arena", "256KB")
 WARNED = ["gcc", "-std=c11", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]

@@ -26,7 +26,9 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.plan import PlanOptions, plan_memory, validate_streams
+from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult
 

@@ -14,10 +14,13 @@ from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.test_watched_plans import bundle_of, outcome, report
 from tests.quantize import nets
-from tinytrain_compile.driver.candidates.memories import further_memories
+from tinytrain_compile.driver.candidates.ladder import further_memories
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.plan import Planned, PlanOptions, RematOptions, plan_graph, plan_memory, plan_with_remat, spread
+from tinytrain_compile.plan.memories.spread import spread
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import Planned, plan_graph, plan_memory
 from tinytrain_compile.plan.remat import search as remat_search
+from tinytrain_compile.plan.remat.stage import plan_with_remat
 from tinytrain_compile.plan.views import candidates, with_views
 from tinytrain_compile.target import load_target
 from tinytrain_compile.training import join_pieces
@@ -102,7 +105,7 @@ def test_parts_beside_second_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The whole is joined twice: a clone of a Concat is one too. (Of two plans of one size the finer search's.)"""
     monkeypatch.setattr(remat_search, "TOLERANCE", 10**9)
     train = chain.train_graph(models.tower(), "all")
-    found = plan_with_remat(train.graph, options(train), RematOptions("min"))
+    found = plan_with_remat(train.graph, options(train), "min")
     assert found.plan.remat is not None
     assert sum(node.op == "ConcatView" for node in found.graph.nodes) == 2
     copied = run(train, Planned(train.graph, plan_memory(train.graph, options(train))), tmp_path / "copied", "host")

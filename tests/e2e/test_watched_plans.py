@@ -14,14 +14,16 @@ from testing.networks import models
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
-from tinytrain_compile.driver.candidates.memories import further_memories
-from tinytrain_compile.emit.project import EmitOptions, emit_project
+from tinytrain_compile.driver.candidates.ladder import further_memories
+from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
-from tinytrain_compile.plan import PlanOptions, plan_memory, spread
+from tinytrain_compile.plan.memories.spread import spread
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import RunResult, run_steps
 

@@ -20,7 +20,6 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import with_exponents_of
 from tinytrain_compile.emit.checkpoint import contents, model_hash, stored
 from tinytrain_compile.ir.stages import ChannelSlice, TrainGraph, UpdatePlan
-from tinytrain_compile.plan import RematOptions
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
 
@@ -152,7 +151,7 @@ def test_builds_exchange_checkpoints(device: Device, tmp_path: Path) -> None:
     graph = make(learning_rate=0.7)
     builds = {
         "small": chain.project(graph, kernels=chain.kernels_of(graph, small=True)),
-        "plan": chain.project(make(learning_rate=0.7), "cortex-m4", remat=RematOptions("min")),
+        "plan": chain.project(make(learning_rate=0.7), "cortex-m4", remat="min"),
     }
     expected = train(device, 4, 1), device.save()
     for name, made in builds.items():

@@ -185,7 +185,7 @@ FOREIGN = {"idf.py"}
 
 
 def test_python_files_that_pages_and_docstrings_name_exist() -> None:
-    """By the end of a path: `plan/check/paging.py`, `paging.py`."""
+    """By the end of a path: `plan/check/rewrites.py`, `paging.py`."""
     folders = ("benchmarks", "compiler", "examples", "scripts", "testing", "tests")
     known = [path.relative_to(ROOT).parts for folder in folders for path in (ROOT / folder).rglob("*.py")]
     ends = {"/".join(parts[-count:]) for parts in known for count in range(1, len(parts) + 1)}

@@ -22,7 +22,8 @@ from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.parts.features.border import feature_cut
-from tinytrain_compile.plan import PlanOptions, RematOptions, plan_memory
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_beside, with_streams
 from tinytrain_compile.plan.streams.search import runs_of
 from tinytrain_compile.training import fuse_updates
@@ -84,7 +85,7 @@ def test_steps_on_features_are_steps(name: str, tmp_path: Path) -> None:
 def test_with_second_runs_of_the_frozen_part(tmp_path: Path) -> None:
     """What is frozen and computed twice is put there twice, from the same features."""
     train = chain.train_graph(models.tower(), "last:2", learning_rate=0.05)
-    made = chain.project(train, remat=RematOptions("min"), features=True)
+    made = chain.project(train, remat="min", features=True)
     assert_equal_training(made, tmp_path)
 
 

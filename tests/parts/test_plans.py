@@ -23,7 +23,7 @@ from tests.quantize import nets
 from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.driver.candidates.planner import Candidate
 from tinytrain_compile.driver.code import generate as code
-from tinytrain_compile.driver.code.one_image import in_one_image
+from tinytrain_compile.driver.code.generate import in_one_image
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import UpdatePlan

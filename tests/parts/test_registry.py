@@ -12,8 +12,8 @@ import pytest
 from testing.networks import models
 from testing.places import ROOT
 from tests.e2e import chain
+from tinytrain_compile.ir.runtime_parts import OF_WEIGHTS, RuntimeParts
 from tinytrain_compile.ir.runtime_parts import PARTS as RUNTIME
-from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.part import Part
 from tinytrain_compile.parts.registry import PARTS, parts_of, runtime_parts
@@ -33,7 +33,7 @@ def test_a_part_knows_its_folder_and_its_files(name: str) -> None:
     assert part.name == name
     assert all((FOLDER / name / f"{file}.j2").is_file() for file in part.files)
     assert part.has_fragments == (FOLDER / name / f"{name}.j2").is_file()
-    assert part.of_weights == (name in ("delta", "average"))
+    assert part.of_weights == (name in OF_WEIGHTS)
 
 
 @pytest.mark.parametrize("name", NAMES)

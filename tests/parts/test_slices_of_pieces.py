@@ -13,7 +13,7 @@ from tests.e2e import chain
 from tests.e2e.test_streams import train_of
 from tests.emit.test_generated_c import needs_gcc
 from tests.parts.test_slices import Sliced, samples
-from tinytrain_compile.driver.candidates.memories import core_model
+from tinytrain_compile.driver.candidates.ladder import core_model
 from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.slices import StepPieces
@@ -23,8 +23,9 @@ from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.rows import RowForm
 from tinytrain_compile.ops.stream import StreamAttrs, errors_of, pieces_of
-from tinytrain_compile.plan import PlanOptions, SlicedPlan, plan_memory, sliced, step_pieces
-from tinytrain_compile.plan.slices import call_ps
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.slices import SlicedPlan, call_ps, sliced, step_pieces
 from tinytrain_compile.target import load_target
 
 CORE = load_target("cortex-m7")

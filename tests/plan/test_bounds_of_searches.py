@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,25 +20,24 @@ from tests.plan.random_graphs import random_graph
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
 from tinytrain_compile.ir import Graph, Node
-from tinytrain_compile.plan import PlanOptions, planned
+from tinytrain_compile.plan import optimise as optimise_module
+from tinytrain_compile.plan import planner as planner_module
 from tinytrain_compile.plan.halving import halve
 from tinytrain_compile.plan.memories import assign as assign_module
 from tinytrain_compile.plan.memories.assign import Item, Use, UseOption
 from tinytrain_compile.plan.model import build_model, program_order
+from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.order.exact import smallest_peak
 from tinytrain_compile.plan.order.order import list_orders
 from tinytrain_compile.plan.place import choose as choose_module
 from tinytrain_compile.plan.place import placement
-from tinytrain_compile.plan.place.placement import build_packing
-from tinytrain_compile.plan.place.rectangles import Rectangle
+from tinytrain_compile.plan.place.placement import Rectangle, build_packing
 from tinytrain_compile.plan.remat import cpsat as remat_cpsat
 from tinytrain_compile.plan.remat import search as remat_search
 from tinytrain_compile.plan.streams import again as stream_again
 from tinytrain_compile.plan.streams import search as stream_search
-from tinytrain_compile.plan.streams.model import StreamModel
+from tinytrain_compile.plan.streams.search import StreamModel
 from tinytrain_compile.plan.views import candidates
-
-optimise_module = sys.modules["tinytrain_compile.plan.optimise"]  # the package names a function like it
 
 MOST = 40
 """Questions that any search for a budget below 2^32 bytes may ask, with room."""
@@ -185,7 +183,7 @@ def test_the_smallest_arena_in_time(size: int, seed: int, monkeypatch: pytest.Mo
     def planned(height: int | None) -> object:
         return None if height is None else SimpleNamespace(plan=SimpleNamespace(arena_bytes=height), ps=1)
 
-    search.goal = SimpleNamespace(limit_ps=1)
+    search.wish = SimpleNamespace(limit_ps=1)
     search.without = planned(size)
     search.__dict__["minimal"] = SimpleNamespace(plan=SimpleNamespace(arena_bytes=size // 2), ps=2)  # too slow
     search.__dict__["again"] = SimpleNamespace(within=lambda budget: planned(ask(budget)))
@@ -261,10 +259,10 @@ def test_a_plan_of_a_large_packing_is_a_quick_one(monkeypatch: pytest.MonkeyPatc
 def test_few_plans_are_tried_of_a_large_graph(nodes: int, plans: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """nodes: TRIED_NODES, in graphs. Without that limit the four ways, and each way once the other way: 8 here."""
     graph = next(graph for graph in map(random_pieces, range(50)) if len(candidates(graph, 8)) > 3)
-    made, arena = list[int](), planned.quick_arena
-    monkeypatch.setattr(planned, "quick_arena", lambda *given: (made.append(1), arena(*given))[1])
-    monkeypatch.setattr(planned, "TRIED_NODES", nodes * len(graph.nodes))
-    planned.plan_graph(graph, PlanOptions(deterministic_time=0.1))
+    made, arena = list[int](), planner_module.quick_arena
+    monkeypatch.setattr(planner_module, "quick_arena", lambda *given: (made.append(1), arena(*given))[1])
+    monkeypatch.setattr(planner_module, "TRIED_NODES", nodes * len(graph.nodes))
+    planner_module.plan_graph(graph, PlanOptions(deterministic_time=0.1))
     assert len(made) == plans if plans is not None else 4 < len(made) <= 16
 
 

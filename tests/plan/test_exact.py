@@ -11,14 +11,15 @@ import pytest
 
 from testing.planning.plan_graphs import training_graph
 from tests.plan.random_tasks import is_topological, load_while, optimum, peak_of, random_tasks
-from tinytrain_compile.plan import PlanOptions, plan_memory, planner
+from tinytrain_compile.plan import planner
 from tinytrain_compile.plan.model import TaskGraph, build_model, program_order
-from tinytrain_compile.plan.order import bounds, exact, order
-from tinytrain_compile.plan.order.bounds import cut_bound, peak_bound
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.order import exact, order
 from tinytrain_compile.plan.order.exact import Optimum, order_within, smallest_peak
-from tinytrain_compile.plan.order.order import list_orders, loads, peak
+from tinytrain_compile.plan.order.near import cut_window, improve_by_windows
+from tinytrain_compile.plan.order.order import cut_bound, list_orders, loads, peak, peak_bound
 from tinytrain_compile.plan.order.ranks import rank_order
-from tinytrain_compile.plan.order.windows import cut_window, improve_by_windows
+from tinytrain_compile.plan.planner import plan_memory
 
 CASES = 500
 ENOUGH = 1_000_000
@@ -81,7 +82,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "refused loads are overstated": lambda patch: patch.setattr(exact.PeakSearch, "fits", _fits_and_overstates),
     "loads forget scratch": lambda patch: patch.setattr(exact.PeakSearch, "cost", _cost_without_scratch),
     "in place over what is read later": lambda patch: patch.setattr(order.Costs, "saved", _source_need_not_die),
-    "cuts forget in place": lambda patch: patch.setattr(bounds.LoadCuts, "ways", lambda *_: [((), 0)]),
+    "cuts forget in place": lambda patch: patch.setattr(order.LoadCuts, "ways", lambda *_: [((), 0)]),
 }
 
 
@@ -127,7 +128,7 @@ def test_what_ran_before_makes_a_task_no_dearer() -> None:
     falls = 0
     for seed in range(100):
         tasks = random_tasks(seed, 12)
-        costs, ancestors = order.Costs(tasks), bounds.ancestor_masks(tasks)
+        costs, ancestors = order.Costs(tasks), order.ancestor_masks(tasks)
         draw = random.Random(seed)
         for _ in range(50):
             task = draw.randrange(12)
@@ -229,7 +230,7 @@ def test_windows_improve_what_the_search_cannot_decide() -> None:
 
 def test_windows_fall_back_on_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a search that never finds anything, CP-SAT still lowers the peak."""
-    monkeypatch.setattr("tinytrain_compile.plan.order.windows.SEARCH_UNITS", 0.0)
+    monkeypatch.setattr("tinytrain_compile.plan.order.near.SEARCH_UNITS", 0.0)
     graph, loss = training_graph(blocks=4, side=32)
     tasks = build_model(graph, PlanOptions(keep=(loss,))).tasks
     start = program_order(tasks)

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Literal
 
 import pytest
 
 from testing.ops.cases import cases_of
 from testing.planning.plan_graphs import training_graph
-from tinytrain_compile.ir.cost import Objective, StepCost
+from tinytrain_compile.ir.cost import Objective, Remat, StepCost
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.plan import (
-    CoreModel,
-    Goal,
-    Memory,
-    Planned,
-    PlanOptions,
-    RematOptions,
-    optimise,
-    plan_memory,
-    share_of,
-    step_cost,
-)
 from tinytrain_compile.plan.memories.assign import Item, Use, UseOption, assign, cost_of, time_of
-from tinytrain_compile.plan.price import node_ps
+from tinytrain_compile.plan.optimise import optimise
+from tinytrain_compile.plan.options import CoreModel, Memory, PlanOptions, Wish
+from tinytrain_compile.plan.planner import Planned, plan_memory
+from tinytrain_compile.plan.price import node_ps, step_cost
+from tinytrain_compile.plan.remat.stage import share_of
 
 CORE = CoreModel(clock_mhz=100, int8_mac=2000, float_mac=3000, element=5000, pj_per_cycle=300)
 HUNGRY = Memory("hungry", 1 << 20, extra_ps=2_000, extra_pj=900, copy_ps=3_000, copy_pj=1_000, setup_ps=10**6)
@@ -46,12 +37,11 @@ def found(
     objective: Objective,
     share: float | None = 0.5,
     memories: tuple[Memory, ...] = (HUNGRY, SLOW),
-    mode: Literal["off", "auto", "min"] = "auto",
+    mode: Remat = "auto",
     limit_ps: int | None = None,
 ) -> tuple[Planned, StepCost]:
     room = None if share is None else int(ALONE.arena_bytes * share)
-    goal = Goal(objective, CORE, memories, limit_ps)
-    planned = optimise(GRAPH, options(room), RematOptions(mode), goal)
+    planned = optimise(GRAPH, options(room), Wish(CORE, memories, mode, objective=objective, limit_ps=limit_ps))
     return planned, step_cost(planned.plan, CORE)
 
 

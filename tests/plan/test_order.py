@@ -9,10 +9,8 @@ from tests.plan.random_graphs import random_graph
 from tests.plan.random_tasks import is_topological, optimum, peak_of, random_tasks
 from tinytrain_compile.plan.model import build_model, program_order
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.order.bounds import peak_bound
-from tinytrain_compile.plan.order.order import list_orders, loads, peak
-from tinytrain_compile.plan.place.placement import build_packing
-from tinytrain_compile.plan.place.rectangles import rectangles
+from tinytrain_compile.plan.order.order import list_orders, loads, peak, peak_bound
+from tinytrain_compile.plan.place.placement import build_packing, rectangles
 
 
 def test_list_schedules_are_orders_and_priced_correctly() -> None:

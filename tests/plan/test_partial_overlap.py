@@ -17,13 +17,14 @@ from tinytrain_compile.ops.base import overlaps_of
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.shape import ConcatAttrs, SliceAttrs
-from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
+from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.place.choose import decide
 from tinytrain_compile.plan.place.cpsat import decide as decide_by_solver
 from tinytrain_compile.plan.place.cpsat import minimise
-from tinytrain_compile.plan.place.placement import Placement, build_packing, fit, greedy, improve_placement
-from tinytrain_compile.plan.place.rectangles import Rectangle
+from tinytrain_compile.plan.place.placement import Placement, Rectangle, build_packing, fit, greedy, improve_placement
 from tinytrain_compile.plan.place.skyline import search
+from tinytrain_compile.plan.planner import plan_memory
 
 
 def random_items(seed: int) -> list[Rectangle]:

@@ -13,13 +13,13 @@ from tinytrain_compile.plan.place.cpsat import decide, minimise
 from tinytrain_compile.plan.place.placement import (
     Packing,
     Placement,
+    Rectangle,
     build_packing,
     fit,
     greedy,
     improve_placement,
     sequences,
 )
-from tinytrain_compile.plan.place.rectangles import Rectangle
 from tinytrain_compile.plan.place.skyline import search
 
 INSTANCES = SHARED / "benchmarks" / "minimalloc"

@@ -19,9 +19,9 @@ from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Value, check_graph
 from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder
-from tinytrain_compile.plan import PlanError, PlanOptions, arena_bound, live_buffers_at, load_per_step, plan_memory
+from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.place import choose as choose_module
-from tinytrain_compile.plan.planned import least_need
+from tinytrain_compile.plan.planner import arena_bound, least_need, live_buffers_at, load_per_step, plan_memory
 
 CASES = {
     "head": {"trained": 1, "blocks": 4, "side": 32},
@@ -239,7 +239,8 @@ SCRIPT = """
 import hashlib
 from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 cases = [(*random_graph(seed, 30), effort) for seed in range(12) for effort in ("quick", "full")]
 cases += [(*training_graph(), "full"), (*training_graph(blocks=4, side=64), "full")]
 for graph, keep, effort in cases:

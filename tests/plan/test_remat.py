@@ -10,20 +10,20 @@ import pytest
 from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ir.cost import Remat
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.shape import ReshapeAttrs
-from tinytrain_compile.plan import PlanError, PlanOptions, RematOptions, plan_memory, plan_with_remat, validate_remat
+from tinytrain_compile.plan.check.rewrites import validate_remat
 from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
-from tinytrain_compile.plan.order.bounds import peak_bound
-from tinytrain_compile.plan.order.order import list_orders, loads
-from tinytrain_compile.plan.remat.chain import checkpoints
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.order.order import list_orders, loads, peak_bound
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.remat.problem import Problem, build_problem, extra_cost, is_repeatable, is_valid, profile
-from tinytrain_compile.plan.remat.rewrite import replay, rewrite
-from tinytrain_compile.plan.remat.search import RematChoice, floor_bytes, greedy_decision
-from tinytrain_compile.plan.remat.stage import Planned, Rematerialiser, share_of
+from tinytrain_compile.plan.remat.search import RematChoice, checkpoints, floor_bytes, greedy_decision
+from tinytrain_compile.plan.remat.stage import Planned, Rematerialiser, plan_with_remat, replay, rewrite, share_of
 
-MIN = RematOptions("min")
+MIN: Remat = "min"
 
 
 def problem_of(graph: Graph, options: PlanOptions) -> tuple[MemoryModel, Problem, tuple[int, ...]]:
@@ -87,15 +87,13 @@ def test_auto_needs_less_than_min_and_nothing_if_it_fits(net: tuple[Graph, PlanO
     remat = planned.plan.remat
     assert remat is not None
     middle = (planned.plan.arena_bytes + 7 * remat.arena_without_bytes) // 8
-    auto = plan_with_remat(graph, replace(options, capacity_bytes=middle), RematOptions("auto"))
+    auto = plan_with_remat(graph, replace(options, capacity_bytes=middle), "auto")
     assert auto.plan.remat is not None
     assert auto.plan.arena_bytes <= middle
     assert auto.plan.remat.extra_macs < remat.extra_macs
     for capacity in (None, remat.arena_without_bytes):
-        assert (
-            plan_with_remat(graph, replace(options, capacity_bytes=capacity), RematOptions("auto")).plan.remat is None
-        )
-    dear = plan_with_remat(graph, replace(options, capacity_bytes=middle), RematOptions("auto", most_share=1e-4))
+        assert plan_with_remat(graph, replace(options, capacity_bytes=capacity), "auto").plan.remat is None
+    dear = plan_with_remat(graph, replace(options, capacity_bytes=middle), "auto", most_share=1e-4)
     assert dear.plan.remat is None
 
 

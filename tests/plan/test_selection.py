@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tinytrain_compile.plan import Row, Selection, select, selection
+from tinytrain_compile.plan import selection
+from tinytrain_compile.plan.selection import Row, Selection, select
 
 
 def random_rows(source: random.Random, sizes: list[int]) -> list[Row]:

@@ -20,18 +20,13 @@ from tests.quantize.nets import int8_train
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.fused_update import taken_apart
-from tinytrain_compile.plan import (
-    Memory,
-    PlanError,
-    Planned,
-    PlanOptions,
-    plan_memory,
-    spread,
-    validate_paging,
-    validate_plan,
-)
+from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.check.rewrites import validate_paging
 from tinytrain_compile.plan.memories.assign import Cover, Item, Use, UseOption, assign, cost_of
-from tinytrain_compile.plan.memories.traffic import accessed, bytes_read
+from tinytrain_compile.plan.memories.spread import spread
+from tinytrain_compile.plan.options import Memory, PlanError, PlanOptions
+from tinytrain_compile.plan.planner import Planned, plan_memory
+from tinytrain_compile.plan.price import accessed, bytes_read
 from tinytrain_compile.training import fuse_updates
 
 SLOW = Memory("slow", 1 << 20, 10_000, 200, 12_000, 250)

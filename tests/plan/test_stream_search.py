@@ -18,8 +18,7 @@ from tests.e2e.marks import needs_shared
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
 from tinytrain_compile.driver.candidates.external_kernels import Externals
-from tinytrain_compile.driver.candidates.fallbacks import Means, plan_with_fallbacks
-from tinytrain_compile.driver.candidates.memories import core_model
+from tinytrain_compile.driver.candidates.ladder import climb, core_model
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir import Graph, Node, Value
@@ -29,13 +28,12 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import ReduceAttrs
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan import PlanOptions, plan_graph, planner
-from tinytrain_compile.plan.planned import Need, least_need
-from tinytrain_compile.plan.planner import sure_load
+from tinytrain_compile.plan import planner
+from tinytrain_compile.plan.options import PlanOptions, Wish
+from tinytrain_compile.plan.planner import Need, least_need, plan_graph, sure_load
 from tinytrain_compile.plan.streams import search as stream_search
-from tinytrain_compile.plan.streams.model import StreamModel
 from tinytrain_compile.plan.streams.rewrite import inner_nodes, stream_node, with_readers_beside, with_streams
-from tinytrain_compile.plan.streams.search import Cut, Cutter, needed_streams, proposed, runs_of
+from tinytrain_compile.plan.streams.search import Cut, Cutter, StreamModel, needed_streams, proposed, runs_of
 from tinytrain_compile.target import load_target
 
 QUICK = PlanOptions(effort="quick")
@@ -203,8 +201,8 @@ def counted_work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_a_graph_is_placed_and_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With streams and without, where a quick plan is the best there is: bounds, prices and the plan are of one."""
     graph, counts = int8_train(random_chain(5), "last:3").graph, counted_work(monkeypatch)
-    means = Means(core_model(load_target("cortex-m7")), (), "off", None, None, "min")
-    planned, _ = plan_with_fallbacks(graph, PlanOptions(), means)
+    wish = Wish(core_model(load_target("cortex-m7")), remat="off", stream="min")
+    planned, _ = climb(graph, PlanOptions(), wish)
     assert planned.plan.streams is not None
     assert (counts["judged"], counts["placed"]) == (2, 2)
     assert 0 < counts["built"] < counts["looked"]

@@ -19,7 +19,9 @@ from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
+from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 
 OPTIONS = PlanOptions(effort="quick", keep=("loss",))
 

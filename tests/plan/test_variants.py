@@ -8,8 +8,8 @@ from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.plan.model import MemoryModel, build_model
 from tinytrain_compile.plan.options import Effort, PlanOptions
+from tinytrain_compile.plan.order.near import variants
 from tinytrain_compile.plan.order.order import RankedOrder, list_orders, peak
-from tinytrain_compile.plan.order.variants import variants
 from tinytrain_compile.plan.place.choose import choose
 
 

@@ -17,12 +17,13 @@ from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder, op_def
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs
-from tinytrain_compile.plan import PlanError, PlanOptions, arena_bound, plan_graph, plan_memory, validate_plan
+from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.model import build_model, program_order
-from tinytrain_compile.plan.order.bounds import cut_bound, peak_bound
+from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.order.exact import Optimum, smallest_peak
-from tinytrain_compile.plan.order.order import peak
+from tinytrain_compile.plan.order.order import cut_bound, peak, peak_bound
 from tinytrain_compile.plan.order.ranks import rank_order
+from tinytrain_compile.plan.planner import arena_bound, plan_graph, plan_memory
 from tinytrain_compile.plan.views import candidates, with_views
 from tinytrain_compile.report.text import proof
 

@@ -13,9 +13,10 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
-from tinytrain_compile.plan import PlanOptions, plan_memory, streamed, with_lines
-from tinytrain_compile.plan.streams.rewrite import stream_node, with_streams
-from tinytrain_compile.plan.streams.search import runs_of
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
+from tinytrain_compile.plan.streams.rewrite import stream_node, with_lines, with_streams
+from tinytrain_compile.plan.streams.search import runs_of, streamed
 from tinytrain_compile.target import load_target
 
 SEEDS = (1, 2, 3, 4, 5, 8)

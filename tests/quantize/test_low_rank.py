@@ -17,7 +17,7 @@ from tests.quantize import nets
 from tests.training.low_rank_nets import GRADS, everywhere, kinds, points
 from tests.training.test_low_rank import CONVS, Iteration, correlation, rotated, square
 from tinytrain_compile.data.samples import random_samples
-from tinytrain_compile.driver.candidates.integer_copies import measured_steps, through_int8
+from tinytrain_compile.driver.candidates.ranks import measured_steps, through_int8
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph

@@ -19,7 +19,8 @@ from tinytrain_compile.ops.int8.exponents import update_exponent
 from tinytrain_compile.ops.int8.update import QUpdateAttrs
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.names import trained as trained_by
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
 from tinytrain_compile.quantize.store import fine_weights
 from tinytrain_compile.reference.trainer import Trainer

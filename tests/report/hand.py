@@ -16,7 +16,8 @@ from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.plan import PlanOptions, plan_memory
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 
 RELU = ClipAttrs(0.0, float("inf"))
 NO_BIAS = GemmAttrs(bias=False)

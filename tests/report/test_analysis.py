@@ -9,7 +9,9 @@ import pytest
 import tinytrain_compile as tt
 from testing.networks.models import segmenter
 from tests.report.hand import deep_summary, two_layers, two_layers_plan
-from tinytrain_compile.plan import PlanOptions, load_per_step, validate_plan
+from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import load_per_step
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 
 

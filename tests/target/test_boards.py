@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.driver.search.boards import check_flash, with_board
+from tinytrain_compile.driver.search.board import check_flash, with_board
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -18,7 +18,9 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import External, Graph, Node, Value
 from tinytrain_compile.ops.fused_update import PAIRS
 from tinytrain_compile.ops.names import trained
-from tinytrain_compile.plan import PlanError, PlanOptions, plan_memory, validate_plan
+from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.training import fuse_updates
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,28 +14,31 @@ from tinytrain_compile.driver.candidates.external_kernels import Externals, blam
 from tinytrain_compile.driver.candidates.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.candidates.low_rank import as_locked
 from tinytrain_compile.driver.candidates.planner import AUTO, Candidate, Planner
-from tinytrain_compile.driver.candidates.ram_use import buffers_of, feature_bytes_of
 from tinytrain_compile.driver.checks.combinations import check_loss, check_machine, check_model, option_notes
 from tinytrain_compile.driver.checks.model_options import with_file_training, with_number_format
 from tinytrain_compile.driver.checks.project import check_files, prefix_of, project_files, recorded
 from tinytrain_compile.driver.code.generate import generate
 from tinytrain_compile.driver.code.prepared import with_prepared_weights
-from tinytrain_compile.driver.code.verified import verified
+from tinytrain_compile.driver.code.verified import SWITCHED_OFF, verified
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.file_check.check import check_file
-from tinytrain_compile.driver.search.activation_notes import activation_notes
-from tinytrain_compile.driver.search.board_ram import check_ram, leaving_room, lowered_note
-from tinytrain_compile.driver.search.boards import check_constants, check_flash, with_board
-from tinytrain_compile.driver.search.choose_update import choose
+from tinytrain_compile.driver.search.board import (
+    buffers_of,
+    check_constants,
+    check_flash,
+    check_ram,
+    feature_bytes_of,
+    leaving_room,
+    lowered_note,
+    with_board,
+)
+from tinytrain_compile.driver.search.choose import choose, plans_note, smaller_plans, with_micro_batch
 from tinytrain_compile.driver.search.fit import check_fit
-from tinytrain_compile.driver.search.micro_batch import with_micro_batch
 from tinytrain_compile.driver.search.pareto import pareto
-from tinytrain_compile.driver.search.plans import plans_note, smaller_plans, with_largest
 from tinytrain_compile.driver.search.rounds import SCHEME
-from tinytrain_compile.driver.summary import fates_of, layer_updates
+from tinytrain_compile.driver.summary import activation_notes, fates_of, layer_updates
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
-from tinytrain_compile.emit.project import with_stack
-from tinytrain_compile.emit.tables import constant_bytes
+from tinytrain_compile.emit import constant_bytes, with_stack
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir import Graph, print_graph
@@ -45,7 +49,7 @@ from tinytrain_compile.ir.summary import BoardUse, OfferedKernels, Record, Small
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions, taken
 from tinytrain_compile.parts.registry import parts_of
-from tinytrain_compile.plan import Lock, read_lock
+from tinytrain_compile.plan.lock import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report.data import plan_json, report_json
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
@@ -100,7 +104,7 @@ class _Read:
     options: CompileOptions
     asked: CompileOptions
     target: Target
-    externals: Externals
+    externals: Externals | None
     model: ImportedModel
     floats: Graph | None
     notes: tuple[str, ...]
@@ -131,10 +135,12 @@ def make_project(
 
 def _read(options: CompileOptions, progress: Progress) -> _Read | Result:
     """Read the model, and settle what the target and the file decide about the options."""
-    given = with_largest(options)
-    options, target, offered = with_board(given, load_target(options.target))
+    given = replace(options, arena_bytes=options.plans[-1]) if options.plans else options  # the rest goes beside it
+    options, target, offered = given, load_target(options.target), ()
+    if target.board is not None or options.reserve_bytes is not None:
+        options, target, offered = with_board(options, target)
     check_machine(options, target)
-    externals = load_externals(options)
+    externals = load_externals(options) if options.kernels else None
     progress("reading the model", 0.0)
     model = imported(options)
     options, notes = _resolved(options, model)
@@ -151,13 +157,18 @@ def _plan(read: _Read, progress: Progress, by_data: ByData | None) -> _Planned |
     model, asked = read.model, read.asked
     progress("planning", 0.1)
     planner = Planner(model, read.options, read.target, read.externals)
-    planner, candidate = leaving_room(planner, asked, lambda planner: _choose(planner, progress, by_data))
-    notes, options = (*read.notes, *lowered_note(read.options, planner.options)), planner.options
+    if read.target.board is None:
+        candidate, notes = _choose(planner, progress, by_data), read.notes
+    else:
+        planner, candidate = leaving_room(planner, asked, lambda planner: _choose(planner, progress, by_data))
+        notes = (*read.notes, *lowered_note(read.options, planner.options))
+    options = planner.options
     if options.dump_after == "training":
         return Result(None, dump=print_graph(candidate.train.before_remat or candidate.train.graph, names_of))
     for part in parts_of(options, candidate.train):
         part.check(candidate.train, candidate.plan)
-    candidate = with_prepared_weights(planner, candidate, _lowering(progress))
+    if options.flash_budget_bytes is not None:
+        candidate = with_prepared_weights(planner, candidate, _lowering(progress))
     summary = replace(_summarise(model, candidate, options, read.target), notes=(*notes, *option_notes(options)))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
@@ -183,12 +194,17 @@ def _write(planned: _Planned, progress: Progress) -> Project:
     if options.data is not None or options.calib is not None:
         candidate, summary = _on_data(candidate, summary, model, floats, options)
     derived = check_derivative(model, candidate.train, samples, options) if compared else None
-    samples, loaded = with_checkpoint(candidate.train, samples, options)
-    with blaming(candidate.plan.order):
+    loaded = None
+    if options.inference_only:
+        samples, loaded = with_checkpoint(candidate.train, samples, options)
+    with nullcontext() if read.externals is None else blaming(candidate.plan.order):
         made = generate(candidate, options, target, _lowering(progress), smaller)
-        summary = made.summarised(summary)
-        summary = verified(summary, made.bundle, samples, options, target, progress, (agreed, derived), loaded, smaller)
-    check_flash(target, summary.code_bytes, summary.const_bytes)
+        summary = replace(made.summarised(summary), verify=SWITCHED_OFF)
+        if compared:
+            both = agreed, derived
+            summary = verified(summary, made.bundle, samples, options, target, progress, both, loaded, smaller)
+    if target.board is not None:
+        check_flash(target, summary.code_bytes, summary.const_bytes)
     progress("writing", 0.98)
     more = check_files(made.bundle, samples, options, target, candidate.train.batch)
     bundle = with_stack(made.bundle, summary.verify.stack_bytes)
@@ -214,19 +230,23 @@ def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOpt
 
 def _check_target(summary: Summary, planner: Planner, candidate: Candidate, asked: CompileOptions) -> None:
     """E0401 to E0405 for what has no room on the target, or takes too long; stack and code are measured later."""
-    check_constants(planner.target, summary.least_const_bytes, planner.options.quant)
-    check_ram(summary, planner, candidate, asked)
-    check_fit(summary, planner, candidate, asked)
+    if planner.target.board is not None:
+        check_constants(planner.target, summary.least_const_bytes, planner.options.quant)
+        check_ram(summary, planner, candidate, asked)
+    if planner.options.arena_bytes is not None or planner.options.max_step_ps is not None:
+        check_fit(summary, planner, candidate, asked)
 
 
 def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
     """The smaller plans of --plans, and what the report says of them and of the activations that are kept."""
+    if planner.options.activations != "exact" or candidate.train.low_rank:
+        summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
+    if not planner.options.plans:
+        return summary, ()
     smaller = smaller_plans(planner, candidate)
-    notes = (*plans_note(smaller, candidate), *summary.notes, *activation_notes(planner, candidate))
-    if smaller:
-        together = tuple(one.train.micro_batch for one in (*smaller, candidate))
-        summary = summary.with_fact(SmallerPlans(tuple(one.plan for one in smaller), together))
-    return replace(summary, notes=notes), smaller
+    together = tuple(one.train.micro_batch for one in (*smaller, candidate))
+    summary = summary.with_fact(SmallerPlans(tuple(one.plan for one in smaller), together))
+    return replace(summary, notes=(*plans_note(smaller, candidate), *summary.notes)), smaller
 
 
 def _on_data(
@@ -295,10 +315,10 @@ def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -
     return random_samples(train, options.verify_steps * train.batch, options.seed, model)
 
 
-def _inputs(options: CompileOptions, externals: Externals) -> tuple[Path, ...]:
+def _inputs(options: CompileOptions, externals: Externals | None) -> tuple[Path, ...]:
     """Files that the user gave."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
-    return (*named, *options.files, *externals.paths)
+    return (*named, *options.files, *(() if externals is None else externals.paths))
 
 
 def _choose(planner: Planner, progress: Progress, by_data: ByData | None) -> Candidate:
@@ -366,7 +386,7 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
         fates=fates_of(model, candidate.update),
         energy_source=target.core.pj_source,
         parts=parts_of(options, candidate.train),
-        feature_bytes=feature_bytes_of(candidate, options),
+        feature_bytes=feature_bytes_of(candidate, options) if options.features == "on" else 0,
         own_samples=options.data is not None,
         least_const_bytes=constant_bytes(candidate.train, candidate.plan),
         facts=tuple(_facts(model, candidate, options, target)),
@@ -377,10 +397,10 @@ def _facts(model: ImportedModel, candidate: Candidate, options: CompileOptions, 
     """Yield what single rows of the report need."""
     scheme = scheme_text(entries_of_plan(model.graph, candidate.update), "")
     yield Record(recorded(options, model.training is not None, candidate.train), scheme)
-    yield part_ram(target.board, candidate.plan, buffers_of(candidate, options))
+    yield part_ram(target.board, candidate.plan, buffers_of(candidate, options) if options.runtime.names else ())
     if target.board is not None:
         yield BoardUse(target.board, target.core_name)
-    if candidate.externals.functions:
+    if candidate.externals is not None and candidate.externals.functions:
         yield OfferedKernels(candidate.externals.functions)
 
 

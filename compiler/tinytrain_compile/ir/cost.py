@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Objective = Literal["memory", "time", "energy"]
+Remat = Literal["off", "auto", "min"]
+Stream = Literal["off", "auto", "min"]
+"""The three wishes of --optimise, --remat and --stream; `plan/options.py` says what they mean."""
 AttemptKind = Literal["asked", "stream", "recompute", "page", "optimise", "micro-batch", "less"]
 """A plan of what was asked for, with some layers row by row, some tensors computed twice, in further memories, the best
 by an objective, with several samples in a step, of a smaller update."""

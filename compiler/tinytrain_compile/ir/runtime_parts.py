@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PARTS = ("replay", "monitor", "schedule", "store", "delta", "average")
-"""Folders of parts/ that --runtime names, in the order of the report. Each is a header and a C file of the output."""
+"""Each is a header and a C file of the output, which know the model by its public header alone; but
+for those in OF_WEIGHTS."""
+OF_WEIGHTS = ("delta", "average")
+"""Parts that read and write trained parameters: not where two states count in different steps."""
 
 MAX_SAMPLES = 1 << 20
 """That the output reserves room for, and the largest window of an average."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinytrain_compile.driver.candidates.ram_use import most_samples
-from tinytrain_compile.driver.search.boards import with_board
+from tinytrain_compile.driver.search.board import most_samples, with_board
 from tinytrain_compile.ir.learning import Learned, Score
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.learn.rate_search import Place, Trainings

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.cost import Objective
+from tinytrain_compile.ir.cost import Objective, Remat, Stream
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
 from tinytrain_compile.ops.update import OptimizerName, defaults_of, optimizers_with
 from tinytrain_compile.options.option import (
@@ -50,7 +50,7 @@ class CompileOptions:
     quant: "auto" is what driver/checks/model_options.py makes of the model; behind the driver it is one of the others.
     memories: further memories of the target that buffers may lie in, by name, and how many bytes of each.
     micro_batch: samples that a call takes; None is 1, or what a lock has; "auto": as many as --arena holds.
-    remat: None leaves it to driver/candidates/fallbacks.py: a little, if --arena needs it; with `optimise`, to the
+    remat: None leaves it to driver/candidates/ladder.py: a little, if --arena needs it; with `optimise`, to the
     objective. optimise: None is the least extra time that fits. max_step_ps: longest step by the target's model, in
     picoseconds. code: of kernels and calls; None is speed, or what flash_budget_bytes (of code and constants) asks for.
     """
@@ -346,13 +346,13 @@ class CompileOptions:
         read=parse_memories,
         repeated=True,
     )
-    remat: Literal["off", "auto", "min"] | None = declared(
+    remat: Remat | None = declared(
         None,
         "memory",
         "Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % more MACs.",
         "--remat",
     )
-    stream: Literal["off", "auto", "min"] = declared(
+    stream: Stream = declared(
         "auto",
         "memory",
         "Compute early layers row by row: auto, as --arena needs (without: if 5 % is saved); min, smallest arena.",

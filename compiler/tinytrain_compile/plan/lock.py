@@ -19,19 +19,17 @@ from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun
 from tinytrain_compile.ops.base import OPS, op_def
-from tinytrain_compile.plan.check.paging import validate_paging
 from tinytrain_compile.plan.check.plan import validate_plan
-from tinytrain_compile.plan.check.remat import validate_remat
+from tinytrain_compile.plan.check.rewrites import validate_paging, validate_remat
 from tinytrain_compile.plan.check.streams import validate_streams
-from tinytrain_compile.plan.memories.pages import Memory
 from tinytrain_compile.plan.memories.rewrite import Move, replay_moves
 from tinytrain_compile.plan.memories.spread import POINTER_BYTES
-from tinytrain_compile.plan.memories.traffic import accessed
 from tinytrain_compile.plan.model import build_model
-from tinytrain_compile.plan.options import PlanError, PlanOptions
-from tinytrain_compile.plan.order.bounds import peak_bound
-from tinytrain_compile.plan.planned import Planned, plan_graph, streaming
-from tinytrain_compile.plan.remat.rewrite import replay
+from tinytrain_compile.plan.options import Memory, PlanError, PlanOptions
+from tinytrain_compile.plan.order.order import peak_bound
+from tinytrain_compile.plan.planner import Planned, plan_graph, streaming
+from tinytrain_compile.plan.price import accessed
+from tinytrain_compile.plan.remat.stage import replay
 from tinytrain_compile.plan.streams.rewrite import inner_nodes, stream_node, with_streams, without_streams
 from tinytrain_compile.plan.views import VIEWS, with_views
 

@@ -7,17 +7,16 @@ to be the cheapest of all: second runs and page moves are not searched together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.cost import Objective, StepCost
+from tinytrain_compile.ir.cost import StepCost
 from tinytrain_compile.plan.halving import halve
-from tinytrain_compile.plan.memories.pages import Memory
 from tinytrain_compile.plan.memories.spread import POINTER_BYTES, spread
-from tinytrain_compile.plan.options import PlanOptions, RematOptions
-from tinytrain_compile.plan.planned import Planned, plan_graph
-from tinytrain_compile.plan.price import CoreModel, step_cost
+from tinytrain_compile.plan.options import PlanOptions, Wish
+from tinytrain_compile.plan.planner import Planned, plan_graph
+from tinytrain_compile.plan.price import step_cost
 from tinytrain_compile.plan.remat.stage import Rematerialiser
 
 LEVELS = (1 / 3, 2 / 3)
@@ -27,28 +26,18 @@ FULL_PROBES = 3
 """Smaller arenas that are tried with all effort, below the smallest one that greedy methods reach."""
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What is wanted: objective, the prices, and the longest step (picoseconds by the model, or None)."""
-
-    objective: Objective
-    core: CoreModel
-    memories: tuple[Memory, ...] = ()
-    limit_ps: int | None = None
-
-
-def optimise(graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal) -> Planned:
-    """The best plan found below options.capacity_bytes and goal.limit_ps.
+def optimise(graph: Graph, options: PlanOptions, wish: Wish) -> Planned:
+    """Return the best plan found by wish.objective, below options.capacity_bytes and wish.limit_ps.
 
     If none was found: the fastest one that fits the arena; if there is none either, the one with the smallest arena.
-    Without goal.limit_ps the smallest arena (objective "memory") is the same for every capacity.
-    remat: "off" and "min" are kept; "auto" leaves it to the objective.
+    Without wish.limit_ps the smallest arena (objective "memory") is the same for every capacity.
+    wish.remat: "off" and "min" are kept; else it is left to the objective.
     """
-    search = PlanSearch(graph, options, remat, goal)
-    found = list(search.small() if goal.objective == "memory" else search.cheap())
+    search = PlanSearch(graph, options, wish)
+    found = list(search.small() if wish.objective == "memory" else search.cheap())
     room = options.capacity_bytes
     fitting = [plan for plan in found if room is None or plan.plan.arena_bytes <= room]
-    in_time = [plan for plan in fitting if goal.limit_ps is None or search.cost(plan).ps <= goal.limit_ps]
+    in_time = [plan for plan in fitting if wish.limit_ps is None or search.cost(plan).ps <= wish.limit_ps]
     if in_time:
         return min(in_time, key=search.rank)
     if fitting:
@@ -59,11 +48,11 @@ def optimise(graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal
 class PlanSearch:
     """Makes plans of one graph, each part of the work once."""
 
-    def __init__(self, graph: Graph, options: PlanOptions, remat: RematOptions, goal: Goal) -> None:
-        if goal.objective == "memory":
+    def __init__(self, graph: Graph, options: PlanOptions, wish: Wish) -> None:
+        if wish.objective == "memory":
             options = replace(options, capacity_bytes=None)
-        self.options = replace(options, spend="energy" if goal.objective == "energy" else "time")
-        self.goal, self.mode = goal, remat.mode
+        self.options = replace(options, spend="energy" if wish.objective == "energy" else "time")
+        self.wish = wish
         self.graph, self.without = graph, plan_graph(graph, options)
 
     @cached_property
@@ -78,17 +67,17 @@ class PlanSearch:
 
     def cost(self, planned: Planned) -> StepCost:
         """What a plan costs."""
-        return step_cost(planned.plan, self.goal.core)
+        return step_cost(planned.plan, self.wish.core)
 
     def rank(self, planned: Planned) -> tuple[int, int, int]:
         """Smaller is better."""
         cost, size = self.cost(planned), planned.plan.arena_bytes
-        first = {"memory": size, "time": cost.ps, "energy": cost.pj}[self.goal.objective]
+        first = {"memory": size, "time": cost.ps, "energy": cost.pj}[self.wish.objective or "time"]
         return first, cost.ps, size
 
     def base(self) -> Planned:
         """The plan in one memory that costs least, of those that --remat allows."""
-        return self.minimal if self.mode == "min" else self.without
+        return self.minimal if self.wish.remat == "min" else self.without
 
     # ---- least time or energy ----
 
@@ -99,12 +88,12 @@ class PlanSearch:
         if room is None or base.plan.arena_bytes <= room:
             return
         sources = [base]
-        if self.mode == "auto":
+        if self.wish.remat in (None, "auto"):
             inside = self.again.within(room)
             if inside is not None:
                 yield inside
             sources += self._between(room, base.plan.arena_bytes, inside is not None)
-        for source in sources if self.goal.memories else sources[1:]:
+        for source in sources if self.wish.memories else sources[1:]:
             yield source
             moved = self._moved(source, room, self.options.effort)
             if moved is not None:
@@ -114,20 +103,20 @@ class PlanSearch:
         """Plans with second runs that are still too large for the capacity, to be spread."""
         if not fits:
             yield self.minimal
-        if self.goal.memories and self.options.effort == "full":
+        if self.wish.memories and self.options.effort == "full":
             for level in LEVELS:
                 found = self.again.within(room + int((top - room) * level))
                 if found is not None:
                     yield found
 
     def _moved(self, source: Planned, capacity: int, effort: str) -> Planned | None:
-        limit = self.goal.limit_ps
+        limit = self.wish.limit_ps
         left = None if limit is None else limit - self.cost(source).ps
         settings = replace(self.options, capacity_bytes=capacity, effort=effort, most_ps=left)
-        found = spread(source.graph, source.plan, settings, self.goal.memories)
+        found = spread(source.graph, source.plan, settings, self.wish.memories)
         if found is None and left is not None:  # then as fast as can be: how long that takes is part of the answer
             settings = replace(settings, most_ps=None, spend="time")
-            found = spread(source.graph, source.plan, settings, self.goal.memories)
+            found = spread(source.graph, source.plan, settings, self.wish.memories)
         return found
 
     # ---- smallest arena ----
@@ -135,17 +124,17 @@ class PlanSearch:
     def small(self) -> Iterator[Planned]:
         """Plans with a small arena: second runs as far as time allows, then everything that other memories take."""
         sources = [self.base()]
-        if self.mode == "auto":
+        if self.wish.remat in (None, "auto"):
             sources.append(self.minimal)
             sources += self.in_time()
         for source in sources:
             yield source
-            if self.goal.memories:
+            if self.wish.memories:
                 yield from self._squeezed(source)
 
     def in_time(self) -> list[Planned]:
         """Between no second runs and most of them: the smallest arena whose plan is fast enough."""
-        limit, best = self.goal.limit_ps, list[Planned]()
+        limit, best = self.wish.limit_ps, list[Planned]()
         if limit is None or self.cost(self.minimal).ps <= limit:
             return best
 
@@ -161,7 +150,7 @@ class PlanSearch:
 
     def _squeezed(self, source: Planned) -> Iterator[Planned]:
         """The source with ever less in the arena."""
-        handle = self.options.header_bytes + POINTER_BYTES * len(self.goal.memories)
+        handle = self.options.header_bytes + POINTER_BYTES * len(self.wish.memories)
         floor, found_so_far = self.options.reserved(handle), list[Planned]()
 
         def reach(budget: int) -> int | None:
@@ -185,5 +174,5 @@ class PlanSearch:
     def _in_arena(self, source: Planned, capacity: int, effort: str) -> Planned | None:
         """Spread below a capacity and, if there is a limit, in time."""
         found = self._moved(source, capacity, effort)
-        limit = self.goal.limit_ps
+        limit = self.wish.limit_ps
         return found if found is None or limit is None or self.cost(found).ps <= limit else None

@@ -1,13 +1,19 @@
-"""What a caller asks of the planner, and what the planner says when a plan is wrong."""
+"""What a caller asks of the planner: limits, memories and prices, and a wish; and the error of a plan that is wrong."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from tinytrain_compile.ir.cost import Objective, Remat, Stream
+from tinytrain_compile.ir.stages import FurtherMemory
 
 Effort = Literal["rough", "quick", "full"]
 Spend = Literal["time", "energy"]
-Remat = Literal["off", "auto", "min"]
+Aim = Literal["smallest", "fit", "fit soon", "price"]
+"""How hard to look. smallest: for a plan that fits or else, since a message names it, for the smallest arena. fit: for
+one that fits. fit soon: for one that fits, in large graphs without second runs row by row. price: for a figure; in
+large graphs streams are chosen by rough plans."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +50,99 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class RematOptions:
-    """What may be computed twice.
+class CoreModel:
+    """What computing costs, in thousandths of a cycle: a multiply-accumulate, an element that other operators write."""
 
-    mode: "off", "auto" (only if, and as much as, the capacity needs) or "min" (the smallest arena found).
-    most_share: for "auto": extra multiply-accumulates, as a share of the step's, beyond which it is left alone; None
-        for no limit. With a limit, what cannot fit is returned without rematerialisation, and quickly.
-    smallest: for "auto": where nothing found fits, look for the smallest arena (for whoever has to be told how much is
-        missing). It takes most of the work.
+    clock_mhz: int
+    int8_mac: int
+    float_mac: int
+    element: int
+    pj_per_cycle: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory besides the arena, times in picoseconds and energies in picojoules.
+
+    extra_ps, extra_pj: what a byte that a kernel accesses in it costs more than in the arena. copy_ps, copy_pj: of a
+    byte that is copied between the two; setup_ps: of every copy.
     """
 
-    mode: Remat = "off"
-    most_share: float | None = None
-    smallest: bool = True
+    name: str
+    capacity_bytes: int
+    extra_ps: int
+    extra_pj: int
+    copy_ps: int = 0
+    copy_pj: int = 0
+    setup_ps: int = 0
+
+    def move_ps(self, size_bytes: int) -> int:
+        """Time of one page move."""
+        return self.setup_ps + size_bytes * self.copy_ps
+
+    def move(self, size_bytes: int, spend: Spend) -> int:
+        """Time or energy of one page move."""
+        return self.move_ps(size_bytes) if spend == "time" else size_bytes * self.copy_pj
+
+    def extra(self, spend: Spend) -> int:
+        """Time or energy that a byte accessed in it costs more."""
+        return self.extra_ps if spend == "time" else self.extra_pj
+
+    def used(self, *, base: int, size_bytes: int, accessed_bytes: int, cheapest: bool) -> FurtherMemory:
+        """What a plan uses of it, from `base` on, with its price."""
+        return FurtherMemory(
+            name=self.name,
+            base=base,
+            used_bytes=size_bytes,
+            capacity_bytes=self.capacity_bytes,
+            accessed_bytes=accessed_bytes,
+            extra_ps=accessed_bytes * self.extra_ps,
+            extra_pj=accessed_bytes * self.extra_pj,
+            cheapest=cheapest,
+        )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a plan may use, what it should be, and how hard to look for it: the user's options as one value.
+
+    remat: what may be computed twice: "off"; "auto" only as much as the capacity needs; "min" for the smallest arena;
+    None as "auto", up to a share of a step (LITTLE_AGAIN). stream: whether layers may be computed row by row: "min" for
+    the smallest arena, "auto" if the capacity needs it, or without a capacity if that saves enough. objective: what to
+    have least of; None is the least extra time that fits. limit_ps: longest step by the core's figures. lines: the
+    image comes row by row, which a stream takes; as_bytes: as bytes of a camera.
+    """
+
+    core: CoreModel
+    memories: tuple[Memory, ...] = ()
+    remat: Remat | None = None
+    stream: Stream = "auto"
+    objective: Objective | None = None
+    limit_ps: int | None = None
+    lines: bool = False
+    as_bytes: bool = False
+    aim: Aim = "smallest"
+
+    @property
+    def alone(self) -> Wish:
+        """The same with nothing computed twice, moved or chosen."""
+        return replace(self, remat="off", memories=(), objective=None, limit_ps=None)
+
+    @property
+    def names_smallest(self) -> bool:
+        """Whether to look for the smallest arena if nothing fits. Further memories come last, and decide by it."""
+        return self.aim == "smallest" or (self.aim == "price" and bool(self.memories))
+
+    @property
+    def is_smallest(self) -> bool:
+        """Whether every plan is the smallest that is found, whatever the capacity. That takes most work of all."""
+        least = self.objective == "memory" or (self.objective is None and self.remat == "min" and not self.memories)
+        return least and self.limit_ps is None
+
+    @property
+    def searches(self) -> bool:
+        """Whether a plan that does not fit at once is a search among many."""
+        return self.remat == "min" or self.objective is not None or bool(self.memories)
 
 
 class PlanError(Exception):

@@ -15,7 +15,8 @@ from tinytrain_compile.ir.slices import StepPieces
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops.base import op_def, row_form
 from tinytrain_compile.ops.stream import StreamAttrs, pieces_of
-from tinytrain_compile.plan.price import CoreModel, node_ps
+from tinytrain_compile.plan.options import CoreModel
+from tinytrain_compile.plan.price import node_ps
 
 PARTS_OF_A_STEP = 50
 """A part of a step is cut where it is longer than the step divided by this."""

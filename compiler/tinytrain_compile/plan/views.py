@@ -135,8 +135,7 @@ def with_views(graph: Graph, names: Collection[str]) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-# ---- storages
-# ----------------------------------------------------------------------------------------------------------
+# ---- storages -------------------------------------------------------------------------------------------------------
 
 
 class ViewStorages:

@@ -20,7 +20,7 @@ from tests.quantize import nets
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
-from tinytrain_compile.driver.search.update import search_update
+from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.types import Node

@@ -16,7 +16,7 @@ from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search import best as update_best
-from tinytrain_compile.driver.search.update import search_update
+from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.ir.learning import Score
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn import choice_by_data

@@ -10,9 +10,9 @@ import pytest
 from testing.networks import models
 from tests.driver.planning import planner
 from tests.e2e.broken import write
-from tinytrain_compile.driver.candidates import fallbacks
+from tinytrain_compile.driver.candidates import ladder
 from tinytrain_compile.driver.search import best as update_best
-from tinytrain_compile.driver.search.update import search_update
+from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.sparse import PRIOR, UNITS, gain_of_plan, resolve_update
 
 
@@ -50,6 +50,6 @@ def test_a_search_in_a_large_graph_does_without_second_runs(tmp_path: Path, monk
     limit = {**alone, "arena_bytes": without - 64}
     found = planner(path, **limit).fitting("all")
     assert found is not None and found.plan.remat is not None
-    monkeypatch.setattr(fallbacks, "MANY_NODES", 10)
+    monkeypatch.setattr(ladder, "MANY_NODES", 10)
     assert planner(path, **limit).fitting("all") is None
     assert planner(path, **limit).exact("all").plan.remat is not None

@@ -14,7 +14,7 @@ import pytest
 from tests.driver.search.test_update_choice import dense_chain, planner
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tinytrain_compile.driver.search import update as update_search
+from tinytrain_compile.driver.search import choose as update_search
 from tinytrain_compile.driver.search.pareto import arenas, point_of
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.report.rows.pareto import curve_of, pareto_csv, pareto_table

@@ -19,16 +19,18 @@ from testing.planning.all_schemes import Kept, case_of, compared
 from tests.driver.planning import planner
 from tests.e2e.broken import write
 from tests.e2e.command import run
-from tinytrain_compile.driver.candidates import fallbacks
+from tinytrain_compile.driver.candidates import ladder
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search import best as update_best
 from tinytrain_compile.driver.search.best import best_choice
+from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.driver.search.model import build_update_model, largest_load
-from tinytrain_compile.driver.search.update import search_update
 from tinytrain_compile.ir.cost import UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Graph
-from tinytrain_compile.plan import Planned, PlanOptions, streamed
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import Planned
+from tinytrain_compile.plan.streams.search import streamed
 from tinytrain_compile.sparse import PRIOR, UNITS, LayerWays, gain_of_plan, layer_ways, resolve_update, scheme_plan
 
 
@@ -388,6 +390,6 @@ def test_smaller_streams_are_tried_where_those_for_the_arena_do_not_fit_it(
     def too_large(graph: Graph, settings: PlanOptions, room: int, exact: bool) -> Graph:
         return real(graph, settings, room and (least + whole) // 2, exact)
 
-    monkeypatch.setattr(fallbacks, "streamed", too_large)
+    monkeypatch.setattr(ladder, "streamed", too_large)
     found = planner(path, update="head", arena_bytes=least, remat="off").exact("head")
     assert found.plan.arena_bytes == least

@@ -12,7 +12,8 @@ import numpy as np
 
 from tinytrain_compile.ir.stages import Inference, MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
-from tinytrain_compile.plan import PlanOptions, plan_graph
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import plan_graph
 
 MARK = "@one"
 """Behind the names of what belongs to the pass of one sample."""

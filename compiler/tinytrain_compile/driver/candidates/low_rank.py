@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.conv_form import ConvAttrs
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan import Lock
+from tinytrain_compile.plan.lock import Lock
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import layers_of
@@ -30,12 +30,15 @@ SAMPLES = 12
 """That ranks are measured on, about: in micro-batches of which there are two at least."""
 
 
+@dataclass(frozen=True, eq=False)
 class LowRankChoice:
     """Completes updates of one model under one set of options; what was measured is kept."""
 
-    def __init__(self, model: ImportedModel, options: CompileOptions) -> None:
-        self._model, self._options = model, options
-        self._known: dict[tuple[int, str, str, tuple[int, ...]], LowRank | None] = {}
+    _model: ImportedModel
+    _options: CompileOptions
+    _known: dict[tuple[int, str, str, tuple[int, ...]], LowRank | None] = field(
+        default_factory=dict[tuple[int, str, str, tuple[int, ...]], LowRank | None]
+    )
 
     def applied(self, update: UpdatePlan, micro_batch: int) -> UpdatePlan:
         """The update with ranks, and bases where they are fixed, for every layer that keeps a low-rank copy.

@@ -1,6 +1,6 @@
 """Builds and prices ways to train: the training graph of an update, its memory plan, and what that needs.
 
-`driver/search/update.py` searches among them, `driver/search/suggestions.py` prices other options.
+`driver/search/choose.py` searches among them, `driver/search/fit.py` prices other options.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from typing import Any
 
 from tinytrain_compile.data.samples import labelled
 from tinytrain_compile.driver.candidates.external_kernels import Externals
-from tinytrain_compile.driver.candidates.fallbacks import Means, plan_with_fallbacks
 from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one
+from tinytrain_compile.driver.candidates.ladder import climb, further_memories, wish_of
 from tinytrain_compile.driver.candidates.low_rank import LowRankChoice
-from tinytrain_compile.driver.candidates.memories import core_model, further_memories
 from tinytrain_compile.driver.checks.lines import check_lines
 from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.errors import CompileError
@@ -23,23 +22,14 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.int8.exponents import error_ops
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan import (
-    Lock,
-    Planned,
-    PlanOptions,
-    arena_bound,
-    bound_with_streams,
-    may_stream,
-    plan_from_lock,
-    plan_graph,
-    prepared_as_locked,
-    spread,
-    step_cost,
-    with_lines,
-    with_streams,
-    without_lines,
-    without_streams,
-)
+from tinytrain_compile.plan.lock import Lock, plan_from_lock
+from tinytrain_compile.plan.memories.spread import spread
+from tinytrain_compile.plan.options import Aim, PlanOptions, Wish
+from tinytrain_compile.plan.planner import arena_bound
+from tinytrain_compile.plan.prepared import prepared_as_locked
+from tinytrain_compile.plan.price import step_cost
+from tinytrain_compile.plan.streams.rewrite import with_lines, with_streams, without_lines, without_streams
+from tinytrain_compile.plan.streams.search import bound_with_streams, may_stream
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import layers_of, resolve_update
 from tinytrain_compile.target import Target
@@ -68,7 +58,7 @@ class Candidate:
     choice: PlanChoice
     automatic: bool = False
     one: TrainGraph | None = None
-    externals: Externals = field(default_factory=Externals)
+    externals: Externals | None = None
 
     @property
     def label(self) -> str:
@@ -89,6 +79,10 @@ class Price:
     ps: int
 
 
+def _price(candidate: Candidate) -> Price:
+    return Price(candidate.plan.arena_bytes, candidate.choice.cost.ps)
+
+
 def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
     """The training graph with what a plan added to it (its streams are in the plan alone); the identity stays."""
     graph = without_lines(without_streams(planned))
@@ -97,15 +91,21 @@ def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
     return replace(train, graph=graph, before_remat=train.before_remat or train.graph)
 
 
+_OF_PLANS = ("update", "arena_bytes", "max_step_ps", "remat", "stream", "memories", "optimise")
+"""Options that a training graph does not depend on, with the update that is asked for: so such planners share them."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """What was built and planned already, by the text of --update; all other options are the same."""
+    """What was built and planned already.
+
+    named, trains: updates and training graphs by the text of --update. plans: by that, the wish, and whether it is
+    quick; the full plan by the planner's own wish is what a command gets. too_large: texts of which no plan fits.
+    """
 
     named: dict[str, UpdatePlan] = field(default_factory=dict[str, UpdatePlan])
-    asked: dict[str, tuple[UpdatePlan, TrainGraph]] = field(default_factory=dict[str, tuple[UpdatePlan, TrainGraph]])
-    prices: dict[str, Price] = field(default_factory=dict[str, Price])
-    candidates: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
-    sketches: dict[str, tuple[Planned, int]] = field(default_factory=dict[str, tuple[Planned, int]])
+    trains: dict[str, tuple[UpdatePlan, TrainGraph]] = field(default_factory=dict[str, tuple[UpdatePlan, TrainGraph]])
+    plans: dict[tuple[str, Wish, bool], Candidate] = field(default_factory=dict[tuple[str, Wish, bool], Candidate])
     too_large: set[str] = field(default_factory=set[str])
 
 
@@ -115,58 +115,41 @@ class Planner:
     A compilation makes one, and others only from it (`with_options`); what they have made lives as long as they do.
     """
 
-    def __init__(self, model: ImportedModel, options: CompileOptions, target: Target, externals: Externals) -> None:
+    def __init__(
+        self, model: ImportedModel, options: CompileOptions, target: Target, externals: Externals | None = None
+    ) -> None:
         self.model = model
         self.externals = externals
         self.options = options
         self.target = target
-        memories = further_memories(target, options.memories)
-        self.means = Means(
-            core_model(target),
-            memories,
-            options.remat,
-            options.optimise,
-            options.max_step_ps,
-            options.stream,
-            lines=options.input_lines,
-            as_bytes=options.input_type == "uint8",
-        )
+        self.wish = wish_of(options, target)
         self.size = options.micro_batch if isinstance(options.micro_batch, int) else 1
-        """Samples in a step, unless the arena decides that (`driver/search/micro_batch.py`)."""
+        """Samples in a step, unless the arena decides that (`driver/search/choose.py`)."""
         self.may_shrink = options.flash_budget_bytes is not None and options.quant == "int8"
         """Whether a plan may end below the bounds of its graph: prepared weights need less scratch."""
         self.low_rank = LowRankChoice(model, options)
         self._made = _Made()
 
-    def with_options(self, smallest: bool = True, again: bool = True, **changes: Any) -> Planner:
-        """A planner of the same compilation for other options. Where only --update differs, it knows what this one has
-        made: that depends on the update that is asked for, and not on which one the command names. The same where only
-        --arena differs and the smallest one is searched.
+    def with_options(self, aim: Aim = "smallest", **changes: Any) -> Planner:
+        """Return a planner of the same compilation for other options, which knows what this one has made of the same.
 
-        smallest, again: as in Means, for what the two do not share.
+        If only --update differs, that is everything, since it depends on the update that is asked for, and not on which
+        one the command names; the same if only --arena differs and the smallest one is searched. If only options of
+        plans differ, it is the training graphs. aim: of its wish, if the two do not share plans.
         """
         other, o = Planner(self.model, replace(self.options, **changes), self.target, self.externals), self.options
         if other.options.activations == o.activations:
             other.low_rank = self.low_rank
         if replace(other.options, update=o.update) == o:
-            other._made = self._made
-        elif self.searches_smallest and replace(other.options, update=o.update, arena_bytes=o.arena_bytes) == o:
-            other._made = replace(self._made, too_large=set[str]())
-        else:
-            other.means = replace(other.means, smallest=smallest, again=again)
+            other._made, other.wish = self._made, self.wish
+            return other
+        if self.wish.is_smallest and replace(other.options, update=o.update, arena_bytes=o.arena_bytes) == o:
+            other._made, other.wish = replace(self._made, too_large=set[str]()), self.wish
+            return other
+        if replace(other.options, **{name: getattr(o, name) for name in _OF_PLANS}) == o:
+            other._made = _Made(self._made.named, self._made.trains)
+        other.wish = replace(other.wish, aim=aim)
         return other
-
-    @property
-    def searches_smallest(self) -> bool:
-        """Whether every plan is the smallest that is found, whatever --arena says. That takes most work of all."""
-        o = self.options
-        least = o.optimise == "memory" or (o.optimise is None and o.remat == "min" and not o.memories)
-        return least and o.max_step_ps is None
-
-    @property
-    def searches(self) -> bool:
-        """Whether a plan that does not fit at once is a search among many."""
-        return self.options.remat == "min" or self.means.objective is not None or bool(self.means.memories)
 
     @property
     def layer_count(self) -> int:
@@ -184,7 +167,7 @@ class Planner:
         if o.batch % micro_batch or (micro_batch > 1 and o.accumulate != "exact"):
             raise SamplesMixError(f"not with --batch {o.batch} --accumulate {o.accumulate}")
         try:
-            train = self._train(self.low_rank.applied(update, micro_batch), micro_batch)
+            train = self._train(self._with_copies(update, micro_batch), micro_batch)
         except CompileError as problem:
             if micro_batch == 1:
                 raise
@@ -193,6 +176,12 @@ class Planner:
         if micro_batch > 1:
             self._check_errors(train, update)
         return train
+
+    def _with_copies(self, update: UpdatePlan, micro_batch: int) -> UpdatePlan:
+        """Return the update with ranks for every layer that keeps a low-rank copy of its input."""
+        if self.options.activations == "exact" and not update.activations:
+            return update
+        return self.low_rank.applied(update, micro_batch)
 
     def _check_errors(self, train: TrainGraph, update: UpdatePlan) -> None:
         """SamplesMixError unless int8 errors of several samples are those of each: made alike, with known exponents."""
@@ -211,33 +200,27 @@ class Planner:
         train = build_training(self.model, update, training_options(o, self.model, o.batch, micro_batch, fpu))
         if o.quant == "int8":
             train = quantise(train, QuantOptions(o.seed, o.weight_store, o.rescale == "on"))
-        return fuse_updates(self.externals.assigned(join_pieces(train), self.target))
+        train = join_pieces(train)
+        return fuse_updates(train if self.externals is None else self.externals.assigned(train, self.target))
 
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
         """How a training graph is planned: by list schedules and greedy placement if that must be quick."""
         o, effort, keep = self.options, "quick" if quick else "full", (train.loss.name,)
         return PlanOptions(o.arena_bytes, self.target.alignment_bytes, seed=o.seed, effort=effort, keep=keep)
 
-    def _plan(self, train: TrainGraph, quick: bool, means: Means | None = None) -> tuple[Planned, PlanChoice]:
-        means = means or self.means
-        planned, attempts = plan_with_fallbacks(train.graph, self.settings(train, quick), means)
-        if means.lines:
-            check_lines(train, planned.plan, self.model, self.options)
-        return planned, PlanChoice(step_cost(planned.plan, means.core), means.objective, means.limit_ps, attempts)
-
     def _as_planned(self, train: TrainGraph) -> Graph:
         """The graph that a plan is of, before streams: its image may come row by row."""
-        return with_lines(train.graph, self.means.as_bytes) if self.means.lines else train.graph
+        return with_lines(train.graph, self.wish.as_bytes) if self.wish.lines else train.graph
 
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
         """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
-        if spec not in self._made.asked:
+        if spec not in self._made.trains:
             update = self._made.named.get(spec) or resolve_update(self.model.graph, spec)
             try:
-                self._made.asked[spec] = update, self.train(update, self.size)
+                self._made.trains[spec] = update, self.train(update, self.size)
             except SamplesMixError as problem:
                 raise self._refused(problem) from problem
-        return self._made.asked[spec]
+        return self._made.trains[spec]
 
     def named(self, update: UpdatePlan) -> str:
         """A text by which the other methods know this update from now on: its label, which no --update may be, with a
@@ -252,62 +235,72 @@ class Planner:
         """The training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
         return self._asked(spec)[1]
 
-    def sketch(self, spec: str) -> tuple[Planned, int]:
-        """A quick plan of an update in one memory, by rows where that helps, nothing twice; its picoseconds."""
-        if spec not in self._made.sketches:
-            means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None, exact=False)
-            if means.stream == "auto" and self.options.max_step_ps is None:
-                means = replace(means, stream="min")
-            train = self.training(spec)
-            planned = plan_with_fallbacks(train.graph, self.settings(train, True), means)[0]
-            self._made.sketches[spec] = planned, step_cost(planned.plan, means.core).ps
-        return self._made.sketches[spec]
+    # ---- plans of an update, each made once -------------------------------------------------------------------------
+
+    def _planned(self, spec: str, wish: Wish, quick: bool) -> Candidate:
+        key = spec, wish, quick
+        if key not in self._made.plans:
+            try:
+                self._made.plans[key] = self.planned(*self._asked(spec), wish, quick)
+            except SamplesMixError as problem:
+                raise self._refused(problem) from problem
+        return self._made.plans[key]
 
     def plain(self, spec: str) -> Candidate:
-        """By a quick plan of an update with nothing that helps."""
-        update, train = self._asked(spec)
-        plan = plan_graph(train.graph, self.settings(train, True)).plan
-        return Candidate(update, train, plan, PlanChoice(step_cost(plan, self.means.core)), externals=self.externals)
+        """Return a quick plan of an update with nothing that helps."""
+        return self._planned(spec, replace(self.wish.alone, stream="off", lines=False), True)
+
+    def sketch(self, spec: str) -> Candidate:
+        """Return a quick plan of an update in one memory, by rows if that helps, nothing twice."""
+        stream = "min" if self.wish.stream == "auto" and self.wish.limit_ps is None else self.wish.stream
+        return self._planned(spec, replace(self.wish.alone, stream=stream, aim="price"), True)
+
+    def price(self, spec: str) -> Price:
+        """Return what an update needs by a quick plan."""
+        return _price(self._planned(spec, replace(self.wish, aim="price"), True))
+
+    def unhelped_price(self, spec: str) -> Price | None:
+        """Return the same with nothing computed twice or moved; None if no plan can fit."""
+        return None if self.impossible(spec) else _price(self._planned(spec, self.wish.alone, True))
 
     def exact(self, spec: str) -> Candidate:
-        """A candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
-        if spec not in self._made.candidates:
-            self._made.candidates[spec] = self._full(spec, self.means)
-        return self._made.candidates[spec]
+        """Return a candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
+        return self._planned(spec, self.wish, False)
 
     def fitting(self, spec: str, again: bool = False) -> Candidate | None:
-        """`exact` if it keeps to the limits. For those that do not, no smallest arena is searched, which is most of the
-        work; so one that only such a search would find is not found. again: as in Means, of the first call."""
-        made = self._made
-        if spec not in made.candidates and spec not in made.too_large:
-            candidate = self._full(spec, replace(self.means, smallest=False, again=again))
-            if self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps):
-                # Further memories come last, so there the smallest arena decides what the plan is.
-                asked = self._full(spec, self.means) if self.means.memories else candidate
-                fits = self.meets(asked.plan.arena_bytes, asked.choice.cost.ps)
-                made.candidates[spec] = asked if fits else candidate
-            else:
-                made.too_large.add(spec)
-        found = made.candidates.get(spec)
-        return found if found is not None and self.meets(found.plan.arena_bytes, found.choice.cost.ps) else None
+        """Return `exact` if it keeps to the limits, without the search for the smallest arena, which is most of the
+        work: so one that only such a search would find is not found.
 
-    def _full(self, spec: str, means: Means) -> Candidate:
-        try:
-            return self.planned(*self._asked(spec), means)
-        except SamplesMixError as problem:
-            raise self._refused(problem) from problem
+        again: look for second runs row by row in large graphs too, if this is the first plan of the update.
+        """
+        made, key = self._made, (spec, self.wish, False)
+        if key not in made.plans and spec not in made.too_large:
+            found = self._planned(spec, replace(self.wish, aim="fit" if again else "fit soon"), False)
+            if not self._keeps(found):
+                made.too_large.add(spec)
+            # Further memories come last, so there the smallest arena decides what the plan is.
+            elif not (self.wish.memories and self._keeps(self.exact(spec))):
+                made.plans[key] = found
+        known = made.plans.get(key)
+        return known if known is not None and self._keeps(known) else None
+
+    def _keeps(self, candidate: Candidate) -> bool:
+        return self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps)
 
     def _refused(self, problem: Exception) -> CompileError:
         where = f"--micro-batch {self.size}"
         return CompileError("E0101", where, str(problem), "leave it out: a call then takes one sample")
 
     def planned(
-        self, update: UpdatePlan, train: TrainGraph, means: Means | None = None, quick: bool = False
+        self, update: UpdatePlan, train: TrainGraph, wish: Wish | None = None, quick: bool = False
     ) -> Candidate:
-        """The candidate with this training graph."""
-        planned, choice = self._plan(train, quick, means)
-        graph = _with_graph(train, planned.graph)
-        update = self.low_rank.applied(update, train.micro_batch)
+        """Plan this training graph. wish: without it the options'. SamplesMixError if one sample has no room beside."""
+        wish = wish or self.wish
+        planned, attempts = climb(train.graph, self.settings(train, quick), wish)
+        if wish.lines:
+            check_lines(train, planned.plan, self.model, self.options)
+        choice = PlanChoice(step_cost(planned.plan, wish.core), wish.objective, wish.limit_ps, attempts)
+        graph, update = _with_graph(train, planned.graph), self._with_copies(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
         return candidate if quick else self.with_inference(candidate)
 
@@ -335,41 +328,24 @@ class Planner:
             way = "compile without --lock, or with the lock's --batch"
             raise CompileError("E0106", lock.file, what, way) from problem
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
-        planned = plan_from_lock(self._as_planned(train), lock, settings, self.means.memories)
-        if self.means.lines:
+        planned = plan_from_lock(self._as_planned(train), lock, settings, self.wish.memories)
+        if self.wish.lines:
             check_lines(train, planned.plan, self.model, self.options)
-        choice = PlanChoice(step_cost(planned.plan, self.means.core), None, self.means.limit_ps)
-        graph, update = _with_graph(train, planned.graph), self.low_rank.applied(update, train.micro_batch)
+        choice = PlanChoice(step_cost(planned.plan, self.wish.core), None, self.wish.limit_ps)
+        graph, update = _with_graph(train, planned.graph), self._with_copies(update, train.micro_batch)
         candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
         return self.with_inference(candidate)
-
-    def price(self, spec: str) -> Price:
-        """What an update needs, by a quick plan; where that does not fit, no smallest arena is searched for it, unless
-        further memories may hold the rest."""
-        if spec not in self._made.prices:
-            means = replace(self.means, smallest=bool(self.means.memories), exact=False)
-            planned, choice = self._plan(self._asked(spec)[1], True, means)
-            self._made.prices[spec] = Price(planned.plan.arena_bytes, choice.cost.ps)
-        return self._made.prices[spec]
-
-    def unhelped_price(self, spec: str) -> Price | None:
-        """What an update needs with nothing computed twice or moved, by a quick plan; None if no plan can fit."""
-        means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
-        if self.impossible(spec):
-            return None
-        planned, choice = self._plan(self.training(spec), True, means)
-        return Price(planned.plan.arena_bytes, choice.cost.ps)
 
     def impossible(self, spec: str) -> bool:
         """Whether a bound shows, without a plan, that an update cannot keep to --arena."""
         train, room = self.training(spec), self.options.arena_bytes
         if room is None:
             return False
-        room += sum(memory.capacity_bytes for memory in self.means.memories)
+        room += sum(memory.capacity_bytes for memory in self.wish.memories)
         if sum(value.size_bytes for value in (*train.graph.state, *train.graph.accumulators)) > room:
             return True
-        means = self.means
-        return not self.may_shrink and self._bound(train, means.remat == "off" and means.objective is None) > room
+        once = self.wish.remat == "off" and self.wish.objective is None
+        return not self.may_shrink and self._bound(train, once) > room
 
     def could_fit(self, candidate: Candidate) -> bool:
         """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
@@ -379,15 +355,14 @@ class Planner:
 
     def _bound(self, train: TrainGraph, once: bool) -> int:
         """No plan of the training graph by these options needs less. once: nothing is computed twice."""
-        if self.means.stream != "off" and may_stream(train.graph):  # a node of a stream needs less than it does alone
+        if self.wish.stream != "off" and may_stream(train.graph):  # a node of a stream needs less than it does alone
             return bound_with_streams(self._as_planned(train), self.settings(train, True))
         return arena_bound(train.graph, self.settings(train, True), once)
 
     def unhelped(self, candidate: Candidate) -> int:
         """Arena of a candidate that computes nothing twice and moves nothing."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
-        means = replace(self.means, remat="off", memories=(), objective=None, limit_ps=None)
-        return self._plan(train, False, means)[0].plan.arena_bytes
+        return climb(train.graph, self.settings(train, False), self.wish.alone)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
         """The candidate with all of the target's memories at hand, if it then fits."""

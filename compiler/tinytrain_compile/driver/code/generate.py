@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tinytrain_compile.driver.candidates.memories import core_model
+from tinytrain_compile.driver.candidates.ladder import core_model
 from tinytrain_compile.driver.candidates.planner import Candidate
 from tinytrain_compile.driver.checks.project import prefix_of
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix
-from tinytrain_compile.driver.code.one_image import in_one_image
-from tinytrain_compile.emit.project import EmitOptions, emit_project
+from tinytrain_compile.driver.trial import like_one
+from tinytrain_compile.emit import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet
-from tinytrain_compile.ir.stages import SourceBundle
+from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import SlicedStep, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
@@ -22,9 +23,36 @@ from tinytrain_compile.ops.int8.conv_form import transposed_copy
 from tinytrain_compile.ops.int8.prepared import is_prepared
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import parts_of
-from tinytrain_compile.plan import sliced, step_pieces
+from tinytrain_compile.plan.slices import sliced, step_pieces
 from tinytrain_compile.report.trained import batch_text
 from tinytrain_compile.target import Target
+
+
+def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
+    """The smaller ones with the exponents of the largest, and names that no other plan has for another node."""
+    known = {node.name: node for node in largest.plan.all_nodes}
+    found = list[tuple[TrainGraph, MemoryPlan]]()
+    for number, one in enumerate(smaller):
+        names = {n.name: f"{n.name}@plan{number}" for n in one.plan.all_nodes if known.get(n.name, n) != n}
+        plan = _renamed(one.plan, names)
+        if (alone := plan.inference) is not None:
+            plan = replace(plan, inference=replace(alone, plan=_renamed(alone.plan, names)))
+        known.update((node.name, node) for node in plan.all_nodes)
+        found.append((like_one(one.train, largest.train), plan))
+    return tuple(found)
+
+
+def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
+    def named(node: Node) -> Node:
+        return replace(node, name=names.get(node.name, node.name))
+
+    def placed(buffer: Buffer) -> Buffer:
+        return replace(buffer, name=names.get(buffer.name, buffer.name)) if buffer.kind == "scratch" else buffer
+
+    scratch = {names.get(name, name): offset for name, offset in plan.scratch_offsets.items()}
+    order, buffers = tuple(map(named, plan.order)), tuple(map(placed, plan.buffers))
+    return replace(plan, order=order, buffers=buffers, scratch_offsets=scratch)
+
 
 ROUNDS = 6
 """Mixtures that are compiled, at most, before all of the code is small."""
@@ -63,7 +91,7 @@ class Generator:
         slices = options.slices == "on"
         self._candidate, *others = [_pausing(one, target) if slices else one for one in (candidate, *smaller)]
         self._options, self._target, self._report = options, target, report
-        self._smaller = in_one_image(self._candidate, others)
+        self._smaller = in_one_image(self._candidate, others) if others else ()
         plans = (*(plan for _, plan in self._smaller), self._candidate.plan) if slices else ()
         self._sliced = tuple(sliced(plan, core_model(target)) for plan in plans)
         self._prefix = prefix_of(options)
@@ -108,7 +136,7 @@ class Generator:
 
     def emitted(self, kernels: KernelSet, small_calls: bool) -> SourceBundle:
         """The project."""
-        train, options = self._candidate.train, self._options
+        train, options, externals = self._candidate.train, self._options, self._candidate.externals
         settings = (
             f"target {self._target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(train)}",
             f"update {self._candidate.label}",
@@ -120,7 +148,7 @@ class Generator:
             runtime_headers(),
             small_calls=small_calls,
             fma=self._target.features.fma,
-            external=self._candidate.externals.used(self._all_nodes),
+            external={} if externals is None else externals.used(self._all_nodes),
             epochs=options.epochs,
             warm_up=options.warm_up,
             board=None if self._target.board is None else self._target,

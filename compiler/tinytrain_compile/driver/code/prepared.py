@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.driver.code.generate import Generator, Report
-from tinytrain_compile.plan import choose_prepared, with_prepared
+from tinytrain_compile.plan.prepared import choose_prepared, with_prepared
 
 ROUNDS = 3
 """Choices whose code is compiled, at most: one that takes more than was thought gets less flash the next time."""

@@ -17,7 +17,7 @@ from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.target import Target
 from tinytrain_compile.verify import LoadedReference, ReferenceRun
 
-_SWITCHED_OFF = VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
+SWITCHED_OFF = VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
 
 
 def verified(
@@ -38,8 +38,6 @@ def verified(
     """
     from tinytrain_compile.verify import verify
 
-    if options.verify == "none":
-        return replace(summary, verify=_SWITCHED_OFF)
     progress("running the numpy reference", 0.62)
     train = summary.train
     whole = _whole(train, samples, options) if loaded is None else None

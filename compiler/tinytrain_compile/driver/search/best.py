@@ -19,21 +19,22 @@ from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways
 
 DEPTHS, DEPTH_PARTS, SHALLOW = (64, 48, 32, 24, 16, 8, 4, 2, 1), 64, 4
 """How many of the layers that may be trained are looked at, from the back, in DEPTH_PARTS of them; one of SHALLOW and
-more only where nothing else is found that fits."""
+more only if nothing else is found that fits. A model knows the forward pass of all of its layers trained; of fewer,
+other layers are the narrow place (ADR 31)."""
 HALVINGS = 6
-"""How often the layers that are looked at are halved once more, while no full plan fits."""
+"""How often the layers that are looked at are halved once more, while no full plan fits: from MOST_LAYERS to three."""
 FREE = (8, 4, 2)
-"""Before that, one after the other: so large a part of --arena stays free in what is proposed."""
+"""Before that, one after the other: so large a part of --arena stays free in what is proposed (ADR 31)."""
 SCOUT_ROUNDS = 2
-"""Proposals for each of these that get a quick plan, before the best goes on."""
+"""Proposals for each of DEPTHS that get a quick plan, before the best goes on: one, and one that it has corrected."""
 PROOF_WORK, PROOF_TURNS, LEAST_PROOF, SEARCHES = 5_000_000, 300, 32, 16
 """What ruling out everything better one by one may cost, a full plan priced at the cube of its nodes, and at SEARCHES
-times that where each plan is a search (--optimise, --remat min, further memories); how many may be looked at; for how
-many there must be room, or it is not begun."""
-FEW_SCHEMES, FEW_TIMES = 1296, 8
+times that if each plan is a search (--optimise, --remat min, further memories): 116 plans of a digits step of 35 nodes,
+none of MCUNet's 361. How many may be looked at; for how many there must be room, or it is not begun."""
+FEW_SCHEMES, FEW_TIMES = 6**4, 8
 """As many schemes as four layers of six ways have are ruled out to the end, as far as so many times that goes."""
 MOST_LAYERS = 200
-"""Layers that are looked at, from the back: a model of all of them grows with the square of their number."""
+"""Layers that are looked at, from the back: a model of all of them grows with the square of their number (ADR 31)."""
 
 
 def best_choice(
@@ -55,7 +56,7 @@ def best_choice(
         if search.candidate is not None or planner.options.arena_bytes is None:
             break
         lost = planner.options.arena_bytes // part
-        search = replace(_with_model(search, search.model, QUICK_ROUNDS), lost=lost)
+        search = replace(_with_model(search, search.model, QUICK_ROUNDS), bytes_left_free=lost)
         search.run()
     for _ in range(HALVINGS):
         if search.candidate is not None or search.model.depth == 1:
@@ -65,7 +66,7 @@ def best_choice(
         search.run()
     search.suffixes(layer_count)
     prove(search, proof and search.flash.most is None and not planner.may_shrink)
-    return None if search.candidate is None else search.found()
+    return None if search.candidate is None else search.chosen()
 
 
 def prove(search: Search, whole: bool) -> None:
@@ -80,20 +81,20 @@ def prove(search: Search, whole: bool) -> None:
     work, floor = times * PROOF_WORK, search.floor()
     for _ in range(times * PROOF_TURNS if whole else 1):
         answer = search.propose(floor, search.whole, exact=True)
-        search.bound = answer.best_gain
+        search.gain_bound = answer.best_gain
         if answer.selection is None:
             return
         if not search.builds(answer.selection):
             continue
         spec = search.spec(answer.selection)
-        price = len(planner.training(spec).graph.nodes) ** 3 * (SEARCHES if planner.searches else 1)
+        price = len(planner.training(spec).graph.nodes) ** 3 * (SEARCHES if planner.wish.searches else 1)
         if price * LEAST_PROOF > PROOF_WORK or work < price:
             return
         if planner.impossible(spec):
-            search.refused.add(answer.selection)
+            search.surely_too_large.add(answer.selection)
             continue
         work -= price
-        if not search.decided(answer.selection):
+        if not search.plan_as_command(answer.selection):
             return
 
 
@@ -111,20 +112,22 @@ def _looked_at(
     beyond = sum(max(way.gain for way in one.ways) for one in unlooked)
     found, first = list[Search](), Search(planner, gains, whole, whole, flash, beyond)
     for depth in depths:
-        if depth * SHALLOW < layer_count and any(first.likely.values()):
+        if depth * SHALLOW < layer_count and any(first.surely_fits.values()):
             break  # few layers, and something fits
         model = whole if depth == layer_count else build_update_model(planner, _last(every, depth))
         found.append(_with_model(first, model, SCOUT_ROUNDS))
-        known = set(first.likely)
-        found[-1].quick()
-        found[-1].left = QUICK_ROUNDS if known != set(first.likely) else 0
-    able = [search for search in found if search.left] or found[:1]
-    return replace(able[-1], left=QUICK_ROUNDS)  # each one has proposed what gains more than all before
+        known = set(first.surely_fits)
+        found[-1].plan_quickly()
+        found[-1].quick_plans_left = QUICK_ROUNDS if known != set(first.surely_fits) else 0
+    able = [search for search in found if search.quick_plans_left] or found[:1]
+    return replace(able[-1], quick_plans_left=QUICK_ROUNDS)  # each one has proposed what gains more than all before
 
 
 def _with_model(search: Search, model: UpdateModel, rounds: int) -> Search:
     """The same search, which goes on with what was planned so far, by a model that no plan has corrected yet."""
-    return replace(search, model=model, short=(0, 0), slow=0, lost=0, left=rounds)
+    return replace(
+        search, model=model, bytes_above_guide=(0, 0), ps_above_guide=0, bytes_left_free=0, quick_plans_left=rounds
+    )
 
 
 def _last(ways: Sequence[LayerWays], depth: int) -> tuple[LayerWays, ...]:

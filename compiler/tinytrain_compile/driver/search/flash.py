@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.plan import Row, Selection
+from tinytrain_compile.plan.selection import Row, Selection
 from tinytrain_compile.training import SamplesMixError
 
 NODE_BYTES = 400
@@ -40,7 +40,7 @@ class FlashLimit:
         """What is measured of an update before a plan of it that is a search: it with nothing that helps, which has
         hardly more code than what is found; None if plans are quick, so that one measurement is enough, or if an
         inference of one sample does not fit into it."""
-        if self.budget_bytes is None or not self.planner.searches:
+        if self.budget_bytes is None or not self.planner.wish.searches:
             return None
         try:
             return self.planner.with_inference(self.planner.plain(spec))

@@ -23,7 +23,11 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.ops.stream import computed
-from tinytrain_compile.plan import Event, PlanOptions, Row, Selection, build_model, node_needs, node_ps
+from tinytrain_compile.plan.model import build_model
+from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.planner import node_needs
+from tinytrain_compile.plan.price import node_ps
+from tinytrain_compile.plan.selection import Event, Row, Selection
 from tinytrain_compile.sparse import LayerWays, parameter_of, scheme_plan
 
 NEVER: Event = frozenset()
@@ -76,7 +80,7 @@ def build_update_model(planner: Planner, layers: tuple[LayerWays, ...]) -> Updat
     kinds = dict.fromkeys(way.kind for item in layers for way in item.ways[1:])
     probes = [_probe(planner, layers, kind) for kind in kinds]
     settings = planner.settings(least.train, True)
-    plan = planner.sketch(least.spec)[0].plan
+    plan = planner.sketch(least.spec).plan
     timeline = _Timeline(least, plan)
     for probe in probes:
         timeline.add(probe, planner.settings(probe.train, True))
@@ -88,7 +92,7 @@ def build_update_model(planner: Planner, layers: tuple[LayerWays, ...]) -> Updat
     largest = 0 if planner.may_shrink else _largest(planner, [least, *probes], settings)
     floor = Row(header + largest, tuple(owned.items()), 0)
     forward, backward = needed_rows(rows[:split]), needed_rows(rows[split:])
-    core = planner.means.core
+    core = planner.wish.core
     time = _summed(least, probes, lambda node: node_ps(node, core))
     return UpdateModel(layers, forward, backward, floor, time, _summed(least, probes, lambda _: 1))
 
@@ -216,7 +220,7 @@ def _lasting(
 
 def _largest(planner: Planner, probes: Sequence[_Probe], settings: PlanOptions) -> int:
     """Bytes of the largest node among those that run as they are whatever is trained."""
-    streams = planner.means.stream != "off" or planner.means.lines
+    streams = planner.wish.stream != "off" or planner.wish.lines
     found: dict[str, int] = {}
     for index, probe in enumerate(probes):
         known = node_needs(probe.graph, settings)

@@ -7,36 +7,67 @@ not timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
 from tinytrain_compile.driver.search.flash import FlashLimit
 from tinytrain_compile.driver.search.model import UpdateModel, largest_load, with_limit
-from tinytrain_compile.driver.search.reasons import layer_reasons
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.cost import ChoiceRound, UpdateChoice
+from tinytrain_compile.ir.cost import ChoiceRound, LayerReason, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.plan import Answer, Row, Selection, load_per_step, select
-from tinytrain_compile.sparse import GainTable, scheme_text
-from tinytrain_compile.sparse.gains import UNITS
+from tinytrain_compile.plan.planner import load_per_step
+from tinytrain_compile.plan.selection import Answer, Row, Selection, select
+from tinytrain_compile.sparse import UNITS, GainTable, scheme_text
 
 QUICK_ROUNDS = 8
-"""Proposals that get a quick plan."""
+"""Proposals that get a quick plan, and correct the guide: some tenths of a second each, of MCUNet (ADR 31)."""
 FULL_TRIES = 4
-"""Proposals that get a full plan."""
+"""Proposals, and then suffixes, that get a full plan: half a minute each, if packing is tight (ADR 31)."""
 CLOSE = 0.99
-"""Part of what the model holds possible at which a proposal that is likely to fit ends the rounds."""
+"""Part of the gain that the model holds possible at which a proposal that is likely to fit ends the rounds: one percent
+more is not worth another full plan."""
 LESS = 64
-"""Where a full plan does not fit, so large a part of --arena is left free in the next proposals."""
-NEAR = 1.06
-"""What a quick plan of a suffix may need, over --arena, for a full one to be tried."""
-SUFFIX_TRIES = 4
-"""Suffixes of more gain that are planned at the end."""
+"""If a full plan does not fit, so large a part of --arena is left free in the next proposals, each time once more."""
+NEAR = 1 + FULL_TRIES / LESS
+"""What a quick plan of a suffix may need, as a part of --arena, for a full one to be tried: as far above as the last of
+the proposals is below."""
 MORE_BYTES = 10_240
 """More room, of which the report says what it would be used for."""
 SCHEME = "update.toml"
 """The file of the output that has the scheme."""
+
+
+def layer_reasons(
+    model: UpdateModel, chosen: Selection, memory: Sequence[Row], time: Sequence[Row]
+) -> Iterator[LayerReason]:
+    """One for each layer, by the model. memory, time: rows with their limits.
+
+    The next way of a layer is the one that gains least more than what is taken, all other layers as they are.
+    """
+    for index, item in enumerate(model.layers):
+        taken = item.ways[chosen[index]]
+        better = [way for way in range(len(item.ways)) if item.ways[way].gain > taken.gain]
+        if not better:
+            yield LayerReason(item.layer.name, taken.kind, taken.gain / UNITS)
+            continue
+        most = min(better, key=lambda way: (item.ways[way].gain, way))
+        other = (*chosen[:index], most, *chosen[index + 1 :])
+        yield LayerReason(
+            item.layer.name,
+            taken.kind,
+            taken.gain / UNITS,
+            item.ways[most].kind,
+            (item.ways[most].gain - taken.gain) / UNITS,
+            _over(memory, other),
+            _over(time, other),
+        )
+
+
+def _over(rows: Sequence[Row], selection: Selection) -> int:
+    """By how much a selection is above the limit that it exceeds most; 0 if it keeps to all."""
+    loads = (row.load(selection) - row.limit for row in rows if row.counts(selection))
+    return max(0, max(loads, default=0))
 
 
 @dataclass(frozen=True)
@@ -51,11 +82,13 @@ class Found:
 class Search:
     """One planner's search.
 
-    model: of the layers that are looked at; whole: of all of them. short: what plans needed more than the guide said,
-    up to the loss and behind it; slow: the same of their time; lost: by packing. seen: what had any plan; failed: whose
-    full plan did not fit, though a command that is given it may find one that does. refused: what no command can fit.
-    likely: what has no full plan yet, and whether it surely fits. best, candidate: what does.
-    bound: of the gain of anything that fits; beyond: what layers that are not looked at may add to it.
+    model: of the layers that are looked at; whole: of all of them; gain_not_looked_at: what layers in neither may add.
+    bytes_above_guide: what the last plan needed more than the guide said, up to the loss and after it; ps_above_guide:
+    the same of its time. bytes_left_free: of --arena, in proposals, because full plans did not fit.
+    quick_plans_left: of QUICK_ROUNDS. planned_before: what had any plan. full_plan_failed: what a full plan did not fit
+    of, though a command that is given it may find one that does. surely_too_large: what no command can fit.
+    surely_fits: of what has a quick plan and no full one yet, whether the quick one fits, or may with better packing.
+    best, candidate: what fits and gains most. gain_bound: of the gain of anything that fits.
     """
 
     planner: Planner
@@ -63,19 +96,19 @@ class Search:
     model: UpdateModel
     whole: UpdateModel
     flash: FlashLimit
-    beyond: int = 0
-    short: tuple[int, int] = (0, 0)
-    slow: int = 0
-    lost: int = 0
-    left: int = QUICK_ROUNDS
-    seen: set[Selection] = field(default_factory=set[Selection])
-    failed: set[Selection] = field(default_factory=set[Selection])
-    refused: set[Selection] = field(default_factory=set[Selection])
+    gain_not_looked_at: int = 0
+    bytes_above_guide: tuple[int, int] = (0, 0)
+    ps_above_guide: int = 0
+    bytes_left_free: int = 0
+    quick_plans_left: int = QUICK_ROUNDS
+    planned_before: set[Selection] = field(default_factory=set[Selection])
+    full_plan_failed: set[Selection] = field(default_factory=set[Selection])
+    surely_too_large: set[Selection] = field(default_factory=set[Selection])
     rounds: list[ChoiceRound] = field(default_factory=list[ChoiceRound])
-    likely: dict[Selection, bool] = field(default_factory=dict[Selection, bool])
+    surely_fits: dict[Selection, bool] = field(default_factory=dict[Selection, bool])
     best: Selection | None = None
     candidate: Candidate | None = None
-    bound: int | None = None
+    gain_bound: int | None = None
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -83,7 +116,7 @@ class Search:
         """What nothing that fits can break."""
         o, rows = self.planner.options, list[Row]()
         if o.arena_bytes is not None:
-            further = sum(memory.capacity_bytes for memory in self.planner.means.memories)
+            further = sum(memory.capacity_bytes for memory in self.planner.wish.memories)
             rows.append(replace(self.whole.floor, limit=o.arena_bytes + further))
         return rows
 
@@ -95,14 +128,14 @@ class Search:
         """Of --arena, at every step."""
         if self.planner.options.arena_bytes is None:
             return []
-        room = self.planner.options.arena_bytes - self.lost
-        forward = with_limit(self.model.forward, room - self.short[0])
-        return forward + with_limit(self.model.backward, room - self.short[1])
+        room = self.planner.options.arena_bytes - self.bytes_left_free
+        forward = with_limit(self.model.forward, room - self.bytes_above_guide[0])
+        return forward + with_limit(self.model.backward, room - self.bytes_above_guide[1])
 
     def time(self) -> list[Row]:
         """Of --max-step-time."""
         most = self.planner.options.max_step_ps
-        return [] if most is None else [replace(self.model.time, limit=most - self.slow)]
+        return [] if most is None else [replace(self.model.time, limit=most - self.ps_above_guide)]
 
     def code(self) -> list[Row]:
         """Of flash, once something was too large for it."""
@@ -113,9 +146,9 @@ class Search:
 
         exact: the best that is not proven to fit nowhere, to the end.
         """
-        known = [*self.likely, *([] if self.best is None else [self.best])]
+        known = [*self.surely_fits, *([] if self.best is None else [self.best])]
         above = max((self.whole.gain(selection) for selection in known), default=0)
-        seen = self.refused if exact else self.seen
+        seen = self.surely_too_large if exact else self.planned_before
         here = sorted(selection for selection in seen if model.has(selection))
         return select(model.gains, rows, here, above, exact, self.planner.options.seed)
 
@@ -130,18 +163,18 @@ class Search:
         try:
             self.planner.training(self.spec(selection))
         except CompileError:
-            self.refused.add(selection)
+            self.surely_too_large.add(selection)
             return False
         return True
 
-    def learn(self, selection: Selection, plan: MemoryPlan, ps: int) -> None:
+    def correct_guide(self, selection: Selection, plan: MemoryPlan, ps: int) -> None:
         """Correct the guide by a plan without second runs: in each half by its own difference."""
         load, loss = load_per_step(plan), self.planner.training(self.spec(selection)).loss
         split = next((i for i, node in enumerate(plan.order) if loss in node.outputs), len(load) - 1) + 1
         forward = max(load[:split]) - largest_load(self.model.forward, selection)
         backward = max(load[split:], default=0) - largest_load(self.model.backward, selection)
-        self.short = forward, backward
-        self.slow = ps - self.model.time.load(selection)
+        self.bytes_above_guide = forward, backward
+        self.ps_above_guide = ps - self.model.time.load(selection)
 
     def run(self) -> None:
         """Quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room; if it
@@ -152,71 +185,71 @@ class Search:
         """
         room = self.planner.options.arena_bytes
         for tries in range(FULL_TRIES, 0, -1):
-            self.quick()
+            self.plan_quickly()
             known = 0 if self.best is None else self.whole.gain(self.best)
-            better = [one for one in self.likely if CLOSE * self.whole.gain(one) > known]
+            better = [one for one in self.surely_fits if CLOSE * self.whole.gain(one) > known]
             ranked = sorted(better, key=lambda one: (-self.whole.gain(one), one))
             enough = CLOSE * max(map(self.whole.gain, ranked), default=0)
-            sure = [one for one in ranked if self.likely[one] and (tries == 1 or self.whole.gain(one) >= enough)]
+            sure = [one for one in ranked if self.surely_fits[one] and (tries == 1 or self.whole.gain(one) >= enough)]
             chosen = next(iter(sure or ranked), None) if tries > 1 else next(iter(sure), None)
             if chosen is None:
                 break
-            fits = self.full(chosen)
-            del self.likely[chosen]
-            self.lost += 0 if room is None or fits or self.flash.refused else room // LESS
-        self.likely.clear()
+            fits = self.plan_in_full(chosen)
+            del self.surely_fits[chosen]
+            self.bytes_left_free += 0 if room is None or fits or self.flash.refused else room // LESS
+        self.surely_fits.clear()
 
-    def quick(self) -> None:
+    def plan_quickly(self) -> None:
         """Rounds with quick plans. What they lose by packing a full plan may win back, so their load is what counts."""
-        while self.left:
+        while self.quick_plans_left:
             answer = self.propose(self.guide(), self.model)
-            if answer.selection is None or self.small(answer):
+            if answer.selection is None or self.hardly_better(answer):
                 return
-            self.left -= 1
-            self.seen.add(answer.selection)
+            self.quick_plans_left -= 1
+            self.planned_before.add(answer.selection)
             if not self.builds(answer.selection):
                 continue
-            planned, ps = self.planner.sketch(self.spec(answer.selection))
-            size = planned.plan.arena_bytes
+            sketch = self.planner.sketch(self.spec(answer.selection))
+            size, ps = sketch.plan.arena_bytes, sketch.choice.cost.ps
             fits = self.planner.meets(size, ps)
             self.rounds.append(ChoiceRound("quick", answer.gain / UNITS, size, fits))
-            self.learn(answer.selection, planned.plan, ps)
-            if fits or self.planner.meets(planned.plan.lower_bound_bytes + self.lost, ps):
-                self.likely[answer.selection] = fits
+            self.correct_guide(answer.selection, sketch.plan, ps)
+            if fits or self.planner.meets(sketch.plan.lower_bound_bytes + self.bytes_left_free, ps):
+                self.surely_fits[answer.selection] = fits
                 if answer.best_gain * CLOSE <= answer.gain:
                     return
 
-    def small(self, answer: Answer) -> bool:
+    def hardly_better(self, answer: Answer) -> bool:
         """Whether a proposal is hardly better than what fits."""
         return self.best is not None and answer.gain * CLOSE <= self.whole.gain(self.best)
 
-    def full(self, selection: Selection) -> bool:
+    def plan_in_full(self, selection: Selection) -> bool:
         """Plan a selection in full, without a search for its smallest arena; whether it fits."""
         spec, found = self.spec(selection), None
         if not self.flash.refuses(self.flash.unplanned(spec), self.whole.nodes, selection):
             found = self.planner.fitting(spec)
             if self.flash.refuses(found, self.whole.nodes, selection):
                 found = None
-        self.failed |= set[Selection]() if found is not None else {selection}
-        return self.planned(selection, found)
+        self.full_plan_failed |= set[Selection]() if found is not None else {selection}
+        return self.record(selection, found)
 
-    def decided(self, selection: Selection) -> bool:
+    def plan_as_command(self, selection: Selection) -> bool:
         """Plan a selection as a command would that is given it, so that it is known whether it fits; False if that is
         unknown, since nothing more is compiled to measure flash."""
         found = self.planner.exact(self.spec(selection))
         fits = self.planner.meets(found.plan.arena_bytes, found.choice.cost.ps)
         large = fits and self.flash.refuses(found, self.whole.nodes, selection)
-        if not self.planned(selection, found if fits and not large else None):
+        if not self.record(selection, found if fits and not large else None):
             if large and self.flash.unknown:
                 return False
-            self.refused.add(selection)
+            self.surely_too_large.add(selection)
         return True
 
-    def planned(self, selection: Selection, found: Candidate | None) -> bool:
+    def record(self, selection: Selection, found: Candidate | None) -> bool:
         """Write down what a full plan of a selection came to (None: it does not fit); whether it fits."""
         size = None if found is None else found.plan.arena_bytes
         self.rounds.append(ChoiceRound("full", self.whole.gain(selection) / UNITS, size, found is not None))
-        self.seen.add(selection)
+        self.planned_before.add(selection)
         if found is not None:
             self.best, self.candidate = selection, found
         return found is not None
@@ -229,26 +262,28 @@ class Search:
             selection = tuple(len(one.ways) - 1 if index >= first else 0 for index, one in enumerate(ways))
             if self.best is not None and self.whole.gain(selection) <= self.whole.gain(self.best):
                 return
-            if selection in self.failed | self.refused or not all(row.holds(selection) for row in self.floor()):
+            if selection in self.full_plan_failed | self.surely_too_large or not all(
+                row.holds(selection) for row in self.floor()
+            ):
                 continue
-            if tries == SUFFIX_TRIES:
+            if tries == FULL_TRIES:
                 return
             tries += 1
             if not self.builds(selection):
                 continue
-            if near_limits(self.planner, self.spec(selection), NEAR) and self.full(selection):
+            if near_limits(self.planner, self.spec(selection), NEAR) and self.plan_in_full(selection):
                 return
 
     # ---- what is said of it -----------------------------------------------------------------------------------------
 
-    def found(self) -> Found:
+    def chosen(self) -> Found:
         """Return the best candidate, under the name by which it may be asked for again."""
         assert self.best is not None and self.candidate is not None
         if not self.model.has(self.best):  # more layers than were looked at: a deep suffix, or what the proof has found
-            self.model, self.short, self.slow, self.lost = self.whole, (0, 0), 0, 0
+            self.model, self.bytes_above_guide, self.ps_above_guide, self.bytes_left_free = self.whole, (0, 0), 0, 0
         label = _suffix(self.whole, self.best) or SCHEME
         gain = self.whole.gain(self.best)
-        best = self.beyond + (gain if self.bound is None else max(self.bound, gain))
+        best = self.gain_not_looked_at + (gain if self.gain_bound is None else max(self.gain_bound, gain))
         head = f"Chosen by tinytrain-compile --update auto; gains: {self.gains.said}."
         entries = [item.ways[way].entry for item, way in zip(self.whole.layers, self.best, strict=True)]
         candidate = replace(self.candidate, update=replace(self.candidate.update, label=label))

@@ -12,56 +12,14 @@ from dataclasses import dataclass
 
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer
-from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
+from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.ops.int8.error import error_operands
-from tinytrain_compile.plan.explain import load_per_step
 from tinytrain_compile.plan.memories.assign import Item, Use, UseOption
-from tinytrain_compile.plan.memories.traffic import bytes_read
-from tinytrain_compile.plan.options import PlanOptions, Spend
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A memory besides the arena, times in picoseconds and energies in picojoules.
-
-    extra_ps, extra_pj: what a byte that a kernel accesses in it costs more than in the arena. copy_ps, copy_pj: of a
-    byte that is copied between the two; setup_ps: of every copy.
-    """
-
-    name: str
-    capacity_bytes: int
-    extra_ps: int
-    extra_pj: int
-    copy_ps: int = 0
-    copy_pj: int = 0
-    setup_ps: int = 0
-
-    def move_ps(self, size_bytes: int) -> int:
-        """Time of one page move."""
-        return self.setup_ps + size_bytes * self.copy_ps
-
-    def move(self, size_bytes: int, spend: Spend) -> int:
-        """Time or energy of one page move."""
-        return self.move_ps(size_bytes) if spend == "time" else size_bytes * self.copy_pj
-
-    def extra(self, spend: Spend) -> int:
-        """Time or energy that a byte accessed in it costs more."""
-        return self.extra_ps if spend == "time" else self.extra_pj
-
-    def used(self, *, base: int, size_bytes: int, accessed_bytes: int, cheapest: bool) -> FurtherMemory:
-        """What a plan uses of it, from `base` on, with its price."""
-        return FurtherMemory(
-            name=self.name,
-            base=base,
-            used_bytes=size_bytes,
-            capacity_bytes=self.capacity_bytes,
-            accessed_bytes=accessed_bytes,
-            extra_ps=accessed_bytes * self.extra_ps,
-            extra_pj=accessed_bytes * self.extra_pj,
-            cheapest=cheapest,
-        )
+from tinytrain_compile.plan.options import Memory, PlanOptions, Spend
+from tinytrain_compile.plan.planner import load_per_step
+from tinytrain_compile.plan.price import bytes_read
 
 
 @dataclass(frozen=True)

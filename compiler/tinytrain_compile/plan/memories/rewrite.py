@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, PageMove
-from tinytrain_compile.plan.memories.pages import Memory, Option
-from tinytrain_compile.plan.options import PlanError
+from tinytrain_compile.plan.memories.pages import Option
+from tinytrain_compile.plan.options import Memory, PlanError
 
 
 class Paged:

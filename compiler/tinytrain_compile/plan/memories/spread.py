@@ -12,18 +12,17 @@ from dataclasses import replace
 from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
-from tinytrain_compile.plan.check.paging import validate_paging
 from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.check.rewrites import validate_paging
 from tinytrain_compile.plan.memories.assign import Cover, assign
-from tinytrain_compile.plan.memories.pages import Memory, Option, Options
+from tinytrain_compile.plan.memories.pages import Option, Options
 from tinytrain_compile.plan.memories.rewrite import Paged
-from tinytrain_compile.plan.memories.traffic import accessed
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
-from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.options import Memory, PlanOptions
 from tinytrain_compile.plan.place.choose import decide
-from tinytrain_compile.plan.place.placement import build_packing, greedy
-from tinytrain_compile.plan.place.rectangles import Rectangle
-from tinytrain_compile.plan.planned import Planned
+from tinytrain_compile.plan.place.placement import Rectangle, build_packing, greedy
+from tinytrain_compile.plan.planner import Planned
+from tinytrain_compile.plan.price import accessed
 
 TRIES = 8
 """Assignments at most: where one does not pack below a room, the next must leave that much more room."""

@@ -13,9 +13,8 @@ import math
 from ortools.sat.python import cp_model
 
 from tinytrain_compile.plan.model import InPlace, TaskGraph
-from tinytrain_compile.plan.order.bounds import ancestor_masks
 from tinytrain_compile.plan.order.exact import Optimum
-from tinytrain_compile.plan.order.order import peak
+from tinytrain_compile.plan.order.order import ancestor_masks, peak
 from tinytrain_compile.plan.solver import new_solver
 
 SOLVER_TIME_PER_UNIT = 0.1

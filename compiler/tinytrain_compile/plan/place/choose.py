@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 
 from tinytrain_compile.plan.model import MemoryModel
 from tinytrain_compile.plan.options import PlanOptions
+from tinytrain_compile.plan.order.near import variants
 from tinytrain_compile.plan.order.order import RankedOrder
-from tinytrain_compile.plan.order.variants import variants
 from tinytrain_compile.plan.place.placement import (
     Decision,
     Packing,
     Placement,
+    Rectangle,
     build_packing,
     greedy,
     improve_placement,
+    rectangles,
 )
-from tinytrain_compile.plan.place.rectangles import Rectangle, rectangles
 from tinytrain_compile.plan.place.skyline import search
 
 QUICK_ORDERS, FULL_ORDERS = 3, 16

@@ -7,22 +7,128 @@ The search counts Concats and Slices as copies; which of them are views is decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tinytrain_compile.ir import Graph
+from tinytrain_compile.ir import Graph, Node, Value
+from tinytrain_compile.ir.cost import Remat
 from tinytrain_compile.ir.graph import check_graph
-from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation
+from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation, SecondRun
 from tinytrain_compile.ops import infer, op_def
-from tinytrain_compile.plan.check.remat import validate_remat
+from tinytrain_compile.plan.check.rewrites import validate_remat
 from tinytrain_compile.plan.model import MemoryModel, build_model
-from tinytrain_compile.plan.options import PlanOptions, RematOptions
-from tinytrain_compile.plan.planned import REMEMBERED, Planned, plan_graph
-from tinytrain_compile.plan.planner import persistent_buffers
-from tinytrain_compile.plan.remat.problem import Problem, build_problem
-from tinytrain_compile.plan.remat.rewrite import rewrite
+from tinytrain_compile.plan.options import PlanError, PlanOptions
+from tinytrain_compile.plan.planner import REMEMBERED, Planned, persistent_buffers, plan_graph
+from tinytrain_compile.plan.remat.problem import Decision, Problem, build_problem, expand
 from tinytrain_compile.plan.remat.search import RematChoice, cheapest_below, smallest
+
+
+def rewrite(
+    graph: Graph, model: MemoryModel, problem: Problem, decision: Decision
+) -> tuple[Graph, tuple[SecondRun, ...]]:
+    """The graph with second runs, its nodes in the decision's order, and what was added."""
+    writer = _Writer(graph)
+    for value in (*graph.inputs, *graph.accumulators, *(v for node in graph.nodes for v in node.inputs)):
+        if value.name not in writer.producers:
+            writer.show(value)
+    for event in expand(problem, decision):
+        node = model.nodes[problem.operations[event.operation].node]
+        if event.storage < 0:
+            writer.add(node)
+        else:
+            writer.repeat(node)
+    for node in graph.nodes:
+        if node.phase == "apply" and node.name not in writer.done:
+            writer.add(node)
+    return replace(graph, nodes=tuple(writer.nodes)), tuple(writer.runs)
+
+
+def replay(graph: Graph, names: Sequence[str], again: Mapping[str, str]) -> tuple[Graph, tuple[SecondRun, ...]]:
+    """The graph whose nodes have these names in this order; again: name of a second run -> node that it repeats.
+
+    Raises PlanError if there is no such graph. What it computes is for `validate_remat` to judge.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    writer = _Writer(graph)
+    for value in (*graph.inputs, *graph.accumulators, *(v for node in graph.nodes for v in node.inputs)):
+        if value.name not in writer.producers:
+            writer.show(value)
+    for name in names:
+        source = nodes.get(again.get(name, name))
+        if name in again and source is not None and len(source.outputs) == 1:
+            writer.repeat(source)
+        elif name in nodes:
+            writer.add(nodes[name])
+    if [node.name for node in writer.nodes] != list(names):
+        raise PlanError("second runs", "its second runs are not those of this graph")
+    return replace(graph, nodes=tuple(writer.nodes)), tuple(writer.runs)
+
+
+class _Writer:
+    """Collects nodes; knows for every value which copy readers get from now on."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.producers = graph.producers()
+        self.views: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            if op_def(node.op).view:
+                self.views.setdefault(node.inputs[0].name, []).append(node)
+        self.taken = {node.name for node in graph.nodes} | set(self.producers) | set(graph.constants)
+        self.nodes: list[Node] = []
+        self.done: set[str] = set()
+        self.runs: list[SecondRun] = []
+        self.current: dict[str, Value] = {}
+
+    def add(self, node: Node) -> None:
+        """A node in its own place, with the current copies of what it reads, and the views of what it makes."""
+        if node.name in self.done:
+            return
+        self.done.add(node.name)
+        self.nodes.append(replace(node, inputs=tuple(map(self.reader, node.inputs))))
+        for value in node.outputs:
+            self.show(value)
+
+    def show(self, value: Value) -> None:
+        """Views are free: each stands right behind what it shows."""
+        for view in self.views.get(value.name, ()):
+            if view.phase == "step":
+                self.add(view)
+
+    def reader(self, value: Value) -> Value:
+        return self.current.get(value.name, value)
+
+    def repeat(self, node: Node) -> None:
+        """A clone; from here on its output, and views of that, take the place of the first ones."""
+        clone = self.clone(node)
+        (value,) = node.outputs
+        self.runs.append(SecondRun(clone.name, node.name, node.origin, value.size_bytes, op_def(node.op).macs(node)))
+
+    def clone(self, node: Node) -> Node:
+        clone = cloned(node, tuple(map(self.reader, node.inputs)), self.taken)
+        self.nodes.append(clone)
+        for value, copy in zip(node.outputs, clone.outputs, strict=True):
+            self.current[value.name] = copy
+            for view in self.views.get(value.name, ()):
+                self.clone(view)
+        return clone
+
+
+def cloned(node: Node, inputs: tuple[Value, ...], taken: set[str]) -> Node:
+    """The node once more, on these inputs, with names that are free; `taken` gains them."""
+    outputs = tuple(replace(value, name=_unique(value.name, taken)) for value in node.outputs)
+    name = outputs[0].name if node.name == node.outputs[0].name else _unique(node.name, taken)
+    return replace(node, name=name, inputs=inputs, outputs=outputs)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """`name@2`, or the next number that is free."""
+    count = 2
+    while f"{name}@{count}" in taken:
+        count += 1
+    taken.add(f"{name}@{count}")
+    return f"{name}@{count}"
+
 
 AUTO_TRIES = 6
 """Budgets that "auto" tries: where a plan lies above the arena by its packing, the next one is that much lower."""
@@ -32,29 +138,34 @@ NEAR, FIRST_SHARE = 1.1, 0.25
 all are, with all of it, where that one comes within NEAR times the arena."""
 
 
-def plan_with_remat(graph: Graph, options: PlanOptions, remat: RematOptions) -> Planned:
-    """Plan a graph, with second runs where `remat` asks for them; never larger than without.
+def plan_with_remat(
+    graph: Graph, options: PlanOptions, remat: Remat, most_share: float | None = None, smallest: bool = True
+) -> Planned:
+    """Plan a graph, with second runs if `remat` asks for them; never larger than without.
 
-    Without a capacity "auto" has nothing to do. Where "auto" cannot fit, the smallest arena found is returned (but see
-    RematOptions.most_share). The smallest arena, "min", is the same for every capacity.
+    Without a capacity "auto" has nothing to do. "min", the smallest arena, is the same for every capacity.
+    most_share: of "auto": extra multiply-accumulates, as a share of the step's, beyond which the plan stays as it is
+    and Planned.refused is what was found. smallest: of "auto": if nothing fits, look for the smallest arena, which is
+    most of the work.
     """
-    options = replace(options, capacity_bytes=None) if remat.mode == "min" else options
+    options = replace(options, capacity_bytes=None) if remat == "min" else options
     without = plan_graph(graph, options)
     capacity = options.capacity_bytes
-    if remat.mode == "off" or (remat.mode == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
+    if remat == "off" or (remat == "auto" and (capacity is None or without.plan.arena_bytes <= capacity)):
         return without
-    if remat.mode == "min" or capacity is None:
+    if remat == "min" or capacity is None:
         task = Rematerialiser(graph, without.plan, options)
         return task.best_of(task.minimal(), without)
-    most = float("inf") if remat.most_share is None else remat.most_share
     # The order found for the rewritten graph may be lower than what any decision reaches in the order it was made for.
     task, found = _within(graph, options, capacity)
     if found is None:
-        if not remat.smallest:
+        if not smallest:
             return without
         found = task.least_of(tuple(task.minimal()), without, capacity)
-    fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most
-    return found if fits or remat.most_share is None else replace(without, refused=found)
+    if most_share is None:
+        return found
+    fits = found.plan.arena_bytes <= capacity and share_of(found.graph, found.plan) <= most_share
+    return found if fits else replace(without, refused=found)
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -1,17 +1,20 @@
-"""Large-neighbourhood search: free a window of an order around its peak, solve that, put it back.
+"""Orders near a known one: windows that are solved anew, and random walks.
 
-Used where the search for the whole graph ran out of work. A window is a task graph of its own, so the same search
-solves it, and CP-SAT where it does not (measured on random graphs of 60 to 400 tasks: it rarely adds anything there).
+Windows are used where the search for the whole graph ran out of work: a part of an order around its peak is freed,
+solved, put back. A window is a task graph of its own, so the same search solves it, and CP-SAT where it does not
+(measured on random graphs of 60 to 400 tasks: it rarely adds anything there). Walks find other orders of nearly the
+same peak, for when the best one packs badly.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tinytrain_compile.plan.model import TaskGraph
 from tinytrain_compile.plan.order.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
-from tinytrain_compile.plan.order.order import loads, peak
+from tinytrain_compile.plan.order.order import RankedOrder, loads, peak
 
 WINDOW_TASKS = (40, 60, 80)
 """Sizes of windows, tried in this order."""
@@ -139,3 +142,38 @@ class _Climb:
 
         self.units -= SOLVER_UNITS
         return rank_order(window.tasks, start, SOLVER_UNITS, self.seed)
+
+
+MOVES_PER_VARIANT = 24
+"""Moves that are tried between one variant and the next."""
+
+
+def variants(tasks: TaskGraph, order: Sequence[int], most: int, count: int, seed: int) -> list[RankedOrder]:
+    """Up to `count` distinct orders of peak at most `most` bytes, smallest peak first; the work is fixed by `count`."""
+    draw = random.Random(seed)
+    current, load = list(order), peak(tasks, order)
+    found: dict[tuple[int, ...], int] = {}
+    for _ in range(count):
+        for _ in range(MOVES_PER_VARIANT):
+            moved = _moved(tasks, current, draw)
+            height = peak(tasks, moved)
+            if height <= most:
+                current, load = moved, height
+        found[tuple(current)] = load
+    found.pop(tuple(order), None)
+    return sorted(RankedOrder(height, rank, other) for rank, (other, height) in enumerate(found.items()))
+
+
+def _moved(tasks: TaskGraph, order: list[int], draw: random.Random) -> list[int]:
+    """One task put anywhere between its last predecessor and its first successor."""
+    at = draw.randrange(len(order))
+    task = order[at]
+    before, after = set(tasks.before[task]), set(tasks.after[task])
+    low, high = at, at
+    while low > 0 and order[low - 1] not in before:
+        low -= 1
+    while high + 1 < len(order) and order[high + 1] not in after:
+        high += 1
+    rest = [*order[:at], *order[at + 1 :]]
+    to = draw.randint(low, high)
+    return [*rest[:to], task, *rest[to:]]

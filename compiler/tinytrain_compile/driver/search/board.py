@@ -1,7 +1,7 @@
-"""RAM of a board, all of it: the plan leaves room for the buffers of --runtime, or an error says what would fit.
+"""What a board leaves to the model: arena, further memories and flash, beside the buffers of --runtime.
 
 The arena may have what the first memory leaves. If the buffers then have no room, and nobody asked for that arena, it
-is planned once more with what they leave.
+is planned once more with what they leave. An error says what would fit.
 """
 
 from __future__ import annotations
@@ -11,25 +11,135 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.driver.candidates.ram_use import (
-    buffers_of,
-    feature_bytes_of,
-    most_samples,
-    ram_of,
-    runtime_buffers,
-)
-from tinytrain_compile.driver.search.boards import with_board
-from tinytrain_compile.driver.search.choose_update import choose
-from tinytrain_compile.driver.search.update import deepest
+from tinytrain_compile.driver.checks.combinations import takes_no_memory
+from tinytrain_compile.driver.search.choose import choose, deepest
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.buffers import RuntimeBuffer, part_ram, reserved, taken_by
+from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer, most_records, part_ram, reserved, taken_by
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import Suggestion, Summary
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import runtime_parts
 from tinytrain_compile.report.ways_out import ram_text
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import list_boards, load_target
+from tinytrain_compile.target import Target, list_boards, load_target, with_reserve
 from tinytrain_compile.training import SamplesMixError
+
+
+def buffers_of(candidate: Candidate, options: CompileOptions) -> tuple[RuntimeBuffer, ...]:
+    """The buffers of --runtime for a candidate."""
+    return runtime_buffers(candidate.train, options.runtime, feature_bytes_of(candidate, options))
+
+
+def runtime_buffers(train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0) -> tuple[RuntimeBuffer, ...]:
+    """Return the RAM beside the arena that parts of --runtime need: kept samples, the best state, a store, a message.
+
+    A reservoir of as many samples as the caller says, an average (behind callbacks) and small structures are the
+    caller's statics: a board has its reserve for them.
+    """
+    found = (part.buffer(train, feature_bytes) for part in runtime_parts(parts))
+    return tuple(buffer for buffer in found if buffer is not None)
+
+
+def feature_bytes_of(candidate: Candidate, options: CompileOptions) -> int:
+    """Bytes of a sample's features, 0 without --features on."""
+    if options.features == "off":
+        return 0
+    from tinytrain_compile.parts.features.border import feature_cut
+
+    cut = feature_cut(candidate.train, candidate.plan)
+    return 0 if cut is None else cut.size_bytes
+
+
+def ram_of(planner: Planner, candidate: Candidate) -> PartRam:
+    """What a candidate and its buffers take of the target's RAM."""
+    return part_ram(planner.target.board, candidate.plan, buffers_of(candidate, planner.options))
+
+
+def most_samples(
+    target: Target, plan: MemoryPlan, train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0
+) -> int | None:
+    """The largest N for which replay=N has room beside a plan, the other parts, the stack and the reserve.
+
+    0: none fits. None: the target is no board, and has no RAM size.
+    """
+    if target.board is None:
+        return None
+    from tinytrain_compile.parts.replay.part import record_bytes
+
+    others = [each for each in runtime_buffers(train, parts, feature_bytes) if each.part != "replay"]
+    return most_records(target.board, taken_by(target.board, plan), others, record_bytes(train, feature_bytes))
+
+
+def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions, Target, tuple[str, ...]]:
+    """The same with what the board has as limits where the user gave none, and remarks that say which these are.
+
+    Errors: E0101 for --reserve without a board or beyond its RAM, E0107 for an --arena, or largest of --plans, that the
+    board has not.
+    """
+    if target.board is None:
+        if options.reserve_bytes is not None:
+            what = f"{target.name} is a core, which has no RAM of its own"
+            raise CompileError("E0101", "--reserve", what, "name a board (--list-targets), or leave it out")
+        return options, target, ()
+    target = target if options.reserve_bytes is None else _reserved(target, options.reserve_bytes)
+    first = target.memories[0]
+    if options.arena_bytes is not None and options.arena_bytes > first.size_bytes:
+        what = f"{options.arena_bytes} B are asked for, {target.name} has {first.size_bytes} B in {first.name} for it"
+        way = "give at most that (or --reserve, or a file of your own: docs/on-your-board.md)"
+        raise CompileError("E0107", "--plans" if options.plans else "--arena", what, way)
+    said: list[str] = []
+    if options.arena_bytes is None:
+        options = replace(options, arena_bytes=first.size_bytes)
+        said.append(f"arena up to {first.size_bytes:,} B of {first.name}")
+    asked = options.memories or options.input_lines or options.lock or options.optimise
+    if not (asked or takes_no_memory(options)):
+        further = {bank.name: bank.size_bytes for bank in target.memories[1:] if bank.size_bytes}
+        options = replace(options, memories=further)
+        said += [f"{name} {size:,} B" for name, size in further.items()]
+    return options, target, (f"{target.name} offers: {', then '.join(said)}",) if said else ()
+
+
+def _reserved(target: Target, reserve_bytes: int) -> Target:
+    changed = with_reserve(target, reserve_bytes)
+    assert changed.board is not None, "with_reserve is for boards"
+    place = changed.board.reserve
+    if place.model_bytes < 0 or changed.memories[0].size_bytes <= 0:
+        room = place.region.size_bytes - place.stack_bytes
+        what = f"{reserve_bytes} B are asked for, {place.name} of {target.name} has {room} B beside the stack"
+        raise CompileError("E0101", "--reserve", what, "give less, or a board file of your own")
+    return changed
+
+
+def check_flash(target: Target, code_bytes: int | None, const_bytes: int | None) -> None:
+    """E0403 for code and constants that the board's flash does not hold; where nobody has measured them, nothing."""
+    board = target.board
+    if board is None or code_bytes is None or const_bytes is None or code_bytes + const_bytes <= board.flash_bytes:
+        return
+    needed = code_bytes + const_bytes
+    what = (
+        f"code {code_bytes} B and constants {const_bytes} B need {needed} B, models have {board.flash_bytes} B "
+        f"(over by {needed - board.flash_bytes} B)"
+    )
+    way = f"try --flash-budget {board.flash_bytes}, which chooses small code where it has to, or train fewer layers"
+    raise CompileError("E0403", f"flash of {target.name}", what, way)
+
+
+def check_constants(target: Target, const_bytes: int, quant: str) -> None:
+    """E0403 for constants that alone are more than the board's flash: known before there is code, in a dry run too."""
+    board = target.board
+    if board is None or const_bytes <= board.flash_bytes:
+        return
+    rooms = {name: load_target(name).board for name in list_boards()}
+    larger = [name for name, other in rooms.items() if other is not None and other.flash_bytes > const_bytes]
+    what = (
+        f"weights and first values alone need {const_bytes} B, models have {board.flash_bytes} B "
+        f"(over by {const_bytes - board.flash_bytes} B)"
+    )
+    ways = ["--quant int8, a quarter of it"] if quant != "int8" else ["a smaller model"]
+    ways += [f"a board with more flash ({', '.join(larger)})"] if larger else []
+    raise CompileError("E0403", f"flash of {target.name}", what, f"try {', or '.join(ways)}")
+
 
 ROUNDS = 3
 """Times that a plan is made, at most, until the buffers have room beside it: some depend on what is trained."""
@@ -199,7 +309,7 @@ class _Ways:
     def _less(self) -> Iterator[Suggestion]:
         """The deepest update whose arena and buffers fit."""
         lowered = _lowered(self.planner, self.asked, buffers_of(self.candidate, self.planner.options))
-        if self.asked.update == "auto" or lowered is None or self.planner.searches_smallest:
+        if self.asked.update == "auto" or lowered is None or self.planner.wish.is_smallest:
             return
         count = self.planner.layer_count
         depth, _ = deepest(lowered, count) or (0, None)
