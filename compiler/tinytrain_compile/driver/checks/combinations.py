@@ -163,7 +163,8 @@ def _check_inputs(options: CompileOptions, model: ImportedModel) -> None:
 def check_loss(options: CompileOptions, model: ImportedModel) -> None:
     """Raise E0304 if nothing says whether a model repeats its input or tells classes apart."""
     known = options.loss is not None or model.loss is not None or model.output_shape != model.input_shape
-    if known or has_trait(end_of(model.graph, model.graph.outputs[0]).op, "distribution"):
+    end = end_of(model.graph, model.graph.outputs[0])
+    if known or (end.activation is not None and has_trait(end.op, "distribution")):
         return
     what = f"the output has the shape of the input, {model.input_shape}: an autoencoder, or a classifier?"
     raise CompileError(

@@ -182,8 +182,7 @@ class _Form:
         if self._label not in names or len(set(names)) != 2:
             return None
         index = 1 - names.index(self._label)
-        same = self._ctx.entry(node.inputs[index]).shape == self._ctx.entry(self._label).shape
-        return node.inputs[index] if same else None
+        return node.inputs[index] if self._fits(node.inputs[index]) else None
 
     def _binary(self, name: str) -> str | None:
         """Return p of t log(p) + (1 - t) log(1 - p), which a Sigmoid gives."""

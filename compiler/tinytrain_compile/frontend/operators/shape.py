@@ -35,13 +35,10 @@ def reshaped(ctx: ImportContext, node: OnnxNode, x: Entry, shape: tuple[int, ...
     order = regrouped(x.shape, x.order, shape)
     if order is not None:
         return Entry(shape, ctx.reshape(node, x.computed, ir_shape(shape, order)), order)
-    if output and _flattens(x, shape) and _feeds_weights(ctx, output):
+    flattens = len(shape) == 2 and shape[0] == x.shape[0] and x.order[0] == 0
+    if output and flattens and _feeds_weights(ctx, output):
         return Entry(shape, ctx.reshape(node, x.computed, shape), plain(2), columns=_columns(x))
     return Entry(shape, ctx.reshape(node, ctx.value(node, x), shape), plain(len(shape)))
-
-
-def _flattens(x: Entry, shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 and shape[0] == x.shape[0] and x.order[0] == 0
 
 
 def _columns(x: Entry) -> tuple[int, ...]:
