@@ -84,6 +84,7 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     codes = _codes((*options.smaller, (train, plan)), kernels, options)
     code = codes[-1]
     model, interface = code.model, code.interface
+    # The header may know one sample of a plan whose calls take several (--plans with --micro-batch auto).
     public = {**model, **{key: value for part in parts for key, value in part.public(code).items()}}
     constants = all_tables([(each.train, each.plan, each.tables) for each in codes], kernels)
     kernel_files = _kernel_files(model, kernels, prefix)
@@ -154,14 +155,14 @@ def _code(
     sequencer = Sequencer(train, plan, kernels, tables, watches, options.small_calls, pieces)
     interface = interface_of(train, plan, options.prefix, options.alignment_bytes)
     code = PlanCode(train, plan, tables, sequencer, interface)
-    for part in options.parts:
+    for part in options.parts:  # before a call is written: parts say where functions begin and what runs when
         part.prepare(code)
     code.model |= _sections(code, options)
     if code.interface.trains:
         code.model |= training_data(train, sequencer, options.prefix)
     code.model |= {**_identity(code, options), **_memory(code), **input_data(train, plan, sequencer)}
     code.model |= {"i": code.interface, **shape_data(train, code.interface), **_words(code)}
-    for part in options.parts:
+    for part in options.parts:  # after the core's values, which parts may take over and change
         code.model |= part.values(code)
     code.model["watched"] = [line for watch in watches for line in watch.tables()]
     code.model["offsets"] = sequencer.offsets()  # last: it has what the calls and the fragments have named

@@ -53,6 +53,8 @@ def environment() -> jinja2.Environment:
 
 def render(template: str, model: Mapping[str, object], parts: Sequence[Part] = ()) -> str:
     """Lay out a file. Where it names a slot stands what the fragments of these parts have for it, in their order."""
+    # Fragments are macros of a part's own template rather than blocks: a block can be replaced once, and several parts
+    # may have something to say in one slot. Only templates of parts that are on are loaded.
     known: dict[str, object] = {**model}
     fragments: list[object] = []
 

@@ -45,6 +45,7 @@ def runtime_parts(runtime: RuntimeParts) -> tuple[Part, ...]:
     return tuple(_made(name, runtime) for name in runtime.names)
 
 
+# By name, because an import statement would load every part to find out which are on.
 def _made(name: str, asked: object) -> Part:
     part: type[Part] = import_module(f"tinytrain_compile.parts.{name}.part").PART
     return part(asked)

@@ -36,6 +36,7 @@ class Choice(Part):
     def values(self, code: PlanCode) -> Mapping[str, object]:
         """Return the flag, what it may hold, and for every layer where its tables are."""
         train, sequencer, choice = code.train, code.sequencer, _choice_of(code.train)
+        # Bytes of a channel: the state has the chosen channels alone, so its first axis counts them.
         rows = {value.name: value.size_bytes // value.shape[0] for value in train.graph.state if value.shape}
         layers = [
             {

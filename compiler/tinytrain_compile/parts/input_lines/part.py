@@ -42,6 +42,7 @@ class InputLines(Part):
             "next": f"{at} + {slot} * {row_pitch(rows)}u",
         }
         step = [node for node in code.plan.order if node.phase == "step"]
+        # What runs before the stream needs no image; the stream itself goes on whenever a row has come.
         begin = sequencer.sections("begin", step[: code.first - 1])
         row = sequencer.sections("take_row", [stream])
         return {
