@@ -19,6 +19,8 @@ from tinytrain_compile.quantize.limits import check_scales
 _ANY = (-math.inf, math.inf)
 _BOUNDED = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
 """Ops whose results are in a known range whatever they read."""
+_NEVER_REACHED = frozenset(_BOUNDED) - {"HardSigmoid"}
+"""Those that reach the ends of their range for no finite number."""
 
 
 def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
@@ -124,13 +126,16 @@ class _Saturation:
         self._nodes.append(node)
 
     def _stays(self, node: Node, quant: Quant, free: bool) -> bool:
-        """Whether a node needs no clamp: what it gives lies in the range, but for what rounding would do."""
+        """Tell whether a node needs no clamp: what it gives lies in the range.
+
+        A function that comes near its bounds and never reaches them may have bounds half a step beyond the range.
+        """
         if not free and not _keeps_range(node.op):  # its integer form requantises where the clamp is
             return False
         if not free and not self._stored:  # ranges are its operands' own
             return True
         (low, high), (least, most) = self._range(node), real_range(quant)
-        slack = quant.scale[0] / 2
+        slack = quant.scale[0] / 2 if node.op in _NEVER_REACHED else 0.0
         return low >= least - slack and high <= most + slack
 
     def _range(self, node: Node) -> tuple[float, float]:
