@@ -151,7 +151,7 @@ def case_of(number: int, folder: Path) -> Case:
     options = CompileOptions(model=path, target="cortex-m7", **flags)
     read = stored(imported(options), options)
     free = Planner(read, replace(options, stream="min", remat="off"), load_target("cortex-m7"), Externals())
-    ends = [free.sketch(update)[0].plan.arena_bytes for update in ("last:1", "all")]
+    ends = [free.sketch(update).plan.arena_bytes for update in ("last:1", "all")]
     arena = round(0.8 * min(ends) + source.random() * (max(ends) - 0.8 * min(ends)))
     return Case(number, replace(options, arena_bytes=arena), read, ways)
 

@@ -213,7 +213,7 @@ def _write(planned: _Planned, progress: Progress) -> Project:
 
 
 def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Result:
-    """What a dry run ends in: it refuses the samples that the run itself would refuse."""
+    """Return what a dry run ends in: it refuses the samples that the run itself would refuse."""
     if options.data is not None:
         _samples(model, candidate.train.training_step, options)
     noted = options.data is not None or options.calib is not None
@@ -221,7 +221,8 @@ def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, 
 
 
 def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
-    """The options with what the file says of its training and number format, and remarks on that. Errors: E0101."""
+    """Return the options with what the file says of its training and number format, and remarks on that. Errors:
+    E0101."""
     options, said = with_file_training(options, model)
     options, notes = with_number_format(options, model)
     check_model(options, model)
@@ -229,7 +230,7 @@ def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOpt
 
 
 def _check_target(summary: Summary, planner: Planner, candidate: Candidate, asked: CompileOptions) -> None:
-    """E0401 to E0405 for what has no room on the target, or takes too long; stack and code are measured later."""
+    """Raise E0401 to E0405 for what has no room on the target, or takes too long; stack and code are measured later."""
     if planner.target.board is not None:
         check_constants(planner.target, summary.least_const_bytes, planner.options.quant)
         check_ram(summary, planner, candidate, asked)
@@ -238,7 +239,7 @@ def _check_target(summary: Summary, planner: Planner, candidate: Candidate, aske
 
 
 def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
-    """The smaller plans of --plans, and what the report says of them and of the activations that are kept."""
+    """Return the smaller plans of --plans, and what the report says of them and of the activations that are kept."""
     if planner.options.activations != "exact" or candidate.train.low_rank:
         summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
     if not planner.options.plans:
@@ -252,7 +253,7 @@ def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tup
 def _on_data(
     candidate: Candidate, summary: Summary, model: ImportedModel, floats: Graph | None, options: CompileOptions
 ) -> tuple[Candidate, Summary]:
-    """With the exponents of errors that --calib shows; and what --data says of the model, and the model of --data."""
+    """Add the exponents of errors that --calib shows; and what --data says of the model, and the model of --data."""
     one = with_exponents(candidate.of_one, model, options)
     candidate = replace(candidate, train=like_one(candidate.train, one) if candidate.one is not None else one)
     step = one.training_step
@@ -263,7 +264,7 @@ def _on_data(
 
 
 def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options: CompileOptions) -> Summary:
-    """With what looks like a mistake in --data and --calib."""
+    """Return the summary with what looks like a mistake in --data and --calib."""
     from tinytrain_compile.driver.checks.data_notes import data_notes
 
     notes = data_notes(model, candidate.of_one.training_step, options)
@@ -271,7 +272,8 @@ def _noted(summary: Summary, model: ImportedModel, candidate: Candidate, options
 
 
 def imported(options: CompileOptions, chosen: Mapping[str, bool] | None = None) -> ImportedModel:
-    """The forward graph of the model file. chosen: whether an initializer is a parameter, where rules do not say it."""
+    """Return the forward graph of the model file. chosen: whether an initializer is a parameter, where rules do not say
+    it."""
     wanted = taken(
         FrontendOptions,
         options,
@@ -293,7 +295,8 @@ def _input_layout(options: CompileOptions) -> Literal["hwc", "chw", "lc", "cl"]:
 
 
 def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
-    """For int8 the graph with formats. For that, and for a quantised model, with the saturation of storage as Clips."""
+    """Return for int8 the graph with formats. For that, and for a quantised model, with the saturation of storage as
+    Clips."""
     graph = model.graph
     if options.quant == "fp32":
         return replace(model, graph=saturated(graph)) if model.quantised else model
@@ -309,14 +312,14 @@ def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
 
 
 def _samples(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> Samples:
-    """Enough for all verification steps: of --data, or random."""
+    """Return enough for all verification steps: of --data, or random."""
     if options.data is not None:
         return load_samples(options.data, model, train)
     return random_samples(train, options.verify_steps * train.batch, options.seed, model)
 
 
 def _inputs(options: CompileOptions, externals: Externals | None) -> tuple[Path, ...]:
-    """Files that the user gave."""
+    """Return files that the user gave."""
     named = [Path(text) for text in (options.target, options.update) if text.endswith(".toml")]
     return (*named, *options.files, *(() if externals is None else externals.paths))
 
@@ -343,7 +346,7 @@ def _with_pareto(summary: Summary, planner: Planner, progress: Progress) -> Summ
 
 
 def _locked(planner: Planner, update: str, lock: Lock) -> Candidate:
-    """The plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file.
+    """Return the plan of a lock; `--update auto` is then what the lock trains, unless that is said in a file.
 
     But the scheme that auto has chosen itself lies beside the lock, if both are where they were written.
     """

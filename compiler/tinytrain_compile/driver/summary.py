@@ -26,7 +26,8 @@ def fates_of(model: ImportedModel, plan: UpdatePlan) -> tuple[Fate, ...]:
 
 
 def _fate(choice: ParameterChoice, updated: int) -> Fate:
-    """updated: how many elements of the parameters that hold the initializer are trained."""
+    """Return what becomes of an initializer. updated: how many elements of the parameters that hold the initializer are
+    trained."""
     if not choice.values:
         return Fate(choice.name, "other", choice.why, choice.elements)
     if not updated:
@@ -62,7 +63,7 @@ def _updated(layer: Layer, value: Value, plan: UpdatePlan) -> int:
 
 
 def activation_notes(planner: Planner, candidate: Candidate) -> tuple[str, ...]:
-    """A note where low-rank copies were asked for: copies that are smaller need not make the arena smaller."""
+    """Return a note where low-rank copies were asked for: copies that are smaller need not make the arena smaller."""
     asked = planner.options.activations != "exact"
     if not candidate.train.low_rank:
         what = "no layer keeps fewer bytes with an error of at most"

@@ -27,7 +27,7 @@ COMPARED_MACS = 10**9
 
 
 def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOptions) -> TrainGraph:
-    """The graph with the exponents that its errors have on labelled calibration data, if it needs and has any.
+    """Return the graph with the exponents that its errors have on labelled calibration data, if it needs and has any.
 
     The reference trains on the first TRIAL_SAMPLES with learning rate 0: exponents follow the peaks, weights stay.
     """
@@ -48,7 +48,7 @@ def like_one(train: TrainGraph, one: TrainGraph) -> TrainGraph:
 
 
 def with_exponents_of(train: TrainGraph, samples: Samples) -> TrainGraph:
-    """The graph with exponents that hold the errors of these samples."""
+    """Return the graph with exponents that hold the errors of these samples."""
     trainer = Trainer(train)
     trainer.set_rate(0.0)
     for i in range(0, len(samples.x), train.batch):
@@ -61,7 +61,8 @@ def with_exponents_of(train: TrainGraph, samples: Samples) -> TrainGraph:
 
 
 def compare(train: TrainGraph, model: ImportedModel, floats: Graph | None, options: CompileOptions) -> Agreement | None:
-    """The untrained model on --data, or else on --calib: against its float form (None: there is none), and labels.
+    """Return the untrained model on --data, or else on --calib: against its float form (None: there is none), and
+    labels.
 
     None without data, or where it has neither class labels nor a float form to be compared with.
     """
@@ -93,7 +94,7 @@ def _outputs(floats: Graph, inputs: Array) -> Array:
 
 
 def _agreement(ours: Array, real: Array | None, classes: Array | None) -> Agreement:
-    """Figures of two sets of outputs, a row per sample."""
+    """Return figures of two sets of outputs, a row per sample."""
     top = ours.argmax(axis=1)
     known = Agreement(len(ours), None if classes is None else _share(top, classes))
     if real is None:

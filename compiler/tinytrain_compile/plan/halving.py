@@ -11,7 +11,7 @@ TOLERANCE = 200
 def halve(
     low: int, high: int, reach: Callable[[int], int | None], least: int = 1, ask_low: bool = False
 ) -> tuple[int, int]:
-    """(largest budget that was not reached, smallest height that was), `least` or one part in TOLERANCE apart.
+    """Return (largest budget that was not reached, smallest height that was), `least` or one part in TOLERANCE apart.
 
     reach(budget): a height of at most that budget, or None. low is taken as not reached, but with ask_low it is the
     first question. Every further question at least halves the distance, so there are at most 2 + log2(high - low) of

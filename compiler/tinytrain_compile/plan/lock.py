@@ -105,7 +105,7 @@ def _number(item: object) -> int:
 
 
 def _bases(content: Any) -> dict[str, int]:
-    """Where each memory begins: behind the highest byte of the one before."""
+    """Return where each memory begins: behind the highest byte of the one before."""
     bases, top = {ARENA: 0}, 0
     for name in (ARENA, *(_text(name) for name in content.get("memories", ()))):
         bases[name] = top
@@ -146,7 +146,7 @@ def _over(entry: Mapping[str, object]) -> Over:
 
 
 def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Memory] = ()) -> Planned:
-    """The plan of a lock for this graph, and the graph with the lock's second runs and page moves.
+    """Return the plan of a lock for this graph, and the graph with the lock's second runs and page moves.
 
     memories: what its further memories are. CompileError E0106 if the lock does not match, or would corrupt memory or
     results.
@@ -174,7 +174,7 @@ def plan_from_lock(graph: Graph, lock: Lock, options: PlanOptions, memories: Seq
 
 
 def _rewritten(graph: Graph, lock: Lock, options: PlanOptions) -> tuple[Graph, Graph, tuple[SecondRun, ...]]:
-    """(the graph that the second runs are of, the graph with the lock's streams and second runs, these).
+    """Return (the graph that the second runs are of, the graph with the lock's streams and second runs, these).
 
     Either a graph with streams has second runs, or one with second runs has streams: then it names none of them.
     """
@@ -187,7 +187,7 @@ def _rewritten(graph: Graph, lock: Lock, options: PlanOptions) -> tuple[Graph, G
 
 
 def _written_out(before: Graph, rewritten: Graph, plan: MemoryPlan) -> tuple[Graph, MemoryPlan]:
-    """A graph and its plan, the nodes of streams in their place unless the graph before has these streams."""
+    """Return a graph and its plan, the nodes of streams in their place unless the graph before has these streams."""
     if any(node.op == "Stream" for node in before.nodes):
         return rewritten, plan
     order = without_streams(replace(rewritten, nodes=plan.order)).nodes
@@ -195,7 +195,8 @@ def _written_out(before: Graph, rewritten: Graph, plan: MemoryPlan) -> tuple[Gra
 
 
 def _with_streams(graph: Graph, streams: Mapping[str, Sequence[str]], options: PlanOptions) -> Graph:
-    """The graph with the lock's streams, made anew: the lock says of which nodes, the judge whether they are right."""
+    """Return the graph with the lock's streams, made anew: the lock says of which nodes, the judge whether they are
+    right."""
     if not streams:
         return graph
     nodes, found = {node.name: node for node in graph.nodes}, list[Node]()
@@ -213,7 +214,7 @@ def _with_streams(graph: Graph, streams: Mapping[str, Sequence[str]], options: P
 
 
 def _with_views(graph: Graph, names: Sequence[str]) -> Graph:
-    """The graph with views where the lock has them; whether they can be is for the judge to say."""
+    """Return the graph with views where the lock has them; whether they can be is for the judge to say."""
     able = {node.name for node in graph.nodes if op_def(node.op).as_view}
     strange = [name for name in names if name not in able]
     if strange:
@@ -222,13 +223,13 @@ def _with_views(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _in_order(graph: Graph, lock: Lock, plan: MemoryPlan) -> MemoryPlan:
-    """The plan with the nodes of a graph that has no page moves."""
+    """Return the plan with the nodes of a graph that has no page moves."""
     nodes = {node.name: node for node in graph.nodes}
     return replace(plan, order=tuple(nodes[name] for name in lock.order if name not in lock.moves))
 
 
 def _memories(lock: Lock, memories: Sequence[Memory]) -> list[Memory]:
-    """The lock's further memories, as large as the user lets them be."""
+    """Return the lock's further memories, as large as the user lets them be."""
     given = {memory.name: memory for memory in memories}
     for name in lock.bases:
         if name not in given:
@@ -266,7 +267,7 @@ def _plan(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Mem
 
 
 def _further(plan: MemoryPlan, memory: Memory, span: Sequence[int]) -> FurtherMemory:
-    """A memory in use, priced by the figures of this run; PlanError if it holds more than it may."""
+    """Return a memory in use, priced by the figures of this run; PlanError if it holds more than it may."""
     base, end = span
     if end - base > memory.capacity_bytes:
         raise PlanError("memory", f"{memory.name} holds {end - base} B, of {memory.capacity_bytes} B")

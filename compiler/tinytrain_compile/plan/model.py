@@ -88,7 +88,8 @@ class TaskGraph:
         return len(self.before) - 1
 
     def reversed(self) -> TaskGraph:
-        """The same problem seen from the end: an order of it, reversed, is an order of this one with equal peak."""
+        """Return the same problem seen from the end: an order of it, reversed, is an order of this one with equal
+        peak."""
         return TaskGraph(self.after, self.before, self.touched, self.touchers, self.size, self.scratch, self.inplace)
 
 
@@ -129,7 +130,7 @@ class _Collector:
             self.visit(index, node)
 
     def open_storage(self, value: Value, kind: BufferKind) -> int:
-        """A storage for a value that a node writes; what lies inside another one only joins its storage."""
+        """Return a storage for a value that a node writes; what lies inside another one only joins its storage."""
         home = self.parts.place[value.name].home if value.name in self.parts.place else None
         if home not in self.parted:
             self.kinds.append(kind)
@@ -140,7 +141,7 @@ class _Collector:
         return storage
 
     def start(self, name: str) -> int:
-        """Where a value begins in its storage."""
+        """Return where a value begins in its storage."""
         return self.parts.place[name].start if name in self.parts.place else 0
 
     def join(self, value: Value, storage: int, version: int | None = None) -> None:
@@ -198,7 +199,8 @@ class _Collector:
         self.join(value, self.storage_of[source.name])
 
     def hold_outputs(self, graph: Graph) -> None:
-        """Inference returns after the last producer of an output: all outputs must be intact at that point."""
+        """Hold outputs: inference returns after the last producer of an output: all outputs must be intact at that
+        point."""
         producers = graph.producers()
         position = {node.name: index for index, node in enumerate(graph.nodes)}
         for task in (position[producers[v.name].name] for v in graph.outputs if v.name in producers):
@@ -208,7 +210,7 @@ class _Collector:
                     self.held.add((task, self.storage_of[value.name]))
 
     def write_after_read(self) -> list[tuple[int, int]]:
-        """Edges from every reader of an overwritten content to the task that overwrites it."""
+        """Return edges from every reader of an overwritten content to the task that overwrites it."""
         return [
             (reader, writer)
             for version, writer in self.writer_of_version.items()
@@ -217,12 +219,12 @@ class _Collector:
         ]
 
     def guarded(self, graph: Graph) -> list[tuple[int, int]]:
-        """Edges from what makes the guard to every task that overwrites what outlives the step."""
+        """Return edges from what makes the guard to every task that overwrites what outlives the step."""
         made = [index for index, node in enumerate(graph.nodes) if graph.guard in (v.name for v in node.outputs)]
         return [(first, writer) for first in made for writer in self.lasting]
 
     def in_place(self, index: int, node: Node) -> tuple[InPlace, ...]:
-        """Storages that a node may overwrite; never an output that must outlive this node."""
+        """Return storages that a node may overwrite; never an output that must outlive this node."""
         pairs: list[InPlace] = []
         for output, source in inplace_of(node):
             # An op may declare pairs for optional operands that this node does not have.
@@ -245,12 +247,12 @@ class _Collector:
         return tuple(dict.fromkeys(pairs))
 
     def opens(self, storage: int, name: str) -> bool:
-        """Whether a value may be the first content of a storage: with parts, the order decides which one is."""
+        """Tell whether a value may be the first content of a storage: with parts, the order decides which one is."""
         return self.values[storage][0] == name or name in self.parts.place
 
     def overlap(self, index: int, node: Node, overlap: Overlap, times: Mapping[int | None, int]) -> Iterator[InPlace]:
-        """The pair of a declared overlap, if both are storages of their own and it saves anything. times: how often the
-        node reads and writes a storage."""
+        """Yield the pair of a declared overlap, if both are storages of their own and it saves anything. times: how
+        often the node reads and writes a storage."""
         source, output = node.inputs[overlap.source].name, node.outputs[overlap.output].name
         over, storage = self.storage_of.get(source), self.storage_of[output]
         # The distance says nothing about a second operand in the same memory.
@@ -289,7 +291,7 @@ def _phase_edges(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _image_edges(graph: Graph) -> list[tuple[int, int]]:
-    """What takes the image row by row runs before what it does not need: the label comes later."""
+    """Return what takes the image row by row runs before what it does not need: the label comes later."""
     edges: list[tuple[int, int]] = []
     for index, node in enumerate(graph.nodes):
         if takes_lines(node):
@@ -342,7 +344,7 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
 
 
 def program_order(tasks: TaskGraph) -> list[int]:
-    """The topological order nearest to the order in which the graph lists its nodes."""
+    """Return the topological order nearest to the order in which the graph lists its nodes."""
     waiting = [len(edges) for edges in tasks.before]
     ready = [task for task, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)

@@ -66,23 +66,23 @@ class PlanSearch:
         return self.again.best_of(self.again.minimal(), self.without)
 
     def cost(self, planned: Planned) -> StepCost:
-        """What a plan costs."""
+        """Return what a plan costs."""
         return step_cost(planned.plan, self.wish.core)
 
     def rank(self, planned: Planned) -> tuple[int, int, int]:
-        """Smaller is better."""
+        """Return a key of which smaller is better."""
         cost, size = self.cost(planned), planned.plan.arena_bytes
         first = {"memory": size, "time": cost.ps, "energy": cost.pj}[self.wish.objective or "time"]
         return first, cost.ps, size
 
     def base(self) -> Planned:
-        """The plan in one memory that costs least, of those that --remat allows."""
+        """Return the plan in one memory that costs least, of those that --remat allows."""
         return self.minimal if self.wish.remat == "min" else self.without
 
     # ---- least time or energy ----
 
     def cheap(self) -> Iterator[Planned]:
-        """Plans below the capacity; where the base fits, nothing is cheaper."""
+        """Yield plans below the capacity; where the base fits, nothing is cheaper."""
         base, room = self.base(), self.options.capacity_bytes
         yield base
         if room is None or base.plan.arena_bytes <= room:
@@ -100,7 +100,7 @@ class PlanSearch:
                 yield moved
 
     def _between(self, room: int, top: int, fits: bool) -> Iterable[Planned]:
-        """Plans with second runs that are still too large for the capacity, to be spread."""
+        """Yield plans with second runs that are still too large for the capacity, to be spread."""
         if not fits:
             yield self.minimal
         if self.wish.memories and self.options.effort == "full":
@@ -122,7 +122,8 @@ class PlanSearch:
     # ---- smallest arena ----
 
     def small(self) -> Iterator[Planned]:
-        """Plans with a small arena: second runs as far as time allows, then everything that other memories take."""
+        """Yield plans with a small arena: second runs as far as time allows, then everything that other memories
+        take."""
         sources = [self.base()]
         if self.wish.remat in (None, "auto"):
             sources.append(self.minimal)
@@ -133,7 +134,7 @@ class PlanSearch:
                 yield from self._squeezed(source)
 
     def in_time(self) -> list[Planned]:
-        """Between no second runs and most of them: the smallest arena whose plan is fast enough."""
+        """Find, between no second runs and most of them: the smallest arena whose plan is fast enough."""
         limit, best = self.wish.limit_ps, list[Planned]()
         if limit is None or self.cost(self.minimal).ps <= limit:
             return best
@@ -149,7 +150,7 @@ class PlanSearch:
         return best
 
     def _squeezed(self, source: Planned) -> Iterator[Planned]:
-        """The source with ever less in the arena."""
+        """Yield the source with ever less in the arena."""
         handle = self.options.header_bytes + POINTER_BYTES * len(self.wish.memories)
         floor, found_so_far = self.options.reserved(handle), list[Planned]()
 

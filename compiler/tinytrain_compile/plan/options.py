@@ -45,7 +45,7 @@ class PlanOptions:
     most_ps: int | None = None
 
     def reserved(self, size_bytes: int) -> int:
-        """Bytes that a buffer of this size takes: rounded up to the alignment."""
+        """Return bytes that a buffer of this size takes: rounded up to the alignment."""
         return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
 
 
@@ -77,7 +77,7 @@ class Memory:
     setup_ps: int = 0
 
     def move_ps(self, size_bytes: int) -> int:
-        """Time of one page move."""
+        """Return time of one page move."""
         return self.setup_ps + size_bytes * self.copy_ps
 
     def move(self, size_bytes: int, spend: Spend) -> int:
@@ -89,7 +89,7 @@ class Memory:
         return self.extra_ps if spend == "time" else self.extra_pj
 
     def used(self, *, base: int, size_bytes: int, accessed_bytes: int, cheapest: bool) -> FurtherMemory:
-        """What a plan uses of it, from `base` on, with its price."""
+        """Return what a plan uses of it, from `base` on, with its price."""
         return FurtherMemory(
             name=self.name,
             base=base,

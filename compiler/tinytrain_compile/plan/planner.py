@@ -77,14 +77,15 @@ class QuickPlan:
         return self.assembled(self.chosen, self.orders[1])
 
     def assembled(self, chosen: PlacedOrder, bound: int) -> MemoryPlan:
-        """An order with its places as a plan, judged. bound: a peak of movable bytes that no order is below."""
+        """Return an order with its places as a plan, judged. bound: a peak of movable bytes that no order is below."""
         plan = _assemble(self._graph, self.model, self.base, self.below, chosen, bound)
         validate_plan(self._graph, plan, self._options)
         return plan
 
 
 def quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
-    """Of the same graph it is the same: bounds, quick plans and full ones of the last few share one."""
+    """Return the beginning of a plan, of the same graph the same: bounds, quick plans and full ones of the last few
+    share one."""
     kept = PlanOptions(alignment_bytes=options.alignment_bytes, header_bytes=options.header_bytes, keep=options.keep)
     effort: Effort = "rough" if options.effort == "rough" else "quick"
     return _quick_plan(graph, replace(kept, seed=options.seed, effort=effort))
@@ -96,7 +97,7 @@ def _quick_plan(graph: Graph, options: PlanOptions) -> QuickPlan:
 
 
 def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
-    """Order of execution and address of every buffer, checked by `validate_plan`.
+    """Return order of execution and address of every buffer, checked by `validate_plan`.
 
     Returns the lowest plan found, whether or not it fits `options.capacity_bytes`; where it does, and where orders and
     places that might were looked at, nothing lower is searched. With effort "full" the arena
@@ -114,7 +115,8 @@ def plan_memory(graph: Graph, options: PlanOptions) -> MemoryPlan:
 
 
 def quick_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> int:
-    """The arena of `plan_memory` with effort "quick", which nobody judges: to compare graphs before one is planned.
+    """Return the arena of `plan_memory` with effort "quick", which nobody judges: to compare graphs before one is
+    planned.
 
     most: what is larger than this need not be exact, but larger; then a bound, or the orders alone, may say so.
     """
@@ -127,13 +129,14 @@ def quick_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> 
 
 
 def quick_peak(graph: Graph, options: PlanOptions) -> int:
-    """What the best order of a quick plan needs at once: its arena where buffers lie without gaps."""
+    """Return what the best order of a quick plan needs at once: its arena where buffers lie without gaps."""
     quick = quick_plan(graph, options)
     return quick.below + quick.orders[0][0].peak
 
 
 def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
-    """No plan needs less. once: nothing is computed twice (else only what a single node touches is certain)."""
+    """Return what no plan needs less than. once: nothing is computed twice (else only what a single node touches is
+    certain)."""
     quick = quick_plan(graph, options)
     if once and not any(op_def(node.op).as_view for node in graph.nodes):  # a view needs less than the copy it replaces
         return quick.below + quick.bound
@@ -147,7 +150,7 @@ def alone_bound(graph: Graph, options: PlanOptions, names: Container[str]) -> in
 
 
 def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> int:
-    """What no order is below while the input lies there alone, or some node runs but those `without`."""
+    """Return what no order is below while the input lies there alone, or some node runs but those `without`."""
     quick = quick_plan(graph, options)
     nodes, tasks = quick.model.nodes, quick.model.tasks
     sure = [task for task, node in enumerate(nodes) if not op_def(node.op).as_view and node.name not in without]
@@ -155,7 +158,7 @@ def least_load(graph: Graph, options: PlanOptions, without: Container[str]) -> i
 
 
 def sure_load(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
-    """What no plan is below in which any of these nodes runs by itself, whatever else is a stream or a view.
+    """Return what no plan is below in which any of these nodes runs by itself, whatever else is a stream or a view.
 
     What views relate may lie in fewer bytes than here, so nodes that touch it count for nothing.
     """
@@ -176,7 +179,7 @@ def node_needs(graph: Graph, options: PlanOptions) -> dict[str, int]:
 
 
 def _touched(tasks: TaskGraph, task: int) -> int:
-    """Bytes that a task reads, writes and works in, less what it may at best do in place."""
+    """Return bytes that a task reads, writes and works in, less what it may at best do in place."""
     return (
         sum(tasks.size[storage] for storage in tasks.touched[task])
         + tasks.scratch[task]
@@ -185,7 +188,7 @@ def _touched(tasks: TaskGraph, task: int) -> int:
 
 
 def _needs(model: MemoryModel) -> dict[str, int]:
-    """Of storages that views may relate, only the largest counts: the others may be inside it."""
+    """Return bytes by node; of storages that views may relate, only the largest counts: the others may be inside it."""
     tasks, group = model.tasks, list(range(len(model.storages)))
     copies = [task for task, node in enumerate(model.nodes) if op_def(node.op).as_view or op_def(node.op).view]
     for task in copies:
@@ -203,7 +206,7 @@ def _needs(model: MemoryModel) -> dict[str, int]:
 
 
 def thorough_orders(tasks: TaskGraph, bound: int, options: PlanOptions) -> tuple[list[RankedOrder], int]:
-    """Orders and their bound with effort "full": list schedules, cuts, the search, windows if it proves nothing.
+    """Return orders and their bound with effort "full": list schedules, cuts, the search, windows if it proves nothing.
 
     bound: a peak that is known to be a lower bound.
     """
@@ -223,12 +226,12 @@ def _with(orders: list[RankedOrder], found: Optimum) -> list[RankedOrder]:
 
 
 def _top(buffers: Iterable[Buffer]) -> int:
-    """Where the highest of these ends."""
+    """Return where the highest of these ends."""
     return max((buffer.offset + buffer.size_bytes for buffer in buffers), default=0)
 
 
 def persistent_buffers(model: MemoryModel, options: PlanOptions) -> tuple[Buffer, ...]:
-    """Header, state, accumulators: fixed places at the bottom, in this order, live in every step."""
+    """Return header, state, accumulators: fixed places at the bottom, in this order, live in every step."""
     last = max(len(model.nodes) - 1, 0)
     buffers: list[Buffer] = []
     offset = 0
@@ -301,7 +304,7 @@ class Planned:
 
 @lru_cache(maxsize=REMEMBERED)
 def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
-    """`plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
+    """Return `plan_memory` of the graph with those Concats and Slices as views whose bytes need not move.
 
     A whole is live from its first part to the last reader of any, which may cost more than copying. So quick plans try
     all of them, the Concats, the Slices and none, with effort "full" also the best of these with one turned. The
@@ -328,7 +331,7 @@ class Need:
 
 
 def least_need(graph: Graph, options: PlanOptions, most: int | None = None) -> Need:
-    """Of `plan_graph` with effort "quick", which nobody judges: whichever graph is taken is then planned.
+    """Return that of `plan_graph` with effort "quick", which nobody judges: whichever graph is taken is then planned.
 
     most: what is larger than this need not be exact, but larger.
     """
@@ -352,7 +355,7 @@ def _need(graph: Graph, quick: PlanOptions, copies: int, most: int | None) -> Ne
 def _cheapest_views(
     graph: Graph, views: tuple[str, ...], options: PlanOptions, most: int | None = None
 ) -> tuple[Need, tuple[str, ...]]:
-    """(what a graph with some views needs at best, these views); views: all that are possible together."""
+    """Return (what a graph with some views needs at best, these views); views: all that are possible together."""
     quick = replace(options, effort="quick")
 
     def price(names: tuple[str, ...], most: int | None) -> Need:
@@ -378,18 +381,19 @@ def _cheapest_views(
 
 
 def streaming(without: MemoryPlan, arena_with_bytes: int) -> Streaming:
-    """What streams save, by the plan of the same graph without them."""
+    """Return what streams save, by the plan of the same graph without them."""
     loads = load_of(without.buffers, len(without.order))
     names = (node.name for node in without.order)
     return Streaming(without.arena_bytes, arena_with_bytes, tuple(zip(names, loads, strict=False)))
 
 
 def live_buffers_at(plan: MemoryPlan, step: int) -> list[Buffer]:
-    """Buffers that hold something while `plan.order[step]` runs, largest first (then by offset)."""
+    """Return buffers that hold something while `plan.order[step]` runs, largest first (then by offset)."""
     live = [buffer for buffer in plan.buffers if buffer.first_step <= step <= buffer.last_step]
     return sorted(live, key=lambda buffer: (-buffer.size_bytes, buffer.offset, buffer.name))
 
 
 def load_per_step(plan: MemoryPlan) -> list[int]:
-    """Live bytes at every step (header, persistent buffers, scratch and alignment included); one entry at least."""
+    """Return live bytes at every step (header, persistent buffers, scratch and alignment included); one entry at
+    least."""
     return load_of(plan.buffers, len(plan.order))

@@ -40,7 +40,7 @@ class _Way:
 
 
 def with_prepared(graph: Graph, names: Collection[str]) -> Graph:
-    """The graph in which these nodes read prepared weights; ValueError for one whose weight cannot be.
+    """Return the graph in which these nodes read prepared weights; ValueError for one whose weight cannot be.
 
     int8 weights that nobody reads any more are no constants of it.
     """
@@ -60,7 +60,7 @@ def _read(graph: Graph) -> set[str]:
 
 
 def prepared_as_locked(train: TrainGraph, lock: Lock, vectors: bool) -> TrainGraph:
-    """The graph with the prepared weights of a lock. CompileError E0106 for a node that has none to prepare.
+    """Return the graph with the prepared weights of a lock. CompileError E0106 for a node that has none to prepare.
 
     vectors: whether kernels are of integer vectors, which read int8 weights.
     """
@@ -73,7 +73,7 @@ def prepared_as_locked(train: TrainGraph, lock: Lock, vectors: bool) -> TrainGra
 
 
 def _frozen(graph: Graph) -> set[str]:
-    """Constants that no step changes."""
+    """Return constants that no step changes."""
     return set(graph.constants) - {value.name for value in graph.state}
 
 
@@ -82,7 +82,7 @@ def _is_able(node: Node, frozen: Collection[str]) -> bool:
 
 
 def choose_prepared(graph: Graph, plan: MemoryPlan, free_bytes: int) -> tuple[str, ...]:
-    """Names of the nodes whose weights are prepared in so many bytes of flash, in the graph's order."""
+    """Return names of the nodes whose weights are prepared in so many bytes of flash, in the graph's order."""
     chosen = _Choice(graph, plan, free_bytes)
     chosen.lower_load()
     chosen.save_instructions()
@@ -99,7 +99,7 @@ class _Choice:
         self._scratch = [scratch_bytes(node) for node in plan.order]
 
     def lower_load(self) -> None:
-        """Weights of the step with the largest load, until that has none that fits and saves scratch."""
+        """Prepare weights of the step with the largest load, until that has none that fits and saves scratch."""
         while True:
             step = max(range(len(self._load)), key=lambda step: self._load[step])
             here = ((self._saved(way), way) for way in self._ways.values() if way.step == step and self._fits(way))
@@ -112,7 +112,7 @@ class _Choice:
             self._scratch[step] -= saved
 
     def save_instructions(self) -> None:
-        """All that fits, most instructions per byte first."""
+        """Prepare all that fits, most instructions per byte first."""
         for way in sorted(self._ways.values(), key=lambda way: (-way.tenths / way.flash_bytes, way.name)):
             if way.tenths and self._fits(way):
                 self._take(way)
@@ -125,7 +125,7 @@ class _Choice:
         self._free -= way.flash_bytes
 
     def _saved(self, way: _Way) -> int:
-        """Bytes of scratch of its step that a weight saves beside what is chosen already."""
+        """Return bytes of scratch of its step that a weight saves beside what is chosen already."""
         after = _scratch_with(self._order[way.step], self.names | {way.name})
         return self._scratch[way.step] - after
 
@@ -142,7 +142,7 @@ def _ways(plan: MemoryPlan, frozen: Collection[str]) -> Iterator[_Way]:
 
 
 def _readers(plan: MemoryPlan) -> dict[str, int]:
-    """By how many nodes each value is read."""
+    """Return by how many nodes each value is read."""
     count = dict[str, int]()
     for node in plan.order:
         for one in computed(node):
@@ -152,7 +152,7 @@ def _readers(plan: MemoryPlan) -> dict[str, int]:
 
 
 def _scratch_with(node: Node, names: Collection[str]) -> int:
-    """Scratch of a node whose inner nodes, or itself, read prepared weights as far as they are named."""
+    """Return scratch of a node whose inner nodes, or itself, read prepared weights as far as they are named."""
     attrs = node.attrs
     if not isinstance(attrs, StreamAttrs):
         return scratch_bytes(with_prepared_weight(node) if node.name in names else node)

@@ -16,7 +16,7 @@ from tinytrain_compile.plan.options import CoreModel
 
 
 def step_cost(plan: MemoryPlan, core: CoreModel) -> StepCost:
-    """Modelled time and energy of one step of a plan, its second runs and page moves included."""
+    """Return modelled time and energy of one step of a plan, its second runs and page moves included."""
     work = sum(_millicycles(part, core) for node in plan.order for part in taken_apart(node))
     access = sum(memory.extra_ps for memory in plan.further)
     paging = sum(move.ps for move in plan.paging)
@@ -24,7 +24,7 @@ def step_cost(plan: MemoryPlan, core: CoreModel) -> StepCost:
 
 
 def node_ps(node: Node, core: CoreModel) -> int:
-    """Modelled time of one node, in picoseconds."""
+    """Return modelled time of one node, in picoseconds."""
     return sum(_millicycles(part, core) for part in taken_apart(node)) * 1000 // core.clock_mhz
 
 
@@ -47,7 +47,7 @@ FACTORS = 2
 
 
 def bytes_read(node: Node) -> list[int]:
-    """Per input of a node, the bytes that its kernel reads; nothing for a view; page moves are priced apart."""
+    """Return per input of a node, the bytes that its kernel reads; nothing for a view; page moves are priced apart."""
     parts = taken_apart(node)
     if len(parts) > 1:
         read = {value.name: size for part in parts for value, size in zip(part.inputs, bytes_read(part), strict=True)}
@@ -65,13 +65,14 @@ def bytes_read(node: Node) -> list[int]:
 
 
 def bytes_written(node: Node) -> list[int]:
-    """Per output of a node, the bytes that its kernel writes; scratch is counted by `accessed`, page moves apart."""
+    """Return per output of a node, the bytes that its kernel writes; scratch is counted by `accessed`, page moves
+    apart."""
     definition = op_def(node.op)
     return [0 if definition.view or definition.page else value.size_bytes for value in node.outputs]
 
 
 def accessed(plan: MemoryPlan) -> list[int]:
-    """Per buffer of a plan, bytes read and written by the kernels of one step and its update."""
+    """Return per buffer of a plan, bytes read and written by the kernels of one step and its update."""
     home = {name: index for index, buffer in enumerate(plan.buffers) for name in buffer.values}
     scratch = {buffer.name: index for index, buffer in enumerate(plan.buffers) if buffer.kind == "scratch"}
     total = [0] * len(plan.buffers)

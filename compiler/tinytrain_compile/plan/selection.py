@@ -40,15 +40,15 @@ class Row:
     only_if: Event | None = None
 
     def holds(self, selection: Selection) -> bool:
-        """Whether a selection keeps to it."""
+        """Tell whether a selection keeps to it."""
         return not self.counts(selection) or self.load(selection) <= self.limit
 
     def counts(self, selection: Selection) -> bool:
-        """Whether it is there to be kept to."""
+        """Tell whether it is there to be kept to."""
         return self.only_if is None or not self.only_if.isdisjoint(enumerate(selection))
 
     def load(self, selection: Selection) -> int:
-        """What a selection makes of the sum."""
+        """Return what a selection makes of the sum."""
         taken = frozenset(enumerate(selection))  # made once: a row may have hundreds of terms
         return self.base + sum(amount for event, amount in self.terms if not event.isdisjoint(taken))
 
@@ -63,7 +63,7 @@ class Answer:
 
 
 def _add_rows(model: cp_model.CpModel, taken: Sequence[Sequence[cp_model.IntVar]], rows: Sequence[Row]) -> None:
-    """The rows, over a variable for each event."""
+    """Add the rows, over a variable for each event."""
     events: dict[Event, cp_model.LiteralT] = {}
 
     def of(event: Event) -> cp_model.LiteralT:
@@ -98,7 +98,8 @@ def _sum(variables: Sequence[Any], amounts: Sequence[int]) -> Any:
 def _least(
     found: Selection, gains: Sequence[Sequence[int]], rows: Sequence[Row], excluded: Collection[Selection]
 ) -> Selection:
-    """The same with the first way of equal gain in every group, where that keeps to the rows: nothing for nothing."""
+    """Return the same with the first way of equal gain in every group, where that keeps to the rows: nothing for
+    nothing."""
     for group, ways in enumerate(gains):
         for way in range(found[group]):
             other = (*found[:group], way, *found[group + 1 :])
@@ -116,7 +117,7 @@ def select(
     exact: bool = True,
     seed: int = 0,
 ) -> Answer:
-    """The selection of largest gain that keeps to the rows, is not `excluded` and gains more than `above`.
+    """Return the selection of largest gain that keeps to the rows, is not `excluded` and gains more than `above`.
 
     gains: per group and way; of ways that gain the same, the first is taken where the rows allow it. exact: whether to
     go on until that is proven; work is limited either way, and counted.
@@ -141,12 +142,12 @@ def select(
 
 
 def _over_at_most(row: Row) -> int:
-    """By how much the worst selection is above a row."""
+    """Return by how much the worst selection is above a row."""
     return row.base + sum(max(0, amount) for _, amount in row.terms) - row.limit
 
 
 def _over(rows: Sequence[Row], selection: Selection) -> list[tuple[int, int]]:
-    """(limit less load, which is below 0; place) of the rows that a selection breaks, the worst first."""
+    """Return (limit less load, which is below 0; place) of the rows that a selection breaks, the worst first."""
     taken = frozenset(enumerate(selection))
     happened = {event for row in rows for event, _ in row.terms if not event.isdisjoint(taken)}
     found = list[tuple[int, int]]()
@@ -165,7 +166,7 @@ def best_with(
     exact: bool,
     seed: int,
 ) -> Answer:
-    """`select` with one solver and all of these rows."""
+    """Return `select` with one solver and all of these rows."""
     # Imported here: --help and plans do without it.
     from ortools.sat.python import cp_model
 

@@ -39,7 +39,7 @@ class SlicedPlan:
 
 
 def sliced(plan: MemoryPlan, core: CoreModel, parts: int = PARTS_OF_A_STEP) -> SlicedPlan:
-    """The plan with long nodes of the step in pieces: same buffers, same places, same bytes of every result.
+    """Return the plan with long nodes of the step in pieces: same buffers, same places, same bytes of every result.
 
     parts: pieces are to be no longer than the step divided by this.
     """
@@ -52,7 +52,7 @@ def sliced(plan: MemoryPlan, core: CoreModel, parts: int = PARTS_OF_A_STEP) -> S
 
 
 def step_pieces(sliced_plan: SlicedPlan, turns: Mapping[str, int], core: CoreModel) -> StepPieces:
-    """The pieces of every node. turns: of the kernels of long nodes, as far as these can be cut there."""
+    """Return the pieces of every node. turns: of the kernels of long nodes, as far as these can be cut there."""
     cut = {
         name: tuple(turns[name] * piece // count for piece in range(count + 1))
         for name, wanted in sliced_plan.long.items()
@@ -69,7 +69,8 @@ def _paused(stream: Node, core: CoreModel, limit: int) -> Node:
 
 
 def _pauses(attrs: StreamAttrs, core: CoreModel, limit: int) -> tuple[int, ...]:
-    """Numbers of the calls before which it may pause: pieces are equally long, and as few as keep to the limit."""
+    """Return numbers of the calls before which it may pause: pieces are equally long, and as few as keep to the
+    limit."""
     costs = call_ps(attrs, core)
     whole, spent = sum(costs), 0
     pieces = -(-whole // limit)
@@ -82,14 +83,15 @@ def _pauses(attrs: StreamAttrs, core: CoreModel, limit: int) -> tuple[int, ...]:
 
 
 def call_ps(attrs: StreamAttrs, core: CoreModel) -> list[int]:
-    """Modelled time of every call: its rows' share of its node."""
+    """Return modelled time of every call: its rows' share of its node."""
     heights = [form.height(node) if (form := row_form(node)) else 1 for node in attrs.nodes]
     times = [_ps(node, core) for node in attrs.nodes]
     return [times[call.node] * call.rows // heights[call.node] for call in attrs.calls]
 
 
 def _cycles(node: Node, core: CoreModel, turns: tuple[int, ...] | None) -> Iterator[int]:
-    """Of the pieces of a node, of which most have one. turns: where its pieces begin and end, see StepPieces."""
+    """Return those of the pieces of a node, of which most have one. turns: where its pieces begin and end, see
+    StepPieces."""
     attrs, whole = node.attrs, _ps(node, core)
     times = [whole]
     if isinstance(attrs, StreamAttrs):
@@ -101,7 +103,7 @@ def _cycles(node: Node, core: CoreModel, turns: tuple[int, ...] | None) -> Itera
 
 
 def _ps(node: Node, core: CoreModel) -> int:
-    """Modelled time of a node, in picoseconds: closer than `node_ps` for a layer alone, where sums are short."""
+    """Return modelled time of a node, in picoseconds: closer than `node_ps` for a layer alone, where sums are short."""
     if isinstance(node.attrs, StreamAttrs):
         return sum(_ps(inner, core) for inner in node.attrs.nodes)
     time, macs = node_ps(node, core), op_def(node.op).macs(node)

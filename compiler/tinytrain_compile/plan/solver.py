@@ -6,7 +6,7 @@ from ortools.sat.python import cp_model
 
 
 def new_solver(seed: int, deterministic_time: float) -> cp_model.CpSolver:
-    """A solver that gives the same answer in every run, after so much deterministic time at most.
+    """Return a solver that gives the same answer in every run, after so much deterministic time at most.
 
     Left to itself it takes Ctrl-C for the end of a search, and when that is over, gives the signal its default back:
     the next one would end the process where it stands, without cleaning up. So an interrupt waits for the solver.

@@ -35,12 +35,12 @@ class Span(NamedTuple):
     high: int
 
     def shared(self, other: Span) -> Span | None:
-        """The bytes that two spans share, or None."""
+        """Return the bytes that two spans share, or None."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         return Span(low, high) if low < high else None
 
     def moved(self, shift: int) -> Span:
-        """The same bytes counted from elsewhere."""
+        """Return the same bytes counted from elsewhere."""
         return Span(self.low + shift, self.high + shift)
 
 
@@ -71,12 +71,12 @@ class ViewGroups:
             self.written.add(name)
 
     def span(self, name: str) -> Span:
-        """Bytes of a value, counted from its group's origin."""
+        """Return bytes of a value, counted from its group's origin."""
         start = self.place[name].start
         return Span(start, start + self.sizes[name])
 
     def writes(self, home: int) -> list[Span]:
-        """What nodes write in a group, or the user before the first one."""
+        """Return what nodes write in a group, or the user before the first one."""
         return [self.span(name) for name in self.members[home] if name in self.written]
 
     def relate(self, node: Node, alignment: int) -> bool:
@@ -109,7 +109,7 @@ class ViewGroups:
         return True
 
     def _fit(self, shown: list[tuple[str, int]], origin: dict[int, int]) -> bool:
-        """Whether every value has one place only, and no byte two writers."""
+        """Tell whether every value has one place only, and no byte two writers."""
         if any(origin[self.place[name].home] + self.place[name].start != start for name, start in shown):
             return False
         writes = [(home, span.moved(shift)) for home, shift in origin.items() for span in self.writes(home)]
@@ -119,7 +119,8 @@ class ViewGroups:
 
 
 def candidates(graph: Graph, alignment: int, without: Collection[str] = ()) -> tuple[str, ...]:
-    """Names of nodes that may become views together: in the graph's order, each if it can be beside those before."""
+    """Return names of nodes that may become views together: in the graph's order, each if it can be beside those
+    before."""
     wanted = [node for node in graph.nodes if op_def(node.op).as_view and node.name not in without]
     if not wanted:
         return ()
@@ -128,7 +129,7 @@ def candidates(graph: Graph, alignment: int, without: Collection[str] = ()) -> t
 
 
 def with_views(graph: Graph, names: Collection[str]) -> Graph:
-    """The graph with these nodes as views; the same graph if there are none."""
+    """Return the graph with these nodes as views; the same graph if there are none."""
     if not names:
         return graph
     nodes = (replace(node, op=op_def(node.op).as_view) if node.name in names else node for node in graph.nodes)
@@ -212,5 +213,5 @@ class ViewStorages:
 
 
 def _hull(spans: Sequence[Span]) -> Span:
-    """The bytes from the first to the last of any; none of nothing."""
+    """Return the bytes from the first to the last of any; none of nothing."""
     return Span(min((span.low for span in spans), default=0), max((span.high for span in spans), default=0))

@@ -52,7 +52,7 @@ class KernelEntry:
         return (not self.targets or target.core_name in self.targets) and all(has[name] for name in self.features)
 
     def takes(self, node: Node) -> bool:
-        """Whether it computes this node. Errors: E0108 if its condition has no value there."""
+        """Tell whether it computes this node. Errors: E0108 if its condition has no value there."""
         form = external_form(node) if node.op == self.op else None
         named = not self.layers or any(fnmatchcase(node.origin or node.name, glob) for glob in self.layers)
         return form is not None and named and self._value(self.when, "when", node) != 0
@@ -80,7 +80,7 @@ class Externals:
     paths: tuple[Path, ...] = ()
 
     def assigned(self, train: TrainGraph, target: Target) -> TrainGraph:
-        """The graph with external kernels in the nodes that an entry takes; the first such entry counts."""
+        """Return the graph with external kernels in the nodes that an entry takes; the first such entry counts."""
         entries = [entry for entry in self.entries if entry.serves(target)]
         if not entries:
             return train
@@ -88,7 +88,7 @@ class Externals:
         return replace(train, graph=replace(train.graph, nodes=nodes))
 
     def used(self, nodes: Iterable[Node]) -> dict[str, str]:
-        """The C files of the functions that these nodes call, by name."""
+        """Return the C files of the functions that these nodes call, by name."""
         called = functions_of(nodes)
         names = {name for entry in self.entries if entry.function in called for name in entry.files}
         return {name: text for name, text in self.files.items() if name in names}
@@ -100,7 +100,7 @@ class Externals:
 
 
 def functions_of(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """External functions that these nodes call."""
+    """Return external functions that these nodes call."""
     return tuple(dict.fromkeys(node.external.function for node in nodes if node.external is not None))
 
 
@@ -111,7 +111,7 @@ def _assigned(node: Node, entries: Iterable[KernelEntry]) -> Node:
 
 @contextmanager
 def blaming(nodes: Iterable[Node]) -> Generator[None]:
-    """Turns a failed verification (E0601, E0602) into E0604 where nodes call external functions."""
+    """Turn a failed verification (E0601, E0602) into E0604 where nodes call external functions."""
     functions = functions_of(nodes)
     try:
         yield

@@ -24,7 +24,7 @@ class NoRoomError(ValueError):
 
 
 def infer_one(one: TrainGraph, train: TrainGraph, plan: MemoryPlan, settings: PlanOptions) -> Inference:
-    """The forward pass of `one`, which takes one sample, beside the plan of `train`. Errors: NoRoomError."""
+    """Return the forward pass of `one`, which takes one sample, beside the plan of `train`. Errors: NoRoomError."""
     graph = _forward(one.graph, train.graph)
     ends = [b.offset + b.size_bytes for b in plan.buffers if b.kind in ("header", "state", "accumulator")]
     bottom = max(end for end in ends if plan.place(end - 1)[0] == 0)
@@ -38,7 +38,8 @@ def infer_one(one: TrainGraph, train: TrainGraph, plan: MemoryPlan, settings: Pl
 
 
 def _forward(one: Graph, whole: Graph) -> Graph:
-    """What the outputs of `one` depend on, under names of its own; state and equal constants are those of `whole`."""
+    """Return what the outputs of `one` depend on, under names of its own; state and equal constants are those of
+    `whole`."""
     needed = one.ancestors(one.outputs)
     nodes = [node for node in one.nodes if node.name in needed]
     state = {value.name for value in whole.state}

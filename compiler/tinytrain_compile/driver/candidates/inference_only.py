@@ -24,7 +24,8 @@ FLAG = "--inference-only"
 
 
 def inference_candidate(planner: Planner) -> Candidate:
-    """The inference that belongs to the training step of --update, planned. E0101 where it reads nothing trained."""
+    """Return the inference that belongs to the training step of --update, planned. E0101 where it reads nothing
+    trained."""
     options = planner.options
     update = resolve_update(planner.model.graph, options.update)
     without_dropout = planner.with_options(dropout="off").train(update)
@@ -39,7 +40,7 @@ def inference_candidate(planner: Planner) -> Candidate:
 
 
 def inference_of(train: TrainGraph, one: TrainGraph) -> TrainGraph:
-    """The forward pass alone of a step of one sample. one: the same step without dropout."""
+    """Return the forward pass alone of a step of one sample. one: the same step without dropout."""
     graph = one.graph
     needed = graph.ancestors(graph.outputs)
     nodes = tuple(node for node in graph.nodes if node.name in needed)
@@ -72,14 +73,14 @@ def inference_of(train: TrainGraph, one: TrainGraph) -> TrainGraph:
 
 
 def _without_fraction(part: TrainedPart, read: set[str]) -> TrainedPart:
-    """A parameter by its integers alone, where an inference reads no more of it."""
+    """Return a parameter by its integers alone, where an inference reads no more of it."""
     if part.unit is None or part.unit.fraction in read:
         return part
     return replace(part, unit=replace(part.unit, fraction=""))
 
 
 def trained_state(train: TrainGraph, samples: Samples, steps: int) -> dict[str, Array]:
-    """What so many steps of the numpy reference make of the state."""
+    """Return what so many steps of the numpy reference make of the state."""
     trainer, count = Trainer(train), len(samples.x)
     for step in range(steps):
         chosen = [(step * train.batch + i) % count for i in range(train.batch)]
@@ -90,7 +91,8 @@ def trained_state(train: TrainGraph, samples: Samples, steps: int) -> dict[str, 
 def with_checkpoint(
     train: TrainGraph, samples: Samples, options: CompileOptions
 ) -> tuple[Samples, LoadedReference | None]:
-    """The samples with a checkpoint that an inference loads, and what that is compared with: numpy has trained it.
+    """Return the samples with a checkpoint that an inference loads, and what that is compared with: numpy has trained
+    it.
 
     With --verify none it is of the initial state. A training step loads none.
     """
@@ -106,7 +108,7 @@ def with_checkpoint(
 def _reference(
     train: TrainGraph, samples: Samples, loaded: dict[str, Array], seed: int
 ) -> ReferenceRun | StepwiseReference:
-    """Of integers all that a run gives; of float32 what judges it."""
+    """Return all that a run gives, of integers; what judges it, of float32."""
     if not train.integer:
         return StepwiseReference(train, samples, seed)
     first = {value.name: train.graph.constants[value.name] for value in train.graph.state}
@@ -115,7 +117,7 @@ def _reference(
 
 
 def check_room(candidate: Candidate, options: CompileOptions, details: Sequence[str]) -> None:
-    """E0401 where the arena is too small."""
+    """Raise E0401 if the arena is too small."""
     limit, needed = options.arena_bytes, candidate.plan.arena_bytes
     if limit is not None and needed > limit:
         what = f"inference needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"

@@ -136,11 +136,11 @@ class _Ladder:
         return self.room is None or planned.plan.arena_bytes <= self.room
 
     def fits_quickly(self, graph: Graph) -> bool:
-        """Whether a quick plan of a graph fits: then a full one does."""
+        """Tell whether a quick plan of a graph fits: then a full one does."""
         return self.room is None or self.fits(plan_graph(graph, replace(self.settings, effort="quick")))
 
     def slow(self, planned: Planned) -> bool:
-        """Whether a step of a plan takes too long."""
+        """Tell whether a step of a plan takes too long."""
         return self.wish.limit_ps is not None and step_cost(planned.plan, self.wish.core).ps > self.wish.limit_ps
 
     def climbed(self) -> Climbed:
@@ -287,7 +287,7 @@ class _Ladder:
         return moved or planned, (*attempts, self.paged(moved))
 
     def too_much(self, again: Planned) -> bool:
-        """Whether second runs cost more than is spent without --remat."""
+        """Tell whether second runs cost more than is spent without --remat."""
         return self.wish.remat is None and share_of(again.graph, again.plan) > LITTLE_AGAIN
 
     def paged(self, moved: Planned | None) -> Attempt:

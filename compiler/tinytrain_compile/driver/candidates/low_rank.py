@@ -41,7 +41,7 @@ class LowRankChoice:
     )
 
     def applied(self, update: UpdatePlan, micro_batch: int) -> UpdatePlan:
-        """The update with ranks, and bases where they are fixed, for every layer that keeps a low-rank copy.
+        """Return the update with ranks, and bases where they are fixed, for every layer that keeps a low-rank copy.
 
         Errors: E0101 for what cannot be honoured.
         """
@@ -57,13 +57,13 @@ class LowRankChoice:
         return replace(update, activations=found)
 
     def _wanted(self, update: UpdatePlan) -> dict[str, LowRank]:
-        """By weight: as the scheme says, else as --activations does, where the gradient reads whole inputs."""
+        """Return by weight: as the scheme says, else as --activations does, where the gradient reads whole inputs."""
         kind = self._options.activations
         found = {name: how for name, how in update.activations.items() if how is not None and not how.trials}
         return found if kind == "exact" else found | self._open(update, kind)
 
     def _open(self, update: UpdatePlan, kind: ActivationKind) -> dict[str, LowRank]:
-        """Of layers of which the scheme says nothing."""
+        """Return those of layers of which the scheme says nothing."""
         found = dict[str, LowRank]()
         for layer in layers_of(self._model.graph):
             name = layer.weights[0].name if layer.weights else ""
@@ -99,7 +99,8 @@ class LowRankChoice:
 
 
 def as_locked(model: ImportedModel, update: UpdatePlan, lock: Lock) -> UpdatePlan:
-    """The update with the copies that a lock's plan is of: which layers keep one may have been chosen on samples.
+    """Return the update with the copies that a lock's plan is of: which layers keep one may have been chosen on
+    samples.
 
     CompileError E0106 for a layer that there is not, or that has no such form.
     """
@@ -115,14 +116,14 @@ def as_locked(model: ImportedModel, update: UpdatePlan, lock: Lock) -> UpdatePla
 
 
 def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
-    """Whether the gradient of a weight, or of some of its channels, reads all of the layer's input."""
+    """Tell whether the gradient of a weight, or of some of its channels, reads all of the layer's input."""
     grouped = isinstance(attrs, ConvAttrs) and attrs.groups > 1
     return piece is None or (piece.axis == "out" and not grouped and not piece.on_device)
 
 
 def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, list[Node]]:
-    """Weight -> the nodes that make its gradient, one for each node that reads it, where these are alike: layers on
-    inputs of one shape. A weight that is also read in another arrangement has none."""
+    """Return weight -> the nodes that make its gradient, one for each node that reads it, where these are alike: layers
+    on inputs of one shape. A weight that is also read in another arrangement has none."""
     readers, known = model.graph.consumers(), {node.name: node for node in train.graph.nodes}
     found = dict[str, list[Node]]()
     for layer in layers_of(model.graph):
@@ -137,7 +138,8 @@ def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, list[No
 
 
 def _sizes(exact: TrainGraph, options: CompileOptions) -> Callable[[Node], tuple[int, int]]:
-    """Of a gradient: the bytes of an element of its input that is kept exactly, and of a core in fixed subspaces.
+    """Return by gradient the bytes of an element of its input that is kept exactly, and of a core in fixed
+    subspaces.
 
     In int8 networks a gradient may stay float32, a head's: it reads float32 numbers, and a copy of its input can be
     int8 all the same. It is known by its layer: where a step takes several samples, each has a node of its own.
@@ -158,7 +160,7 @@ def _sizes(exact: TrainGraph, options: CompileOptions) -> Callable[[Node], tuple
 def _pairs(
     train: TrainGraph, nodes: Mapping[str, Sequence[Node]], samples: Samples
 ) -> dict[str, list[tuple[Pair, ...]]]:
-    """What each gradient is made of, on several micro-batches of the samples."""
+    """Return what each gradient is made of, on several micro-batches of the samples."""
     trainer, size, found = Trainer(train), train.micro_batch, {name: list[tuple[Pair, ...]]() for name in nodes}
     for index in range(max(2, SAMPLES // size)):
         chosen = [(index * size + i) % len(samples.x) for i in range(size)]

@@ -84,7 +84,8 @@ def _price(candidate: Candidate) -> Price:
 
 
 def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
-    """The training graph with what a plan added to it (its streams are in the plan alone); the identity stays."""
+    """Return the training graph with what a plan added to it (its streams are in the plan alone); the identity
+    stays."""
     graph = without_lines(without_streams(planned))
     if planned is train.graph or sorted(n.name for n in graph.nodes) == sorted(n.name for n in train.graph.nodes):
         return train
@@ -157,12 +158,13 @@ class Planner:
         return max(len(layers_of(self.model.graph)) - self.options.input_lines, 1)
 
     def meets(self, arena_bytes: int, ps: int) -> bool:
-        """Whether a plan keeps to --arena and --max-step-time."""
+        """Tell whether a plan keeps to --arena and --max-step-time."""
         limit, longest = self.options.arena_bytes, self.options.max_step_ps
         return (limit is None or arena_bytes <= limit) and (longest is None or ps <= longest)
 
     def train(self, update: UpdatePlan, micro_batch: int = 1) -> TrainGraph:
-        """The training graph as the user wants it; SamplesMixError for a micro-batch that gives other results."""
+        """Return the training graph as the user wants it; SamplesMixError for a micro-batch that gives other
+        results."""
         o = self.options
         if o.batch % micro_batch or (micro_batch > 1 and o.accumulate != "exact"):
             raise SamplesMixError(f"not with --batch {o.batch} --accumulate {o.accumulate}")
@@ -184,7 +186,8 @@ class Planner:
         return self.low_rank.applied(update, micro_batch)
 
     def _check_errors(self, train: TrainGraph, update: UpdatePlan) -> None:
-        """SamplesMixError unless int8 errors of several samples are those of each: made alike, with known exponents."""
+        """Raise SamplesMixError unless int8 errors of several samples are those of each: made alike, with known
+        exponents."""
         if train.exponents_known:
             return
         one = self._train(replace(update, activations={}), 1)  # errors do not see what layers keep
@@ -204,16 +207,16 @@ class Planner:
         return fuse_updates(train if self.externals is None else self.externals.assigned(train, self.target))
 
     def settings(self, train: TrainGraph, quick: bool) -> PlanOptions:
-        """How a training graph is planned: by list schedules and greedy placement if that must be quick."""
+        """Return how a training graph is planned: by list schedules and greedy placement if that must be quick."""
         o, effort, keep = self.options, "quick" if quick else "full", (train.loss.name,)
         return PlanOptions(o.arena_bytes, self.target.alignment_bytes, seed=o.seed, effort=effort, keep=keep)
 
     def _as_planned(self, train: TrainGraph) -> Graph:
-        """The graph that a plan is of, before streams: its image may come row by row."""
+        """Return the graph that a plan is of, before streams: its image may come row by row."""
         return with_lines(train.graph, self.wish.as_bytes) if self.wish.lines else train.graph
 
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
-        """An update and its training graph with as many samples in a step as --micro-batch says; E0101."""
+        """Return an update and its training graph with as many samples in a step as --micro-batch says; E0101."""
         if spec not in self._made.trains:
             update = self._made.named.get(spec) or resolve_update(self.model.graph, spec)
             try:
@@ -223,8 +226,8 @@ class Planner:
         return self._made.trains[spec]
 
     def named(self, update: UpdatePlan) -> str:
-        """A text by which the other methods know this update from now on: its label, which no --update may be, with a
-        number behind it where another update has that label already."""
+        """Return a text by which the other methods know this update from now on: its label, which no --update may be,
+        with a number behind it where another update has that label already."""
         text, number = update.label, 1
         while self._made.named.setdefault(text, update) != update:
             number += 1
@@ -232,7 +235,7 @@ class Planner:
         return text
 
     def training(self, spec: str) -> TrainGraph:
-        """The training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
+        """Return the training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
         return self._asked(spec)[1]
 
     # ---- plans of an update, each made once -------------------------------------------------------------------------
@@ -305,7 +308,7 @@ class Planner:
         return candidate if quick else self.with_inference(candidate)
 
     def with_inference(self, candidate: Candidate) -> Candidate:
-        """With the training graph of one sample and its inference, where a step takes several; SamplesMixError."""
+        """Add the training graph of one sample and its inference, if a step takes several; SamplesMixError."""
         train, plan = candidate.train, candidate.plan
         if train.micro_batch == 1:
             return candidate
@@ -317,7 +320,7 @@ class Planner:
         return replace(candidate, one=one, plan=replace(plan, inference=inference))
 
     def locked(self, update: UpdatePlan, lock: Lock) -> Candidate:
-        """The candidate with the plan of a lock; CompileError E0106 if that does not match."""
+        """Return the candidate with the plan of a lock; CompileError E0106 if that does not match."""
         if self.options.micro_batch not in (None, lock.micro_batch):
             what = f"has {lock.micro_batch} samples in a step, not --micro-batch {self.options.micro_batch}"
             raise CompileError("E0106", lock.file, what, "leave --micro-batch out, or compile without --lock")
@@ -337,7 +340,7 @@ class Planner:
         return self.with_inference(candidate)
 
     def impossible(self, spec: str) -> bool:
-        """Whether a bound shows, without a plan, that an update cannot keep to --arena."""
+        """Tell whether a bound shows, without a plan, that an update cannot keep to --arena."""
         train, room = self.training(spec), self.options.arena_bytes
         if room is None:
             return False
@@ -348,24 +351,24 @@ class Planner:
         return not self.may_shrink and self._bound(train, once) > room
 
     def could_fit(self, candidate: Candidate) -> bool:
-        """Whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
+        """Tell whether --arena may hold the candidate's graph with any second runs: what is there for good says no."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         limit = self.options.arena_bytes
         return limit is None or self._bound(train, once=False) <= limit
 
     def _bound(self, train: TrainGraph, once: bool) -> int:
-        """No plan of the training graph by these options needs less. once: nothing is computed twice."""
+        """Return what no plan of the training graph by these options is below. once: nothing is computed twice."""
         if self.wish.stream != "off" and may_stream(train.graph):  # a node of a stream needs less than it does alone
             return bound_with_streams(self._as_planned(train), self.settings(train, True))
         return arena_bound(train.graph, self.settings(train, True), once)
 
     def unhelped(self, candidate: Candidate) -> int:
-        """Arena of a candidate that computes nothing twice and moves nothing."""
+        """Return arena of a candidate that computes nothing twice and moves nothing."""
         train = replace(candidate.train, graph=candidate.train.before_remat or candidate.train.graph)
         return climb(train.graph, self.settings(train, False), self.wish.alone)[0].plan.arena_bytes
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
-        """The candidate with all of the target's memories at hand, if it then fits."""
+        """Return the candidate with all of the target's memories at hand, if it then fits."""
         limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
         settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable and bank.size_bytes}

@@ -26,14 +26,14 @@ MARGIN = 1.25
 
 
 def along(x: Array, matrix: Array, axis: int) -> Array:
-    """Every fibre of x along an axis times a matrix[rows, length]."""
+    """Return every fibre of x along an axis times a matrix[rows, length]."""
     return np.moveaxis(np.tensordot(x, matrix, (axis, 1)), -1, axis)
 
 
 def measured_steps(
     seen: Sequence[Array], bases: Mapping[int, Array]
 ) -> tuple[dict[int, tuple[float, ...]], dict[int, float]]:
-    """LowRank.steps and LowRank.wide, by the largest numbers of activations that samples gave, in float64."""
+    """Return LowRank.steps and LowRank.wide, by the largest numbers of activations that samples gave, in float64."""
     shape, reduced = seen[0].shape, {axis: len(basis) for axis, basis in bases.items()}
     steps, wide = dict[int, tuple[float, ...]](), dict[int, float]()
     for axis in inward(reduced, shape):
@@ -52,7 +52,7 @@ def measured_steps(
 
 
 def through_int8(x: Array, how: LowRank) -> Array:
-    """x as its copy in int8 has it, but for rounding to the activation's own format; float64."""
+    """Return x as its copy in int8 has it, but for rounding to the activation's own format; float64."""
     shape, reduced, unit = x.shape, how.reduced(x.shape), 1.0
     for axis in inward(reduced, shape):
         x = _rounded(along(x, _as_int8(how.bases[axis]), axis) / _spread(how.steps[axis], axis, x.ndim))
@@ -77,7 +77,7 @@ def _rounded(x: Array) -> Array:
 
 
 def _spread(steps: Sequence[float] | Array, axis: int, dimensions: int) -> Array:
-    """Steps along an axis, to divide by."""
+    """Return steps along an axis, to divide by."""
     return np.asarray(steps).reshape(*(-1 if axis == place else 1 for place in range(dimensions)))
 
 
@@ -132,7 +132,7 @@ class LayerRanks:
         }
 
     def choose(self, bound: float) -> LowRank | None:
-        """The fewest bytes with an error of at most `bound` that are found; None: exactly takes no more."""
+        """Return the fewest bytes with an error of at most `bound` that are found; None: exactly takes no more."""
         for tail in TAILS:
             ranks = self._fewest_bytes(self._whole() | {axis: self._rank(axis, tail) for axis in self._open})
             if self._bytes(ranks) >= self._bytes(self._whole()):
@@ -144,20 +144,20 @@ class LayerRanks:
         return self.low_rank(min(known, key=lambda t: (t.size_bytes, t.error)).ranks) if known else None
 
     def measured(self, ranks: tuple[int, ...]) -> LowRank:
-        """These ranks of the user's."""
+        """Return these ranks of the user's."""
         whole = [self._shape[axis] for axis in self._axes]
         listed = [min(pair) for pair in zip(ranks, whole, strict=False)] + whole[len(ranks) :]
         asked = dict(zip(self._axes, listed, strict=True))
         return self.low_rank(self._measured(self._whole() | {axis: asked[axis] for axis in self._open}).ranks)
 
     def low_rank(self, ranks: tuple[int, ...]) -> LowRank:
-        """Ranks that were measured, with their bases where subspaces are fixed."""
+        """Return ranks that were measured, with their bases where subspaces are fixed."""
         trials = tuple(sorted(self._trials.values(), key=lambda t: (t.size_bytes, t.error)))
         plain = LowRank(ranks, self.kind, error=self._trials[ranks].error, trials=trials)
         return plain if self.kind == "asi" else self._fixed(plain)
 
     def _fixed(self, plain: LowRank) -> LowRank:
-        """With subspaces, and in int8 networks with steps of what is kept."""
+        """Return ranks with subspaces, and in int8 networks with steps of what is kept."""
         how = replace(plain, bases=self.bases(plain.reduced(self._shape)))
         if self.core_bytes == FLOAT_BYTES:
             return how
@@ -165,11 +165,11 @@ class LayerRanks:
         return replace(how, steps=steps, wide=wide)
 
     def bases(self, ranks: Ranks) -> dict[int, Array]:
-        """Fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
+        """Return fixed subspaces by HOSVD over all micro-batches, float64; a row's largest element is positive."""
         return {axis: _leading(np.sum(self._grams[axis], axis=(0, 1)), rank) for axis, rank in ranks.items()}
 
     def error(self, ranks: tuple[int, ...]) -> float:
-        """|dW - exact| / |exact|, the root mean square over the micro-batches that count."""
+        """Return |dW - exact| / |exact|, the root mean square over the micro-batches that count."""
         reduced = LowRank(ranks).reduced(self._shape)
         fixed = None if self.kind == "asi" else self._fixed(LowRank(ranks, self.kind))
         follow = [{axis: self._first(node, axis, rank) for axis, rank in reduced.items()} for node in self.nodes]
@@ -187,8 +187,8 @@ class LayerRanks:
         return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
     def _gradient_of_copy(self, pair: Pair, how: LowRank | Mapping[int, Array]) -> Array:
-        """how: subspaces by axis, or fixed ones. A gradient is a sum over samples, so that these are left in their
-        subspace in both x and dy, which is much less work."""
+        """Return how: subspaces by axis, or fixed ones. A gradient is a sum over samples, so that these are left in
+        their subspace in both x and dy, which is much less work."""
         if isinstance(how, LowRank) and how.steps:
             return self._gradient(through_int8(pair.x, how), pair.dy)
         subspaces, core, dy = how.bases if isinstance(how, LowRank) else how, pair.x, pair.dy
@@ -205,7 +205,7 @@ class LayerRanks:
         return first_subspace(rank, self._shape[axis], self.seed, name).astype(np.float64)
 
     def _next(self, axis: int, index: int, place: int, u: Array) -> Array:
-        """One step of the iteration of a node on a micro-batch."""
+        """Return one step of the iteration of a node on a micro-batch."""
         return np.linalg.qr(self._grams[axis][index][place] @ u.T)[0].T
 
     def _gradient(self, x: Array, dy: Array) -> Array:
@@ -215,14 +215,15 @@ class LayerRanks:
         return {axis: self._shape[axis] for axis in self._axes}
 
     def _rank(self, axis: int, tail: float) -> int:
-        """The smallest rank that leaves out no more than this share of the squares along an axis."""
+        """Return the smallest rank that leaves out no more than this share of the squares along an axis."""
         grams = (gram for each in self._grams[axis] for gram in each)
         values = np.linalg.eigvalsh(sum(gram / max(float(np.trace(gram)), 1e-300) for gram in grams))
         left = np.cumsum(np.maximum(values, 0.0))
         return int(max(1, np.sum(left > tail * left[-1])))
 
     def _bytes(self, ranks: Mapping[int, int]) -> int:
-        """Of the arena because of these layers: cores, and subspaces that follow, of this step and of the state."""
+        """Return bytes of the arena because of these layers: cores, and subspaces that follow, of this step and of the
+        state."""
         core = len(self.nodes) * math.prod(ranks.values())
         if ranks == self._whole():
             return self.element_bytes * core
@@ -232,7 +233,8 @@ class LayerRanks:
         return FLOAT_BYTES * (core + 2 * rows) if self.kind == "asi" else self.core_bytes * core
 
     def _fewest_bytes(self, ranks: Ranks) -> Ranks:
-        """The same with some modes left whole, which only makes the error smaller, where that takes fewer bytes."""
+        """Return the same with some modes left whole, which only makes the error smaller, where that takes fewer
+        bytes."""
         whole = self._whole()
         choices = itertools.product(*({ranks[axis], whole[axis]} for axis in self._axes))
         return min((dict(zip(self._axes, each, strict=True)) for each in choices), key=self._cost)
@@ -247,12 +249,12 @@ class LayerRanks:
         return self._trials[listed]
 
     def _tried(self, ranks: Ranks) -> RankTrial | None:
-        """None: not measured yet, and no more are."""
+        """Return the measured ranks; None: not measured yet, and no more are."""
         known = tuple(ranks[axis] for axis in self._axes) in self._trials
         return self._measured(ranks) if known or len(self._trials) < MOST_TRIALS else None
 
     def _lowered(self, trial: RankTrial, bound: float) -> RankTrial:
-        """Smaller ranks of one mode after another, most bytes first, as long as the error allows it."""
+        """Return smaller ranks of one mode after another, most bytes first, as long as the error allows it."""
         going = True
         while going:
             going = False
@@ -277,7 +279,7 @@ def _gram(x: Array, axis: int) -> Array:
 
 
 def _leading(gram: Array, rank: int) -> Array:
-    """The eigenvectors of the largest eigenvalues as rows, each with its largest element positive."""
+    """Return the eigenvectors of the largest eigenvalues as rows, each with its largest element positive."""
     rows = np.linalg.eigh(gram)[1].T[::-1][:rank]
     signs = np.sign(rows[np.arange(len(rows)), np.argmax(np.abs(rows), axis=1)])
     return rows * signs[:, None]

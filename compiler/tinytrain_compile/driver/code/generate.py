@@ -29,7 +29,7 @@ from tinytrain_compile.target import Target
 
 
 def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
-    """The smaller ones with the exponents of the largest, and names that no other plan has for another node."""
+    """Return the smaller ones with the exponents of the largest, and names that no other plan has for another node."""
     known = {node.name: node for node in largest.plan.all_nodes}
     found = list[tuple[TrainGraph, MemoryPlan]]()
     for number, one in enumerate(smaller):
@@ -72,7 +72,7 @@ class Generated:
     choice: CodeChoice
 
     def summarised(self, summary: Summary) -> Summary:
-        """The summary with what the code is made of."""
+        """Return the summary with what the code is made of."""
         summary = replace(summary, calls=self.kernels.calls, code=self.choice)
         return summary.with_fact(SlicedStep(self.bundle.parts)) if self.bundle.parts else summary
 
@@ -116,7 +116,7 @@ class Generator:
         return frozenset(graph.constants) - {value.name for value in graph.state}
 
     def lowered(self, small: bool, transposed: Iterable[Node] = ()) -> KernelSet:
-        """A kernel for every node, or for those of `transposed` that read their weight transposed."""
+        """Return a kernel for every node, or for those of `transposed` that read their weight transposed."""
         from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, only when it is needed
         from tinytrain_compile.lower.kernels import SIZE, SPEED, kernel_context
 
@@ -129,13 +129,13 @@ class Generator:
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
 
     def shared(self, kernels: KernelSet) -> KernelSet:
-        """The same with small kernels that share functions."""
+        """Return the same with small kernels that share functions."""
         from tinytrain_compile.lower import share_kernels
 
         return share_kernels(kernels, self._prefix)
 
     def emitted(self, kernels: KernelSet, small_calls: bool) -> SourceBundle:
-        """The project."""
+        """Return the project."""
         train, options, externals = self._candidate.train, self._options, self._candidate.externals
         settings = (
             f"target {self._target.name}, {options.quant}, optimizer {options.optimizer}, {batch_text(train)}",
@@ -166,7 +166,7 @@ def generate(
     report: Report,
     smaller: Sequence[Candidate] = (),
 ) -> Generated:
-    """Kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits.
+    """Return kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits.
 
     smaller: plans that go into the same project.
     """
@@ -187,7 +187,8 @@ def _of_one_kind(generator: Generator, small: bool) -> Generated:
 
 
 def _weighed(generator: Generator, target: Target) -> Generated:
-    """Small code if code for speed is most of the flash, and a third of the flash is saved; both are compiled."""
+    """Choose small code if code for speed is most of the flash, and a third of the flash is saved; both are
+    compiled."""
     from tinytrain_compile.verify import find_tools, flash_sizes
 
     tools = find_tools(target)
@@ -200,7 +201,7 @@ def _weighed(generator: Generator, target: Target) -> Generated:
 
 
 def least_flash_bytes(candidate: Candidate, options: CompileOptions, target: Target) -> int:
-    """Code and constants of the smallest code that --code allows, compiled for the target."""
+    """Return code and constants of the smallest code that --code allows, compiled for the target."""
     generator = Generator(candidate, options, target, lambda _done, _all: None)
     return _Budget(generator, options, target, 0).least_bytes()
 
@@ -216,7 +217,7 @@ class _Budget:
         self._lowered: dict[bool, KernelSet] = {}
 
     def generate(self) -> Generated:
-        """The first that fits."""
+        """Return the first that fits."""
         order = {"speed": (False,), "size": (True,)}.get(self._code or "", (False, True))
         found: dict[bool, Variant] = {}
         for small in order:
@@ -231,7 +232,7 @@ class _Budget:
         return self._with_copies(self._mixed(found[False], found[True]))
 
     def least_bytes(self) -> int:
-        """Of all nodes small, unless that is not allowed."""
+        """Return bytes with all nodes small, unless that is not allowed."""
         return self._whole(self._code != "speed").sizes.total_bytes
 
     def _whole(self, small: bool) -> Variant:
@@ -244,7 +245,7 @@ class _Budget:
         return Variant(kernels, flash_sizes(self._generator.emitted(kernels, small_calls), self._target, self._tools))
 
     def _kernels(self, small_nodes: frozenset[str], transposed: Iterable[Node] = ()) -> KernelSet:
-        """A mixture; every way of lowering is done once, and only if something needs it."""
+        """Return a mixture; every way of lowering is done once, and only if something needs it."""
         kernels, transposed = KernelSet((), {}), tuple(transposed)
         for small in (False, True):
             wanted = {n.name for n in self._generator.nodes if (n.name in small_nodes) == small}
@@ -258,7 +259,8 @@ class _Budget:
         return self._generator.shared(kernels)
 
     def _mixed(self, fast: Variant, small: Variant) -> Mix:
-        """The first mixture whose objects fit; where the estimate was too low, the limit is lowered by as much."""
+        """Return the first mixture whose objects fit; where the estimate was too low, the limit is lowered by as
+        much."""
         limit = self._budget
         for _ in range(ROUNDS):
             mix = choose_mix(fast, small, self._generator.nodes, limit)
@@ -269,7 +271,7 @@ class _Budget:
         return Mix(frozenset(small.kernels.calls), True)
 
     def _with_copies(self, mix: Mix) -> Generated:
-        """The mixture with as many transposed weights as the rest of the budget holds."""
+        """Return the mixture with as many transposed weights as the rest of the budget holds."""
         generator = self._generator
         free = self._budget - self._measured(self._kernels(mix.nodes), mix.calls).sizes.total_bytes
         copies = choose_copies(generator.nodes, generator.frozen, free)
@@ -286,7 +288,7 @@ class _Budget:
         return Generated(kernels, bundle, CodeChoice(variant, tuple(names), self._budget, layers))
 
     def _fail(self, found: dict[bool, Variant]) -> None:
-        """E0403: what is needed, and what would fit."""
+        """Raise E0403: what is needed, and what would fit."""
         small = True in found
         smallest = found[small].sizes
         what = (
@@ -307,7 +309,8 @@ class _Budget:
 
 
 def _pausing(candidate: Candidate, target: Target) -> Candidate:
-    """With streams that may pause: they take as long, so that cutting the plan again finds the same parts."""
+    """Return the candidate with streams that may pause: they take as long, so that cutting the plan again finds the
+    same parts."""
     return replace(candidate, plan=sliced(candidate.plan, core_model(target)).plan)
 
 

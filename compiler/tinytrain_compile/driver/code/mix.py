@@ -35,11 +35,11 @@ class Variant:
     sizes: FlashSizes
 
     def function_bytes(self, nodes: Iterable[str]) -> int:
-        """Of the functions that these nodes call, each once."""
+        """Return bytes of the functions that these nodes call, each once."""
         return sum(self.sizes.functions[name] for name in sorted({self.kernels.calls[node] for node in nodes}))
 
     def table_bytes(self, nodes: Iterable[str]) -> int:
-        """Of the tables of numbers that these nodes pass, each once."""
+        """Return bytes of the tables of numbers that these nodes pass, each once."""
         names = {self.kernels.numbers[node] for node in nodes if node in self.kernels.numbers}
         return sum(NUMBER_BYTES * len(self.kernels.tables[name]) for name in names)
 
@@ -59,7 +59,7 @@ class Mix:
 
 
 def extra_instructions(node: Node) -> int:
-    """About how many instructions a step takes more if this node's kernel is small."""
+    """Return about how many instructions a step takes more if this node's kernel is small."""
     macs = op_def(node.op).macs(node)
     conv = getattr(node.attrs, "conv", node.attrs)
     if isinstance(conv, ConvAttrs) and conv.groups > 1:
@@ -68,15 +68,15 @@ def extra_instructions(node: Node) -> int:
 
 
 def estimate(fast: Variant, small: Variant, mix: Mix) -> int:
-    """Bytes of code and constants of a mixture (helpers that both files need count once)."""
+    """Return bytes of code and constants of a mixture (helpers that both files need count once)."""
     others = [node for node in fast.kernels.calls if node not in mix.nodes]
     rest = small.rest_bytes if mix.calls else fast.rest_bytes
     return rest + fast.function_bytes(others) + small.function_bytes(mix.nodes) + small.table_bytes(mix.nodes)
 
 
 def choose_mix(fast: Variant, small: Variant, nodes: Sequence[Node], limit_bytes: int) -> Mix:
-    """Small calls, then families of small kernels, most bytes per instruction first, until all fits; then back to
-    kernels for speed, most instructions per byte first, as long as it still fits."""
+    """Choose small calls, then families of small kernels, most bytes per instruction first, until all fits; then back
+    to kernels for speed, most instructions per byte first, as long as it still fits."""
     extra = {node.name: extra_instructions(node) for node in nodes}
     mix = Mix(frozenset(), True)
     for family in _by_ratio(fast, small, _groups(small.kernels.calls), extra):
@@ -91,7 +91,7 @@ def choose_mix(fast: Variant, small: Variant, nodes: Sequence[Node], limit_bytes
 
 
 def _groups(calls: Mapping[str, str]) -> list[frozenset[str]]:
-    """Nodes that call the same function."""
+    """Return nodes that call the same function."""
     found: dict[str, set[str]] = {}
     for node, function in calls.items():
         found.setdefault(function, set()).add(node)
@@ -116,7 +116,8 @@ def _gain(fast: Variant, group: AbstractSet[str], extra: Mapping[str, int]) -> f
 
 
 def choose_copies(nodes: Iterable[Node], frozen: AbstractSet[str], free_bytes: int) -> dict[str, Node]:
-    """Weight -> a node that reads it transposed: first what is packed most often per byte, while bytes are left."""
+    """Return weight -> a node that reads it transposed: first what is packed most often per byte, while bytes are
+    left."""
     wanted = [
         (node, weight) for node in nodes if (weight := transposed_copy(node)) is not None and weight.name in frozen
     ]
@@ -130,6 +131,6 @@ def choose_copies(nodes: Iterable[Node], frozen: AbstractSet[str], free_bytes: i
 
 
 def _widened(node: Node) -> int:
-    """How often a 1x1 data gradient widens each of its weights."""
+    """Return how often a 1x1 data gradient widens each of its weights."""
     tiles = error_product(node)
     return math.prod(result(node, "error").shape[:3]) // tiles.strip if tiles.strip_axis == 0 else 1

@@ -18,7 +18,7 @@ ROUNDS = 3
 
 
 def with_prepared_weights(planner: Planner, candidate: Candidate, report: Report) -> Candidate:
-    """The candidate with prepared weights, or itself where the budget has no room for any.
+    """Return the candidate with prepared weights, or itself where the budget has no room for any.
 
     Not with --code size, whose budget is for code alone; not where a step takes several samples, whose inference has
     kernels of its own; not on vectors, which read int8. Then copies of weights may still follow (`code.py`).
@@ -46,7 +46,7 @@ def _possible(planner: Planner, candidate: Candidate) -> bool:
 
 
 def _flash_bytes(planner: Planner, candidate: Candidate, report: Report) -> int:
-    """Of code for speed, and of constants."""
+    """Return bytes of code for speed, and of constants."""
     from tinytrain_compile.verify import find_tools, flash_sizes
 
     generator = Generator(candidate, planner.options, planner.target, report)
@@ -55,7 +55,7 @@ def _flash_bytes(planner: Planner, candidate: Candidate, report: Report) -> int:
 
 
 def _planned(planner: Planner, candidate: Candidate, names: Sequence[str]) -> Candidate:
-    """The candidate with the weights of these nodes prepared, planned with the same means."""
+    """Return the candidate with the weights of these nodes prepared, planned with the same means."""
     train = planner.train(candidate.update)
     train = replace(train, graph=with_prepared(train.graph, names))
     found = planner.planned(candidate.update, train)

@@ -31,7 +31,7 @@ def verified(
     loaded: LoadedReference | None,
     smaller: Sequence[Candidate] = (),
 ) -> Summary:
-    """The summary with what the check found; errors as `verify.verify`.
+    """Return the summary with what the check found; errors as `verify.verify`.
 
     agreed: how the model file agrees with the reference, and its derivative with a step of that.
     loaded: what a project that does not train has to give. smaller: further plans, as in the bundle.
@@ -79,5 +79,5 @@ def _expected_cycles(summary: Summary, target: Target, samples: int) -> int | No
 
 
 def _whole(train: TrainGraph, samples: Samples, options: CompileOptions) -> ReferenceRun | None:
-    """A whole run, which integers have to equal; None of float32, which is compared step by step."""
+    """Return a whole run, which integers have to equal; None of float32, which is compared step by step."""
     return run_reference(train, samples, options.verify_steps) if train.integer else None

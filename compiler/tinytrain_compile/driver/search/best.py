@@ -101,7 +101,7 @@ def prove(search: Search, whole: bool) -> None:
 def _looked_at(
     planner: Planner, every: tuple[LayerWays, ...], gains: GainTable, layer_count: int, flash: FlashLimit
 ) -> Search:
-    """The search among as many layers, from the back, as the best of a few quick plans says.
+    """Return the search among as many layers, from the back, as the best of a few quick plans says.
 
     What a model knows of the forward pass is what one plan does that trains all of its layers. Where fewer are trained,
     less is kept, streams are longer, and other layers are the narrow place: so that is a model of its own.
@@ -124,13 +124,13 @@ def _looked_at(
 
 
 def _with_model(search: Search, model: UpdateModel, rounds: int) -> Search:
-    """The same search, which goes on with what was planned so far, by a model that no plan has corrected yet."""
+    """Return the same search, which goes on with what was planned so far, by a model that no plan has corrected yet."""
     return replace(
         search, model=model, bytes_above_guide=(0, 0), ps_above_guide=0, bytes_left_free=0, quick_plans_left=rounds
     )
 
 
 def _last(ways: Sequence[LayerWays], depth: int) -> tuple[LayerWays, ...]:
-    """The same, with all but the last `depth` layers frozen."""
+    """Return the same, with all but the last `depth` layers frozen."""
     first = len(ways) - depth
     return tuple(replace(one, ways=one.ways[:1]) if i < first else one for i, one in enumerate(ways))

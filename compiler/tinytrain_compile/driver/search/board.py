@@ -27,7 +27,7 @@ from tinytrain_compile.training import SamplesMixError
 
 
 def buffers_of(candidate: Candidate, options: CompileOptions) -> tuple[RuntimeBuffer, ...]:
-    """The buffers of --runtime for a candidate."""
+    """Return the buffers of --runtime for a candidate."""
     return runtime_buffers(candidate.train, options.runtime, feature_bytes_of(candidate, options))
 
 
@@ -42,7 +42,7 @@ def runtime_buffers(train: TrainGraph, parts: RuntimeParts, feature_bytes: int =
 
 
 def feature_bytes_of(candidate: Candidate, options: CompileOptions) -> int:
-    """Bytes of a sample's features, 0 without --features on."""
+    """Return bytes of a sample's features, 0 without --features on."""
     if options.features == "off":
         return 0
     from tinytrain_compile.parts.features.border import feature_cut
@@ -52,14 +52,14 @@ def feature_bytes_of(candidate: Candidate, options: CompileOptions) -> int:
 
 
 def ram_of(planner: Planner, candidate: Candidate) -> PartRam:
-    """What a candidate and its buffers take of the target's RAM."""
+    """Return what a candidate and its buffers take of the target's RAM."""
     return part_ram(planner.target.board, candidate.plan, buffers_of(candidate, planner.options))
 
 
 def most_samples(
     target: Target, plan: MemoryPlan, train: TrainGraph, parts: RuntimeParts, feature_bytes: int = 0
 ) -> int | None:
-    """The largest N for which replay=N has room beside a plan, the other parts, the stack and the reserve.
+    """Return the largest N for which replay=N has room beside a plan, the other parts, the stack and the reserve.
 
     0: none fits. None: the target is no board, and has no RAM size.
     """
@@ -72,7 +72,7 @@ def most_samples(
 
 
 def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions, Target, tuple[str, ...]]:
-    """The same with what the board has as limits where the user gave none, and remarks that say which these are.
+    """Return the same with what the board has as limits where the user gave none, and remarks that say which these are.
 
     Errors: E0101 for --reserve without a board or beyond its RAM, E0107 for an --arena, or largest of --plans, that the
     board has not.
@@ -112,7 +112,8 @@ def _reserved(target: Target, reserve_bytes: int) -> Target:
 
 
 def check_flash(target: Target, code_bytes: int | None, const_bytes: int | None) -> None:
-    """E0403 for code and constants that the board's flash does not hold; where nobody has measured them, nothing."""
+    """Raise E0403 for code and constants that the board's flash does not hold; where nobody has measured them,
+    nothing."""
     board = target.board
     if board is None or code_bytes is None or const_bytes is None or code_bytes + const_bytes <= board.flash_bytes:
         return
@@ -126,7 +127,8 @@ def check_flash(target: Target, code_bytes: int | None, const_bytes: int | None)
 
 
 def check_constants(target: Target, const_bytes: int, quant: str) -> None:
-    """E0403 for constants that alone are more than the board's flash: known before there is code, in a dry run too."""
+    """Raise E0403 for constants that alone are more than the board's flash: known before there is code, in a dry run
+    too."""
     board = target.board
     if board is None or const_bytes <= board.flash_bytes:
         return
@@ -154,7 +156,7 @@ LEAST_RESERVE_BYTES = 4096
 def leaving_room(
     planner: Planner, asked: CompileOptions, make: Callable[[Planner], Candidate] = choose
 ) -> tuple[Planner, Candidate]:
-    """A candidate beside which the buffers have room, if that can be, and the planner that made it.
+    """Return a candidate beside which the buffers have room, if that can be, and the planner that made it.
 
     asked: the options as they were given; limits that the board gave are lowered, others are not.
     """
@@ -173,7 +175,7 @@ def leaving_room(
 
 
 def lowered_note(offered: CompileOptions, lowered: CompileOptions) -> tuple[str, ...]:
-    """A remark where the buffers have taken something of what the board offered to the plan."""
+    """Return a remark where the buffers have taken something of what the board offered to the plan."""
     if lowered.arena_bytes == offered.arena_bytes and lowered.memories == offered.memories:
         return ()
     further = "".join(f", then {name} {size:,} B" for name, size in lowered.memories.items())
@@ -185,7 +187,8 @@ def _may_shrink(asked: CompileOptions) -> bool:
 
 
 def _beforehand(planner: Planner, asked: CompileOptions) -> Planner | None:
-    """--update auto takes what there is, so the buffers come first, as large as they are at least."""
+    """Lower the limits first: --update auto takes what there is, so the buffers come first, as large as they are at
+    least."""
     if planner.options.update != "auto":
         return None
     try:
@@ -196,7 +199,7 @@ def _beforehand(planner: Planner, asked: CompileOptions) -> Planner | None:
 
 
 def _lowered(planner: Planner, asked: CompileOptions, buffers: tuple[RuntimeBuffer, ...]) -> Planner | None:
-    """The same planner with what the buffers leave of the board's memories; None if they leave nothing."""
+    """Return the same planner with what the buffers leave of the board's memories; None if they leave nothing."""
     board = planner.target.board
     assert board is not None, "only boards have limits to lower"
     left = reserved(board, buffers)
@@ -213,7 +216,7 @@ def _lowered(planner: Planner, asked: CompileOptions, buffers: tuple[RuntimeBuff
 
 
 def check_ram(summary: Summary, planner: Planner, candidate: Candidate, asked: CompileOptions) -> None:
-    """E0405, with ways out, for a plan and buffers that no board's linker would place."""
+    """Raise E0405, with ways out, for a plan and buffers that no board's linker would place."""
     ram, limit = ram_of(planner, candidate), asked.arena_bytes
     buffers = buffers_of(candidate, planner.options)
     over = limit is not None and candidate.plan.arena_bytes > limit  # which is E0401
@@ -231,7 +234,7 @@ def check_ram(summary: Summary, planner: Planner, candidate: Candidate, asked: C
 
 
 def board_ways(planner: Planner, candidate: Candidate, asked: CompileOptions) -> tuple[Suggestion, ...]:
-    """Other boards on which an arena fits that is more than this one has; a figure is the arena there."""
+    """Return other boards on which an arena fits that is more than this one has; a figure is the arena there."""
     if asked.lock is not None:
         return ()
     found = _Ways(planner, candidate, asked).boards()
@@ -247,7 +250,8 @@ class _Ways:
     asked: CompileOptions
 
     def all(self) -> Iterator[Suggestion]:
-        """Fewer samples, the best state in flash, less to train, a smaller arena, a smaller reserve, another board."""
+        """Yield fewer samples, the best state in flash, less to train, a smaller arena, a smaller reserve, another
+        board."""
         yield from self._fewer_samples()
         if self.asked.lock is not None:
             return
@@ -283,7 +287,7 @@ class _Ways:
             yield Suggestion(text, ram_of(*found).used_bytes, note)
 
     def _fewer_samples(self) -> Iterator[Suggestion]:
-        """As many as there is room for beside this plan."""
+        """Yield as many samples as there is room for beside this plan."""
         o, parts = self.asked, self.asked.runtime
         if not parts.replay_samples:
             return
@@ -307,7 +311,7 @@ class _Ways:
             )
 
     def _less(self) -> Iterator[Suggestion]:
-        """The deepest update whose arena and buffers fit."""
+        """Yield the deepest update whose arena and buffers fit."""
         lowered = _lowered(self.planner, self.asked, buffers_of(self.candidate, self.planner.options))
         if self.asked.update == "auto" or lowered is None or self.planner.wish.is_smallest:
             return
@@ -336,7 +340,7 @@ class _Ways:
             yield from self._way(f"--reserve {size}", "if all else of the firmware needs no more", reserve_bytes=size)
 
     def boards(self) -> Iterator[tuple[str, Planner, Candidate]]:
-        """Boards where it fits, those with the least RAM first: options, and what was planned for them."""
+        """Yield boards where it fits, those with the least RAM first: options, and what was planned for them."""
         buffers, plan = buffers_of(self.candidate, self.planner.options), self.candidate.plan
         changes: dict[str, Any] = {}
         if self.asked.arena_bytes is not None and self.asked.arena_bytes < plan.arena_bytes:

@@ -50,7 +50,7 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
 
 
 def _everything(planner: Planner, every: str, flash: FlashLimit) -> Candidate | None:
-    """All layers, if they keep to the limits: nothing gains more. Priced quickly first."""
+    """Return all layers, if they keep to the limits: nothing gains more. Priced quickly first."""
     if planner.impossible(every):
         return None
     if flash.over(flash.unplanned(every)) or not near_limits(planner, every, NEAR):
@@ -60,7 +60,7 @@ def _everything(planner: Planner, every: str, flash: FlashLimit) -> Candidate | 
 
 
 def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:
-    """What all layers need as they are, then what was taken."""
+    """Return what all layers need as they are, then what was taken."""
     note = f"{candidate.choice.cost.ps / 1e9:.3g} ms a step"
     attempts = (
         Attempt("asked", "all layers", whole_bytes),
@@ -96,7 +96,8 @@ def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
 
 
 def surely_fitting(planner: Planner, layer_count: int) -> int:
-    """The largest N for which last:N fits with nothing computed twice or moved, by quick plans; 0 if there is none.
+    """Return the largest N for which last:N fits with nothing computed twice or moved, by quick plans; 0 if there is
+    none.
 
     For where each full plan is a search of its own: its arena is not larger than that of a quick plan without help.
     """
@@ -114,7 +115,8 @@ def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
 
 
 def _by_bisection(planner: Planner, layer_count: int) -> int:
-    """A depth whose quick plan meets the limits, 0 if none is found: the deepest, if deeper always needed more."""
+    """Return a depth whose quick plan meets the limits, 0 if none is found: the deepest, if deeper always needed
+    more."""
     low, high = 0, layer_count + 1
     first = high - 1
     while high - low > 1:
@@ -125,7 +127,8 @@ def _by_bisection(planner: Planner, layer_count: int) -> int:
 
 
 def _deeper(planner: Planner, depth: int, layer_count: int) -> tuple[list[int], list[int]]:
-    """Depths beyond one that fits that need no more than it without help, deepest first; and slightly more, by need."""
+    """Return depths beyond one that fits that need no more than it without help, deepest first; and slightly more, by
+    need."""
     o = planner.options
     known = planner.unhelped_price(f"last:{depth}") if 0 < depth < layer_count else None
     room = max(o.arena_bytes or 0, known.arena_bytes if known is not None else 0)
@@ -142,7 +145,7 @@ def _deeper(planner: Planner, depth: int, layer_count: int) -> tuple[list[int], 
 
 
 def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
-    """The same training with as many samples in a step as --arena holds; `candidate` has one.
+    """Return the same training with as many samples in a step as --arena holds; `candidate` has one.
 
     It stays at one without --arena, and where the smallest arena is asked for. If less had to be updated, one sample
     did not fit: then larger sizes are only priced, for the whole update.
@@ -167,7 +170,7 @@ def with_micro_batch(planner: Planner, candidate: Candidate) -> Candidate:
 
 
 def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -> tuple[Candidate | None, Attempt]:
-    """The candidate with so many samples in a step if it fits, and what was found out about it."""
+    """Return the candidate with so many samples in a step if it fits, and what was found out about it."""
     how = f"micro-batch {size}"
     try:
         train = planner.train(update, size)
@@ -183,7 +186,7 @@ def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -
 
 
 def _at_one(candidate: Candidate, tried: list[Attempt]) -> Candidate:
-    """The candidate of one sample, with what was tried before it; why, if not for the memory."""
+    """Return the candidate of one sample, with what was tried before it; why, if not for the memory."""
     first, *rest = candidate.choice.attempts
     named = replace(first, how="micro-batch 1") if first.kind == "asked" else first
     candidate = replace(candidate, choice=replace(candidate.choice, attempts=(*tried, named, *rest)))
@@ -224,7 +227,7 @@ def plans_note(smaller: Sequence[Candidate], largest: Candidate) -> tuple[str, .
 
 
 def _price(plan: MemoryPlan, samples: int) -> str:
-    """Samples of a call, and what a plan computes row by row and twice, in brackets; "" if all is plain.
+    """Return samples of a call, and what a plan computes row by row and twice, in brackets; "" if all is plain.
 
     report.json has all names.
     """

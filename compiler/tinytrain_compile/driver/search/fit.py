@@ -205,7 +205,7 @@ def faster(planner: Planner, candidate: Candidate) -> tuple[Suggestion, ...]:
 
 
 def check_fit(summary: Summary, planner: Planner, candidate: Candidate, asked: CompileOptions) -> None:
-    """E0401, E0402: with ways out below them, priced. asked: the options without what a board offers."""
+    """Raise E0401 or E0402, with ways out below them, priced. asked: the options without what a board offers."""
     limit, needed = planner.options.arena_bytes, candidate.plan.arena_bytes
     if planner.options.inference_only:
         check_room(candidate, planner.options, does_not_fit_text(summary))

@@ -37,8 +37,8 @@ class FlashLimit:
         return self.refused and self.measured > MOST_MEASURED
 
     def unplanned(self, spec: str) -> Candidate | None:
-        """What is measured of an update before a plan of it that is a search: it with nothing that helps, which has
-        hardly more code than what is found; None if plans are quick, so that one measurement is enough, or if an
+        """Return what is measured of an update before a plan of it that is a search: it with nothing that helps, which
+        has hardly more code than what is found; None if plans are quick, so that one measurement is enough, or if an
         inference of one sample does not fit into it."""
         if self.budget_bytes is None or not self.planner.wish.searches:
             return None
@@ -48,7 +48,7 @@ class FlashLimit:
             return None
 
     def over(self, candidate: Candidate | None) -> int:
-        """By how many bytes a choice is too large; 0 where it fits, and of None."""
+        """Return by how many bytes a choice is too large; 0 where it fits, and of None."""
         if candidate is None or self.budget_bytes is None or _surely_below(candidate, self.budget_bytes):
             return 0
         self.measured += 1
@@ -60,7 +60,8 @@ class FlashLimit:
         return max(0, size - self.budget_bytes)
 
     def refuses(self, candidate: Candidate | None, nodes: Row, selection: Selection) -> bool:
-        """Whether a choice is too large: the next one's estimate is then less by as much, and by a node at least."""
+        """Tell whether a choice is too large: the next one's estimate is then less by as much, and by a node at
+        least."""
         over = self.over(candidate)
         self.refused = over > 0
         if self.refused:
@@ -69,13 +70,13 @@ class FlashLimit:
         return self.refused
 
     def row(self, nodes: Row) -> Row:
-        """The row of nodes with what it may come to."""
+        """Return the row of nodes with what it may come to."""
         assert self.most is not None
         return replace(nodes, limit=self.most)
 
 
 def flash_limit(planner: Planner) -> FlashLimit:
-    """That of the options, or of the board, where its compiler is here."""
+    """Return that of the options, or of the board, where its compiler is here."""
     from tinytrain_compile.verify import find_tools
 
     o, board = planner.options, planner.target.board

@@ -60,7 +60,7 @@ class UpdateModel:
         return len(self.layers) - next((i for i, item in enumerate(self.layers) if len(item.ways) > 1), 0)
 
     def has(self, selection: Selection) -> bool:
-        """Whether it is one of this model: one of fewer layers knows no way to train the others."""
+        """Tell whether it is one of this model: one of fewer layers knows no way to train the others."""
         return all(way < len(item.ways) for item, way in zip(self.layers, selection, strict=True))
 
     def gain(self, selection: Selection) -> int:
@@ -74,8 +74,8 @@ class UpdateModel:
 
 
 def build_update_model(planner: Planner, layers: tuple[LayerWays, ...]) -> UpdateModel:
-    """The model of one planner's network and options: a quick plan, and as many training graphs as there are kinds of
-    ways."""
+    """Return the model of one planner's network and options: a quick plan, and as many training graphs as there are
+    kinds of ways."""
     least = _probe(planner, layers, None)
     kinds = dict.fromkeys(way.kind for item in layers for way in item.ways[1:])
     probes = [_probe(planner, layers, kind) for kind in kinds]
@@ -119,7 +119,7 @@ class _Probe:
         return self.train.graph
 
     def owner(self, name: str) -> int | None:
-        """The layer whose parameter a value of the state is, or belongs to."""
+        """Return the layer whose parameter a value of the state is, or belongs to."""
         return owner_of(self._owners, name)
 
     @cached_property
@@ -128,18 +128,19 @@ class _Probe:
 
 
 def owners_of(layers: Sequence[LayerWays]) -> dict[str, int]:
-    """Parameter -> the number of its layer."""
+    """Return parameter -> the number of its layer."""
     return {value.name: index for index, item in enumerate(layers) for value in item.layer.parameters}
 
 
 def owner_of(owners: Mapping[str, int], name: str) -> int | None:
-    """The layer that a value of the state belongs to."""
+    """Return the layer that a value of the state belongs to."""
     found = parameter_of(owners, name)
     return None if found is None else owners[found]
 
 
 def _probe(planner: Planner, layers: tuple[LayerWays, ...], kind: str | None) -> _Probe:
-    """All layers trained in this kind of way, and in the smallest one where they do not have it (None: all so)."""
+    """Return all layers trained in this kind of way, and in the smallest one where they do not have it (None: all
+    so)."""
     places = [next((i for i, way in enumerate(item.ways) if way.kind == kind), None) for item in layers]
     smallest = [min(1, len(item.ways) - 1) for item in layers]
     ways = tuple(least if place is None else place for place, least in zip(places, smallest, strict=True))
@@ -151,12 +152,13 @@ def _probe(planner: Planner, layers: tuple[LayerWays, ...], kind: str | None) ->
 
 
 def any_way(layers: Sequence[LayerWays], index: int) -> Event:
-    """The event that a layer is trained."""
+    """Return the event that a layer is trained."""
     return frozenset((index, way) for way in range(1, len(layers[index].ways)))
 
 
 def _events(train: TrainGraph, layers: Sequence[LayerWays], ways: Selection, least: bool) -> Mapping[str, Event | None]:
-    """When each node is there: what leads to the loss always, the others if something is trained that needs them."""
+    """Return when each node is there: what leads to the loss always, the others if something is trained that needs
+    them."""
     graph = train.graph
     needed = graph.ancestors((train.loss,))
     parameters = owners_of(layers)
@@ -193,7 +195,8 @@ MIXED_SHARE = 4
 def _lasting(
     least: _Probe, probes: Sequence[_Probe], settings: PlanOptions, mixed: bool
 ) -> tuple[int, dict[Event, int], dict[Event, int]]:
-    """Bytes that live for ever: always; of each way its own; of errors (exponents, peaks) where these are computed.
+    """Return bytes that live for ever: always; of each way its own; of errors (exponents, peaks) where these are
+    computed.
 
     mixed: which weights have fractions depends on all of them, so they are left out.
     """
@@ -219,7 +222,7 @@ def _lasting(
 
 
 def _largest(planner: Planner, probes: Sequence[_Probe], settings: PlanOptions) -> int:
-    """Bytes of the largest node among those that run as they are whatever is trained."""
+    """Return bytes of the largest node among those that run as they are whatever is trained."""
     streams = planner.wish.stream != "off" or planner.wish.lines
     found: dict[str, int] = {}
     for index, probe in enumerate(probes):
@@ -231,7 +234,7 @@ def _largest(planner: Planner, probes: Sequence[_Probe], settings: PlanOptions) 
 
 
 def _summed(least: _Probe, probes: Sequence[_Probe], cost_of: Callable[[Node], int]) -> Row:
-    """What the nodes of a step cost together, with nothing computed twice."""
+    """Return what the nodes of a step cost together, with nothing computed twice."""
     known = {node.name for node in least.graph.nodes}
     base, found = 0, dict[Event, int]()
     for probe in (least, *probes):
@@ -278,7 +281,7 @@ class _Timeline:
                     self._touches[self._place[name]].append((step, self.events[step]))
 
     def add(self, probe: _Probe, settings: PlanOptions) -> None:
-        """What the nodes that only this training graph has keep alive, and what they make and work in.
+        """Add what the nodes that only this training graph has keep alive, and what they make and work in.
 
         settings: of this graph, whose loss may be another operator.
         """
@@ -313,7 +316,7 @@ class _Timeline:
         return len(self._sizes) - 1
 
     def _times(self, graph: Graph) -> dict[str, int]:
-        """When the nodes of another training graph run: as soon as what they read is there."""
+        """Return when the nodes of another training graph run: as soon as what they read is there."""
         made: dict[str, int] = {}
         times: dict[str, int] = {}
         for node in graph.nodes:
@@ -323,7 +326,7 @@ class _Timeline:
         return times
 
     def rows(self, lasting: Amounts) -> list[Row]:
-        """One for each step of the plan."""
+        """Return one for each step of the plan."""
         base = [lasting[0]] * len(self.events)
         terms = [dict(lasting[1]) for _ in self.events]
         for index, size in enumerate(self._sizes):
@@ -355,7 +358,7 @@ class _Timeline:
 
 
 def needed_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Rows without those that hold where another one does: less of everything, and there with no more."""
+    """Return rows without those that hold where another one does: less of everything, and there with no more."""
     columns = {event: index for index, event in enumerate(dict.fromkeys(e for row in rows for e, _ in row.terms))}
     amounts = np.zeros((len(rows), len(columns) + 1), dtype=np.int64)
     for place, row in enumerate(rows):
@@ -378,7 +381,7 @@ def needed_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def with_limit(rows: Iterable[Row], limit: int) -> list[Row]:
-    """Rows with a limit."""
+    """Return rows with a limit."""
     return [replace(row, limit=limit) for row in rows]
 
 

@@ -18,7 +18,8 @@ GRANULE = 64
 
 
 def arenas(least: int, most: int, count: int = POINTS) -> list[int]:
-    """Sizes in bytes from one to the other, each the same factor larger than the one before, as far as they differ."""
+    """Return sizes in bytes from one to the other, each the same factor larger than the one before, as far as they
+    differ."""
     if most <= least:
         return [least]
     ratio = (most / least) ** (1 / (count - 1))
@@ -28,7 +29,8 @@ def arenas(least: int, most: int, count: int = POINTS) -> list[int]:
 
 
 def pareto(planner: Planner, progress: Callable[[int, int], None]) -> tuple[ParetoPoint, ...]:
-    """One point for each arena, from what the head alone needs up to what all layers need; progress: done, of how many.
+    """Return one point for each arena, from what the head alone needs up to what all layers need; progress: done, of
+    how many.
 
     An arena in which no more is gained than in a smaller one has no point, nor one in which nothing fits.
     """

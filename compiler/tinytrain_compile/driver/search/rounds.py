@@ -41,7 +41,7 @@ SCHEME = "update.toml"
 def layer_reasons(
     model: UpdateModel, chosen: Selection, memory: Sequence[Row], time: Sequence[Row]
 ) -> Iterator[LayerReason]:
-    """One for each layer, by the model. memory, time: rows with their limits.
+    """Yield one for each layer, by the model. memory, time: rows with their limits.
 
     The next way of a layer is the one that gains least more than what is taken, all other layers as they are.
     """
@@ -65,7 +65,7 @@ def layer_reasons(
 
 
 def _over(rows: Sequence[Row], selection: Selection) -> int:
-    """By how much a selection is above the limit that it exceeds most; 0 if it keeps to all."""
+    """Return by how much a selection is above the limit that it exceeds most; 0 if it keeps to all."""
     loads = (row.load(selection) - row.limit for row in rows if row.counts(selection))
     return max(0, max(loads, default=0))
 
@@ -113,7 +113,7 @@ class Search:
     # ---- rows -------------------------------------------------------------------------------------------------------
 
     def floor(self) -> list[Row]:
-        """What nothing that fits can break."""
+        """Return what nothing that fits can break."""
         o, rows = self.planner.options, list[Row]()
         if o.arena_bytes is not None:
             further = sum(memory.capacity_bytes for memory in self.planner.wish.memories)
@@ -121,11 +121,11 @@ class Search:
         return rows
 
     def guide(self) -> list[Row]:
-        """What plans so far say of what fits."""
+        """Return what plans so far say of what fits."""
         return [*self.floor(), *self.memory(), *self.time(), *self.code()]
 
     def memory(self) -> list[Row]:
-        """Of --arena, at every step."""
+        """Return the rows of --arena, at every step."""
         if self.planner.options.arena_bytes is None:
             return []
         room = self.planner.options.arena_bytes - self.bytes_left_free
@@ -133,16 +133,16 @@ class Search:
         return forward + with_limit(self.model.backward, room - self.bytes_above_guide[1])
 
     def time(self) -> list[Row]:
-        """Of --max-step-time."""
+        """Return the row of --max-step-time."""
         most = self.planner.options.max_step_ps
         return [] if most is None else [replace(self.model.time, limit=most - self.ps_above_guide)]
 
     def code(self) -> list[Row]:
-        """Of flash, once something was too large for it."""
+        """Return the row of flash, once something was too large for it."""
         return [] if self.flash.most is None else [self.flash.row(self.model.nodes)]
 
     def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
-        """The best that was not planned yet and is better than what fits, or is likely to.
+        """Return the best that was not planned yet and is better than what fits, or is likely to.
 
         exact: the best that is not proven to fit nowhere, to the end.
         """
@@ -159,7 +159,8 @@ class Search:
         return self.planner.named(self.whole.update(selection, "choice " + ".".join(map(str, selection))))
 
     def builds(self, selection: Selection) -> bool:
-        """Whether a selection is a training graph: not if none of it leads to the loss, or no samples share a step."""
+        """Tell whether a selection is a training graph: not if none of it leads to the loss, or no samples share a
+        step."""
         try:
             self.planner.training(self.spec(selection))
         except CompileError:
@@ -177,8 +178,8 @@ class Search:
         self.ps_above_guide = ps - self.model.time.load(selection)
 
     def run(self) -> None:
-        """Quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room; if it
-        does, again for what gains more by what that plan has taught.
+        """Run quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room;
+        if it does, again for what gains more by what that plan has taught.
 
         One whose quick plan fits goes before one that gains hardly more; then the full one does, and in a small part of
         the time. The last try is of such a one.
@@ -200,7 +201,8 @@ class Search:
         self.surely_fits.clear()
 
     def plan_quickly(self) -> None:
-        """Rounds with quick plans. What they lose by packing a full plan may win back, so their load is what counts."""
+        """Run rounds with quick plans. What they lose by packing a full plan may win back, so their load is what
+        counts."""
         while self.quick_plans_left:
             answer = self.propose(self.guide(), self.model)
             if answer.selection is None or self.hardly_better(answer):
@@ -220,7 +222,7 @@ class Search:
                     return
 
     def hardly_better(self, answer: Answer) -> bool:
-        """Whether a proposal is hardly better than what fits."""
+        """Tell whether a proposal is hardly better than what fits."""
         return self.best is not None and answer.gain * CLOSE <= self.whole.gain(self.best)
 
     def plan_in_full(self, selection: Selection) -> bool:
@@ -255,7 +257,7 @@ class Search:
         return found is not None
 
     def suffixes(self, layer_count: int) -> None:
-        """last:N of more gain than was found, the deepest first."""
+        """Try last:N of more gain than was found, the deepest first."""
         ways, tries = self.whole.layers, 0
         for depth in range(layer_count, 0, -1):
             first = len(ways) - depth
@@ -296,7 +298,7 @@ class Search:
         return Found(candidate, choice)
 
     def _why(self, candidate: Candidate) -> Iterator[str]:
-        """Which limit binds, and what more room would be used for."""
+        """Yield which limit binds, and what more room would be used for."""
         o, plan = self.planner.options, candidate.plan
         loss = next((i for i, node in enumerate(plan.order) if candidate.train.loss in node.outputs), 0)
         where = "forward" if plan.peak_step <= loss else "backward"
@@ -317,15 +319,15 @@ class Search:
 
 
 def _suffix(model: UpdateModel, selection: Selection) -> str | None:
-    """last:N if that is what a selection trains."""
+    """Return last:N if that is what a selection trains."""
     whole = [0 < way == len(item.ways) - 1 for item, way in zip(model.layers, selection, strict=True)]
     depth = next((count for count, one in enumerate(reversed(whole)) if not one), len(whole))
     return f"last:{depth}" if depth and not any(selection[: len(selection) - depth]) else None
 
 
 def near_limits(planner: Planner, spec: str, near: float) -> bool:
-    """Whether a quick plan of an update keeps to --max-step-time, and to `near` times --arena, so that a full one may
-    keep to both."""
+    """Tell whether a quick plan of an update keeps to --max-step-time, and to `near` times --arena, so that a full one
+    may keep to both."""
     o = planner.options
     if o.arena_bytes is None and o.max_step_ps is None:
         return True

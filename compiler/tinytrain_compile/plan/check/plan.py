@@ -41,13 +41,13 @@ class Facts:
     written: dict[str, list[str]]
 
     def range_of(self, name: str) -> tuple[int, int]:
-        """Bytes [low, high) that a planned value occupies."""
+        """Return bytes [low, high) that a planned value occupies."""
         low = self.plan.offsets[name]
         return low, low + self.planned[name].size_bytes
 
 
 def is_view(node: Node, position: int) -> bool:
-    """Whether an output shows what is there already."""
+    """Tell whether an output shows what is there already."""
     return op_def(node.op).view and position == 0
 
 
@@ -92,7 +92,7 @@ def gather(graph: Graph, plan: MemoryPlan, options: PlanOptions) -> Facts:
 
 
 def _written(plan: MemoryPlan, planned: dict[str, Value]) -> dict[str, list[str]]:
-    """Value -> the values that nodes, or the user, have written and that it shows."""
+    """Return value -> the values that nodes, or the user, have written and that it shows."""
     found = {name: [name] for name in planned}
     for node in plan.order:
         if op_def(node.op).view and node.outputs[0].name in planned:
@@ -102,7 +102,7 @@ def _written(plan: MemoryPlan, planned: dict[str, Value]) -> dict[str, list[str]
 
 
 def _chains(graph: Graph, plan: MemoryPlan, planned: dict[str, Value]) -> dict[str, list[str]]:
-    """Persistent value -> the names that hold its content one after another (itself first, views left out)."""
+    """Return persistent value -> the names that hold its content one after another (itself first, views left out)."""
     base = {name: name for name in planned}
     chain = {value.name: [value.name] for value in (*graph.state, *graph.accumulators)}
     owner = {name: name for name in chain}
@@ -120,7 +120,7 @@ def _chains(graph: Graph, plan: MemoryPlan, planned: dict[str, Value]) -> dict[s
 
 
 def check_buffers(facts: Facts) -> None:
-    """What reports draw: every value in one buffer that covers its place and life; live buffers are disjoint."""
+    """Check what reports draw: every value in one buffer that covers its place and life; live buffers are disjoint."""
     plan, last = facts.plan, max(len(facts.plan.order) - 1, 0)
     home: dict[str, Buffer] = {}
     for buffer in plan.buffers:
@@ -160,7 +160,8 @@ def _check_scratch_buffers(facts: Facts) -> None:
 
 
 def _check_over(facts: Facts, buffer: Buffer, over: Over, home: dict[str, Buffer]) -> None:
-    """A buffer may cover another one only in the step that opens it and ends the other, as the node there declares."""
+    """Check covers: a buffer may cover another one only in the step that opens it and ends the other, as the node there
+    declares."""
     node = facts.plan.order[buffer.first_step]
     found = [
         item
@@ -201,7 +202,7 @@ def _check_disjoint(buffers: tuple[Buffer, ...]) -> None:
 
 
 def check_totals(facts: Facts) -> None:
-    """What the plan says of itself is the sum of its buffers."""
+    """Check that what the plan says of itself is the sum of its buffers."""
     plan = facts.plan
     _check_memories(plan)
     if plan.persistent_bytes != sum(value.size_bytes for value in facts.graph.state):
@@ -214,7 +215,8 @@ def check_totals(facts: Facts) -> None:
 
 
 def _check_memories(plan: MemoryPlan) -> None:
-    """Every memory ends with its highest buffer, the next one begins there, and none is larger than the board's."""
+    """Check that every memory ends with its highest buffer, the next one begins there, and none is larger than the
+    board's."""
     ends = [0] * (1 + len(plan.further))
     for buffer in plan.buffers:
         memory = plan.place(buffer.offset)[0]
@@ -269,7 +271,8 @@ def _check_order(graph: Graph, plan: MemoryPlan) -> None:
 
 
 def _check_image(graph: Graph, plan: MemoryPlan) -> None:
-    """An image that comes row by row has no place: nobody else may read it, or run before it without need."""
+    """Check that an image that comes row by row has no place: nobody else may read it, or run before it without
+    need."""
     image = graph.inputs[:1]
     others = [node.name for node in graph.nodes if not takes_lines(node) and any(v in image for v in node.inputs)]
     takers = sum(takes_lines(node) for node in graph.nodes)
@@ -326,7 +329,7 @@ def _check_shared_addresses(facts: Facts) -> None:
 
 
 def _check_view(facts: Facts, node: Node) -> None:
-    """What the operator's definition would move, moves nowhere: it is run on the addresses of elements."""
+    """Check that what the operator's definition would move, moves nowhere: it is run on the addresses of elements."""
     name = node.outputs[0].name
     missing = [value.name for value in node.inputs if value.name not in facts.planned]
     if missing:
@@ -347,7 +350,8 @@ def _addresses(facts: Facts, value: Value) -> np.ndarray[Any, np.dtype[np.int64]
 
 
 def _check_persistent(facts: Facts) -> None:
-    """What exists before the first step is disjoint; nothing but persistent memory passes from step to apply."""
+    """Check that what exists before the first step is disjoint; nothing but persistent memory passes from step to
+    apply."""
     present = [(name, *facts.range_of(name)) for name, born in facts.born.items() if born == -1]
     present.append(("header", 0, facts.options.header_bytes))
     for (name, low, high), (other, start, end) in itertools.combinations(present, 2):
@@ -373,7 +377,7 @@ def _check_persistent(facts: Facts) -> None:
 
 
 def _check_guard(facts: Facts) -> None:
-    """Nothing that outlives a step is overwritten before the value is known on which that depends."""
+    """Check that nothing that outlives a step is overwritten before the value is known on which that depends."""
     guard = facts.graph.guard
     lasting = {name for names in facts.chain.values() for name in names[1:]}
     known = guard not in facts.graph.producers()
@@ -385,7 +389,7 @@ def _check_guard(facts: Facts) -> None:
 
 
 def _root(facts: Facts, name: str) -> str:
-    """The value whose memory a view shows."""
+    """Return the value whose memory a view shows."""
     made_by = facts.graph.producers()
     while name in made_by and op_def(made_by[name].op).view:
         name = made_by[name].inputs[0].name
@@ -396,7 +400,7 @@ def _root(facts: Facts, name: str) -> str:
 
 
 def _writes(facts: Facts, node: Node) -> list[tuple[str, int, int]]:
-    """(value name, or "" for scratch; low; high) of all that a node writes."""
+    """Return (value name, or "" for scratch; low; high) of all that a node writes."""
     found = [
         (value.name, *facts.range_of(value.name))
         for position, value in enumerate(node.outputs)
@@ -434,7 +438,8 @@ def _check_writes(facts: Facts) -> None:
 
 
 def _judge(facts: Facts, step: int, node: Node, written: str, victim: str) -> None:
-    """A node writes over a value that is needed at this step or later: allowed only as a declared last use."""
+    """Judge a node that writes over a value that is needed at this step or later: allowed only as a declared last
+    use."""
     same = written != "" and facts.plan.offsets[written] == facts.plan.offsets[victim]
     pairs = [
         (output, source)

@@ -53,7 +53,7 @@ def _check_home(node: Node, value: Value, shown: dict[str, str]) -> None:
 
 
 def _check_move(node: Node, plan: MemoryPlan) -> None:
-    """Out goes from the arena to another memory, in comes from there to the arena."""
+    """Check that out goes from the arena to another memory, in comes from there to the arena."""
     if node.inputs[0].name not in plan.offsets:
         raise PlanError("page move", f"{node.name!r} moves {node.inputs[0].name!r}, which lies in no memory")
     source = plan.place(plan.offsets[node.inputs[0].name])[0]
@@ -72,7 +72,7 @@ def validate_remat(original: Graph, rewritten: Graph, plan: MemoryPlan) -> None:
 
 
 def _check_versions(graph: Graph, plan: MemoryPlan) -> None:
-    """Replay: every persistent memory holds one content at a time, known by the value last written there."""
+    """Replay the moves: every persistent memory holds one content at a time, known by the value last written there."""
     persistent = {value.name for value in (*graph.state, *graph.accumulators)}
     home = {name: name for name in persistent}
     shown = {name: name for name in persistent}  # value or view -> the content it stands for
@@ -98,12 +98,13 @@ def _check_versions(graph: Graph, plan: MemoryPlan) -> None:
 
 
 def _signature(node: Node) -> str:
-    """A clone is named after what it repeats; here only to word the verdict."""
+    """Return a clone is named after what it repeats; here only to word the verdict."""
     return f"{node.op}|{node.origin}|{node.attrs!r}"
 
 
 def _check_meaning(original: Graph, plan: MemoryPlan) -> None:
-    """Every value of the plan stands for one value of the original graph, and every original node runs once."""
+    """Check that every value of the plan stands for one value of the original graph, and every original node runs
+    once."""
     by_name = {node.name: node for node in original.nodes}
     made_by: dict[tuple[Hashable, ...], Node] = {}
     known = _classes(original, made_by)
@@ -130,7 +131,8 @@ def _check_meaning(original: Graph, plan: MemoryPlan) -> None:
 
 
 def _classes(graph: Graph, made_by: dict[tuple[Hashable, ...], Node]) -> dict[str, str]:
-    """Value -> the first value that holds the same: nodes without state that agree in all they read make the same."""
+    """Return value -> the first value that holds the same: nodes without state that agree in all they read make the
+    same."""
     known: dict[str, str] = {}
     for node in graph.nodes:
         key = _key(node, tuple(known.get(value.name, value.name) for value in node.inputs))

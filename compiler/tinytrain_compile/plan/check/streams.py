@@ -29,7 +29,8 @@ Bytes = NDArray[np.int64]
 
 
 def validate_streams(graph: Graph, streamed: Graph) -> None:
-    """PlanError unless the streams compute what the graph does, whose other nodes are still there, and are safe."""
+    """Raise PlanError unless the streams compute what the graph does, whose other nodes are still there, and are
+    safe."""
     nodes = [inner for node in streamed.nodes for inner in _inner(node)]
     if sorted(node.name for node in nodes) != sorted(node.name for node in graph.nodes):
         raise PlanError("stream nodes", "with what its streams compute, the graph has other nodes than before")
@@ -43,7 +44,7 @@ def validate_streams(graph: Graph, streamed: Graph) -> None:
 
 
 def validate_stream(node: Node) -> None:
-    """PlanError unless a stream's calls, rings, working memory and covers are safe."""
+    """Raise PlanError unless a stream's calls, rings, working memory and covers are safe."""
     attrs = node.attrs
     assert isinstance(attrs, StreamAttrs)
     _check_operands(node, attrs)
@@ -77,7 +78,8 @@ def _check_operands(node: Node, attrs: StreamAttrs) -> None:
 
 
 def _check_overwritten(node: Node, attrs: StreamAttrs) -> None:
-    """What inner nodes overwrite comes from outside, is declared, and is read by nobody else who runs later or beside.
+    """Check that what inner nodes overwrite comes from outside, is declared, and is read by nobody else who runs later
+    or beside.
 
     A sum is applied behind the last call; anything else overwrites in every call.
     """
@@ -113,12 +115,12 @@ class _Map:
     number: int
 
     def row(self, row: int) -> slice:
-        """Its bytes."""
+        """Return its bytes."""
         low = self.start + row % self.slots * self.pitch
         return slice(low, low + self.pitch)
 
     def says(self, row: int) -> int:
-        """What the bytes of a row say."""
+        """Return what the bytes of a row say."""
         return self.number * _ROWS + row
 
 
@@ -133,7 +135,7 @@ class _Replay:
         self._maps = dict(self._outside(cover)) | dict(self._rings())
 
     def _outside(self, cover: Overlap | None) -> Iterator[tuple[str, _Map]]:
-        """Operands, which are there, and results; each in a memory of its own, but for the two of a cover."""
+        """Yield operands, which are there, and results; each in a memory of its own, but for the two of a cover."""
         node, attrs = self._node, self._attrs
         read = {inner.inputs[i].name for inner, f in zip(attrs.nodes, self._forms, strict=True) for i in f.maps}
         pairs = [*zip(attrs.inputs, node.inputs, strict=True), *zip(attrs.outputs, node.outputs, strict=True)]
@@ -164,7 +166,7 @@ class _Replay:
             yield ring.name, _Map(self._scratch, ring.offset, pitch, ring.rows, number)
 
     def run(self) -> None:
-        """PlanError at the first call that reads what is not there."""
+        """Raise PlanError at the first call that reads what is not there."""
         attrs, done = self._attrs, [0] * len(self._attrs.nodes)
         for index, form in enumerate(self._forms):
             low = attrs.work[index]
@@ -189,7 +191,8 @@ class _Replay:
                 self._prepared(index)
 
     def _begin(self) -> None:
-        """A stream that waits for rows keeps its position; these come one a call, and only where it begins."""
+        """Begin a call: a stream that waits for rows keeps its position; these come one a call, and only where it
+        begins."""
         attrs = self._attrs
         taken = [index for index, inner in enumerate(attrs.nodes) if inner.op == LINES]
         if taken != ([0] if attrs.position >= 0 else []) or any(c.rows != 1 for c in attrs.calls if c.node in taken):
@@ -206,7 +209,7 @@ class _Replay:
             raise PlanError("stream scratch", f"the position of {self._node.name!r} is overwritten")
 
     def _call(self, index: int, first: int, rows: int) -> None:
-        """Works and writes; what it reads and works in has to be there then (nothing brings it back that was not)."""
+        """Work and write; what it reads and works in has to be there then (nothing brings it back that was not)."""
         node, form = self._attrs.nodes[index], self._forms[index]
         result = node.outputs[0]
         if first + rows > form.height(node) or rows % form.unit or (form.sum is not None and rows > 1):

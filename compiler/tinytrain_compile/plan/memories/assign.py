@@ -68,7 +68,8 @@ def assign(
     most_ps: int | None = None,
     covers: Sequence[Cover] = (),
 ) -> Assignment | None:
-    """The cheapest assignment found below `rooms` (bytes per memory), or None. units: deterministic time, 0: greedy.
+    """Return the cheapest assignment found below `rooms` (bytes per memory), or None. units: deterministic time, 0:
+    greedy.
 
     most_ps: what the choices' times may sum up to.
     """
@@ -83,22 +84,22 @@ def assign(
 
 
 def time_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
-    """Sum of the times of an assignment."""
+    """Return sum of the times of an assignment."""
     return sum(item.choices[index].ps for item, index in zip(items, chosen, strict=True))
 
 
 def cost_of(items: Sequence[Item], chosen: Sequence[int]) -> int:
-    """Sum of the costs of an assignment."""
+    """Return sum of the costs of an assignment."""
     return sum(item.choices[index].cost for item, index in zip(items, chosen, strict=True))
 
 
 def home_of(choice: UseOption) -> int | None:
-    """The memory in which a buffer lies all the time; None if it is paged."""
+    """Return the memory in which a buffer lies all the time; None if it is paged."""
     return choice.uses[0].memory if len(choice.uses) == 1 else None
 
 
 def met(cover: Cover, items: Sequence[Item], chosen: Sequence[int]) -> int | None:
-    """The memory in which a cover saves bytes; None if it does not."""
+    """Return the memory in which a cover saves bytes; None if it does not."""
     one, two = (home_of(items[index].choices[chosen[index]]) for index in (cover.output, cover.source))
     return one if one == two else None
 
@@ -106,7 +107,7 @@ def met(cover: Cover, items: Sequence[Item], chosen: Sequence[int]) -> int | Non
 def loads_of(
     items: Sequence[Item], chosen: Sequence[int], memories: int, covers: Sequence[Cover] = ()
 ) -> list[list[int]]:
-    """Per memory and step, the bytes that are live."""
+    """Return per memory and step, the bytes that are live."""
     count = max((use.last for item in items for choice in item.choices for use in choice.uses), default=0) + 1
     loads = [[0] * count for _ in range(memories)]
     for item, index in zip(items, chosen, strict=True):
@@ -137,7 +138,7 @@ class GreedyAssignment:
             self.covers.setdefault(cover.source, []).append(cover)
 
     def run(self) -> list[int] | None:
-        """The choice of every item; None if a step stays too full."""
+        """Return the choice of every item; None if a step stays too full."""
         while max(self.loads[0]) > self.rooms[0]:
             step = self.loads[0].index(max(self.loads[0]))
             moves = [(self.price(i, k), i, k) for i in range(len(self.items)) for k in self.moves(i, step)]
@@ -154,16 +155,16 @@ class GreedyAssignment:
         return self.chosen
 
     def cost(self, index: int) -> int:
-        """Of an item's choice."""
+        """Return that of an item's choice."""
         return self.items[index].choices[self.chosen[index]].cost
 
     def price(self, index: int, choice: int) -> float:
-        """What another choice costs more than the present one, per byte of the item."""
+        """Return what another choice costs more than the present one, per byte of the item."""
         item = self.items[index]
         return (item.choices[choice].cost - self.cost(index)) / max(item.size, 1)
 
     def moves(self, index: int, step: int) -> list[int]:
-        """Choices that leave the arena at a step, take it for fewer steps than now, and fit elsewhere."""
+        """Return choices that leave the arena at a step, take it for fewer steps than now, and fit elsewhere."""
         item = self.items[index]
         if not _takes(item.choices[self.chosen[index]], step):
             return []
@@ -172,7 +173,8 @@ class GreedyAssignment:
         return [k for k in others if self.fits(index, k, ())]
 
     def fits(self, index: int, choice: int, also: tuple[int, ...]) -> bool:
-        """Whether a choice keeps the further memories (and those of `also`) below their rooms, whatever it covers."""
+        """Tell whether a choice keeps the further memories (and those of `also`) below their rooms, whatever it
+        covers."""
         item = self.items[index]
         self._change(index, -1)
         good = all(
@@ -260,7 +262,8 @@ def _saved(
     memories: int,
     covers: Sequence[Cover],
 ) -> dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]]:
-    """(memory, step) -> terms of what covers save there: a boolean for each that is true only if both are there."""
+    """Return (memory, step) -> terms of what covers save there: a boolean for each that is true only if both are
+    there."""
     saved: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
     for (number, cover), memory in itertools.product(enumerate(covers), range(memories)):
         both = model.new_bool_var(f"over{number}m{memory}")

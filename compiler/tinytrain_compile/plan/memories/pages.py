@@ -68,7 +68,7 @@ class Options:
         self.of = [tuple(self._options(index, buffer)) for index, buffer in enumerate(plan.buffers)]
 
     def items(self, sizes: Sequence[int]) -> list[Item]:
-        """For every buffer, its choices; `sizes` may differ from the plan's (the handle grows)."""
+        """Return, for every buffer, its choices; `sizes` may differ from the plan's (the handle grows)."""
         return [
             Item(size, tuple(self._choice(buffer, size, option) for option in found))
             for buffer, size, found in zip(self.plan.buffers, sizes, self.of, strict=True)
@@ -102,13 +102,13 @@ class Options:
         return UseOption(self._price(option, size, self.spend), uses, self._price(option, size, "time"))
 
     def _price(self, option: Option, size: int, spend: Spend) -> int:
-        """Accesses in place, and a move for every copy and two for every absence."""
+        """Return accesses in place, and a move for every copy and two for every absence."""
         memory = self.memories[option.memory - 1]
         moves = 2 * len(option.gaps) + len(option.copies)
         return option.accessed * memory.extra(spend) + moves * memory.move(size, spend)
 
     def _gaps(self, index: int, buffer: Buffer) -> list[Gap]:
-        """Waits of a tensor over a step at which the arena is too full; one with parts is never moved."""
+        """Return waits of a tensor over a step at which the arena is too full; one with parts is never moved."""
         if buffer.within:
             return []
         if buffer.kind not in ("tensor", "input") or self.held.intersection(buffer.values):
@@ -127,7 +127,8 @@ class Options:
         return Gap(waiting.pop(), last, after) if len(waiting) == 1 and not waiting & self.changed else None
 
     def _copies(self, index: int, buffer: Buffer, memory: int) -> tuple[tuple[tuple[int, str], ...], int]:
-        """Reads of a parameter that are dearer than a copy of it, and the bytes that they need no longer access."""
+        """Return reads of a parameter that are dearer than a copy of it, and the bytes that they need no longer
+        access."""
         bank, found, saved = self.memories[memory - 1], list[tuple[int, str]](), 0
         for step, names in self.reads[index].items() if buffer.kind == "state" else ():
             node = self.plan.order[step]
@@ -139,7 +140,7 @@ class Options:
 
 
 def _factor_bytes(node: Node, name: str) -> int:
-    """Bytes that a node reads of a value; 0 if it is a view or changes the value's memory."""
+    """Return bytes that a node reads of a value; 0 if it is a view or changes the value's memory."""
     definition, error = op_def(node.op), error_operands(node)
     if error is not None and name in (error.peak.name, error.exponent.name):
         return 0  # in the first step the exponents are found in place

@@ -41,7 +41,7 @@ class Paged:
         self.pieces = [piece for index, buffer in enumerate(plan.buffers) for piece in self._pieces(index, buffer)]
 
     def before(self, step: int, node: Node) -> dict[str, Value]:
-        """Moves in front of a step; returns the copies that only this step reads."""
+        """Add moves in front of a step; return the copies that only this step reads."""
         local: dict[str, Value] = {}
         for index, option in enumerate(self.chosen):
             for gap in option.gaps:
@@ -54,7 +54,7 @@ class Paged:
         return local
 
     def after(self, step: int, node: Node) -> None:
-        """Moves out behind a step."""
+        """Add moves out behind a step."""
         for index, option in enumerate(self.chosen):
             for gap in option.gaps:
                 if gap.last == step:
@@ -109,7 +109,7 @@ class Paged:
         return Buffer(value.name, "tensor", like.size_bytes, 0, first, last, (value.name,))
 
     def _born(self, name: str) -> int:
-        """Old step at which a value is made; -1 for the input."""
+        """Return old step at which a value is made; -1 for the input."""
         return next(
             (step for step, node in enumerate(self.plan.order) if any(v.name == name for v in node.outputs)), -1
         )
@@ -124,7 +124,7 @@ class Move(NamedTuple):
 
 
 def replay_moves(graph: Graph, order: Sequence[str], moves: Mapping[str, Move]) -> Graph:
-    """The graph with the moves of an order. PlanError for names that it does not know.
+    """Return the graph with the moves of an order. PlanError for names that it does not know.
 
     A PageIn of what is away brings it back for all later readers; any other one is a copy for the next node.
     """

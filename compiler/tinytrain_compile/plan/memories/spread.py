@@ -38,7 +38,8 @@ POINTER_BYTES = 8
 
 
 def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Sequence[Memory]) -> Planned | None:
-    """The plan with buffers moved or paged out of the arena until it fits options.capacity_bytes; None if none found.
+    """Return the plan with buffers moved or paged out of the arena until it fits options.capacity_bytes; None if none
+    found.
 
     Minimises extra time, or energy (options.spend). The graph has page moves where the plan does. The result is
     checked by `validate_plan` and `validate_paging`.
@@ -80,14 +81,14 @@ def spread(graph: Graph, plan: MemoryPlan, options: PlanOptions, memories: Seque
 
 
 def _covers(plan: MemoryPlan) -> list[Cover]:
-    """Which of the plan's buffers may cover which other one, by their indices."""
+    """Return which of the plan's buffers may cover which other one, by their indices."""
     index = {buffer.name: number for number, buffer in enumerate(plan.buffers) if buffer.kind != "scratch"}
     overs = [(number, buffer.first_step, buffer.over) for number, buffer in enumerate(plan.buffers) if buffer.over]
     return [Cover(number, index[over.name], step, over.saved_bytes) for number, step, over in overs]
 
 
 def _covering(pieces: Sequence[tuple[Buffer, int]]) -> list[tuple[Buffer, int]]:
-    """Pieces that may cover another one only if that lies in the same memory and dies where they begin."""
+    """Return pieces that may cover another one only if that lies in the same memory and dies where they begin."""
     there = {(piece.name, piece.last_step, memory) for piece, memory in pieces if piece.kind != "scratch"}
     return [
         (
@@ -103,7 +104,8 @@ def _top(placed: dict[int, Buffer]) -> int:
 
 
 def _place(pieces: Sequence[tuple[Buffer, int]], memory: int, limit: int, options: PlanOptions) -> dict[int, Buffer]:
-    """Piece index -> the buffer with its offset in one memory: persistent ones at the bottom, as in one memory."""
+    """Return piece index -> the buffer with its offset in one memory: persistent ones at the bottom, as in one
+    memory."""
     here = {index: buffer for index, (buffer, place) in enumerate(pieces) if place == memory}
     placed: dict[int, Buffer] = {}
     below = 0
@@ -132,7 +134,7 @@ def _rectangle(buffer: Buffer) -> Rectangle:
 def _further(
     placed: Sequence[dict[int, Buffer]], chosen: Sequence[Option], memories: Sequence[Memory], optimal: bool
 ) -> tuple[FurtherMemory, ...]:
-    """One line of bytes: each memory begins where the one before it ends."""
+    """Return one line of bytes: each memory begins where the one before it ends."""
     base, found = _top(placed[0]), list[FurtherMemory]()
     for number, (part, memory) in enumerate(zip(placed[1:], memories, strict=True), 1):
         count = sum(option.accessed for option in chosen if option.memory == number)

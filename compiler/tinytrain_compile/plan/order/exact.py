@@ -122,12 +122,12 @@ class PeakSearch:
         return state
 
     def cost(self, task: int, done: int) -> Cost:
-        """Of a task behind a set of others; counts as work."""
+        """Return the cost of a task behind a set of others; counts as work."""
         self.spent += 1
         return self.costs.of(task, done)
 
     def fits(self, load: int) -> bool:
-        """Whether a load keeps to the budget; the smallest that does not is remembered."""
+        """Tell whether a load keeps to the budget; the smallest that does not is remembered."""
         if load <= self.budget:
             return True
         self.refused = min(self.refused, load)
@@ -142,7 +142,7 @@ class PeakSearch:
         state.ready += self.released(task, state.done)
 
     def released(self, task: int, done: int) -> list[int]:
-        """Tasks that this one, the latest, has made ready."""
+        """Return tasks that this one, the latest, has made ready."""
         return [follower for follower in self.after[task] if not self.before[follower] & ~done]
 
     def run_safe_task(self, state: OrderState) -> bool:
@@ -157,7 +157,7 @@ class PeakSearch:
 
     @staticmethod
     def is_safe(delta: int) -> bool:
-        """Whether moves that change memory by so much may be taken without an alternative."""
+        """Tell whether moves that change memory by so much may be taken without an alternative."""
         return delta <= 0
 
     def run_safe_chain(self, state: OrderState) -> bool:
@@ -170,7 +170,7 @@ class PeakSearch:
         return False
 
     def safe_chain(self, state: OrderState, first: int) -> tuple[int, ...]:
-        """A safe chain that begins with this task, or nothing; all branches are looked at."""
+        """Return a safe chain that begins with this task, or nothing; all branches are looked at."""
         branches = [(first, state.done, 0, (first,))]
         while branches and self.spent <= self.work:
             task, done, height, chain = branches.pop()
@@ -186,12 +186,12 @@ class PeakSearch:
 
 
 def order_within(tasks: TaskGraph, budget: int, work: int) -> Attempt:
-    """Is there an order whose peak is at most `budget`? At most about `work` evaluations."""
+    """Look for an order whose peak is at most `budget`. At most about `work` evaluations."""
     return PeakSearch(tasks, budget, work).run()
 
 
 def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int) -> Optimum:
-    """The order of smallest peak, from an order and a lower bound; proven if the result's peak is its bound."""
+    """Return the order of smallest peak, from an order and a lower bound; proven if the result's peak is its bound."""
     best, high, low, left = tuple(start), peak(tasks, start), bound, work
     unknown: tuple[int, int] | None = None  # budgets that took too much work: all between are left out
     tried_below = False
@@ -214,7 +214,7 @@ def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int)
 
 
 def _next_budget(low: int, high: int, unknown: tuple[int, int] | None, tried_below: bool) -> int | None:
-    """First just below the best order (it is often optimal), then halves; around what could not be decided."""
+    """Try first just below the best order (it is often optimal), then halves; around what could not be decided."""
     if unknown is None:
         return (low + high) // 2 if tried_below else high - 1
     if unknown[1] < high - 1:

@@ -36,7 +36,7 @@ class OrderWindow(NamedTuple):
 
 
 def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) -> OrderWindow:
-    """The window of positions [first, last)."""
+    """Return the window of positions [first, last)."""
     members = tuple(sorted(order[first:last]))
     local = {task: index for index, task in enumerate(members)}
     start, barrier = len(members), len(members) + 1
@@ -79,7 +79,7 @@ def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) ->
 
 
 def improve_by_windows(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
-    """The best order that freeing windows of `start` leads to, with at most about `units` of work.
+    """Return the best order that freeing windows of `start` leads to, with at most about `units` of work.
 
     The search goes through the windows around the peak; CP-SAT takes those that it could not decide, if none of them
     gave a lower peak. Again and again, until nothing does.
@@ -125,7 +125,8 @@ class _Climb:
         return None
 
     def windows(self) -> Iterator[tuple[int, int]]:
-        """Windows of every size around the first peak: in the middle of them, near the end, near the beginning."""
+        """Yield windows of every size around the first peak: in the middle of them, near the end, near the
+        beginning."""
         at, count = self.loads.index(max(self.loads)), len(self.order)
         for size in WINDOW_TASKS:
             for before in (size // 2, 4 * size // 5, size // 5):
@@ -149,7 +150,8 @@ MOVES_PER_VARIANT = 24
 
 
 def variants(tasks: TaskGraph, order: Sequence[int], most: int, count: int, seed: int) -> list[RankedOrder]:
-    """Up to `count` distinct orders of peak at most `most` bytes, smallest peak first; the work is fixed by `count`."""
+    """Return up to `count` distinct orders of peak at most `most` bytes, smallest peak first; the work is fixed by
+    `count`."""
     draw = random.Random(seed)
     current, load = list(order), peak(tasks, order)
     found: dict[tuple[int, ...], int] = {}
@@ -165,7 +167,7 @@ def variants(tasks: TaskGraph, order: Sequence[int], most: int, count: int, seed
 
 
 def _moved(tasks: TaskGraph, order: list[int], draw: random.Random) -> list[int]:
-    """One task put anywhere between its last predecessor and its first successor."""
+    """Return one task put anywhere between its last predecessor and its first successor."""
     at = draw.randrange(len(order))
     task = order[at]
     before, after = set(tasks.before[task]), set(tasks.after[task])

@@ -26,7 +26,7 @@ class Cost(NamedTuple):
 
 
 def best_overlap(pairs: Sequence[InPlace]) -> int:
-    """Largest sum of overlaps among pairs in which no storage occurs twice."""
+    """Return largest sum of overlaps among pairs in which no storage occurs twice."""
     if len(pairs) < 2:
         return sum(pair.overlap_bytes for pair in pairs)
     first, rest = pairs[0], pairs[1:]
@@ -57,7 +57,7 @@ class Costs:
         self._room = MOST_KNOWN // (1 + len(tasks.touched) // 64)
 
     def _others(self, task: int) -> int:
-        """The tasks that the cost of this one depends on."""
+        """Return the tasks that the cost of this one depends on."""
         found = 0
         for others, _ in self._touched[task]:
             found |= others
@@ -66,7 +66,7 @@ class Costs:
         return found
 
     def of(self, task: int, done: int) -> Cost:
-        """The cost of running a task now; a search asks the same again and again."""
+        """Return the cost of running a task now; a search asks the same again and again."""
         near = done & self._near[task]
         found = self._known[task].get(near)
         if found is None:
@@ -90,7 +90,8 @@ class Costs:
         return Cost(transient, opened - closed)
 
     def saved(self, task: int, done: int) -> int:
-        """Bytes that never exist twice, because one storage opens over another that closes (in either direction)."""
+        """Return bytes that never exist twice, because one storage opens over another that closes (in either
+        direction)."""
         possible: list[InPlace] = []
         for output, source, pair in self._pairs[task]:
             forward = not output & done and source & done == source
@@ -99,7 +100,7 @@ class Costs:
         return best_overlap(possible)
 
     def touchers_left(self, storage: int, done: int) -> int:
-        """How many of the tasks that touch a storage have not run."""
+        """Return how many of the tasks that touch a storage have not run."""
         return (self._users[storage] & ~done).bit_count()
 
 
@@ -113,7 +114,7 @@ class Simulation:
         self.memory = 0
 
     def cost(self, task: int) -> Cost:
-        """The cost of running this task now."""
+        """Return the cost of running this task now."""
         return self._costs.of(task, self.done)
 
     def run(self, task: int) -> Cost:
@@ -124,7 +125,8 @@ class Simulation:
         return cost
 
     def changed_storages(self, task: int) -> list[int]:
-        """After running a task: storages whose other touchers have another cost now (the first ran, or all but one)."""
+        """Return, after running a task, storages whose other touchers have another cost now (the first ran, or all but
+        one)."""
         touchers, left = self._tasks.touchers, self._costs.touchers_left
         return [
             storage
@@ -134,13 +136,15 @@ class Simulation:
 
 
 def _takes_over(pair: InPlace, ran: Sequence[int], count: Sequence[int]) -> bool:
-    """Whether the task that ran last is the first of one storage and the last of the other, in either direction."""
+    """Tell whether the task that ran last is the first of one storage and the last of the other, in either
+    direction."""
     one, two = pair.output, pair.source
     return (ran[one] == 1 and ran[two] == count[two]) or (ran[two] == 1 and ran[one] == count[one])
 
 
 def loads(tasks: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Movable bytes that are live while each task of the order runs. (As `Simulation`, by counts instead of sets.)"""
+    """Return movable bytes that are live while each task of the order runs. (As `Simulation`, by counts instead of
+    sets.)"""
     count, ran = [len(users) for users in tasks.touchers], [0] * len(tasks.touchers)
     memory, result = 0, list[int]()
     for task in order:
@@ -156,7 +160,7 @@ def loads(tasks: TaskGraph, order: Sequence[int]) -> list[int]:
 
 
 def peak(tasks: TaskGraph, order: Sequence[int]) -> int:
-    """Largest movable load of an order."""
+    """Return largest movable load of an order."""
     return max(loads(tasks, order))
 
 
@@ -167,7 +171,7 @@ Key = Callable[[Cost, int, int], tuple[int, ...]]
 
 
 def _early_release(cost: Cost, task: int, _age: int) -> tuple[int, ...]:
-    """Program order, but whatever frees memory (an update right after the last reader) at once."""
+    """Return program order, but whatever frees memory (an update right after the last reader) at once."""
     return (cost.delta > 0, task)
 
 
@@ -188,7 +192,7 @@ LIST_KEYS: tuple[Key, ...] = (_early_release, _smallest_growth, _smallest_transi
 
 
 def list_schedule(tasks: TaskGraph, key: Key, last_first: bool = False) -> list[int]:
-    """Always run the ready task of smallest key; keys are refreshed when what they depend on changes.
+    """Run always the ready task of smallest key; keys are refreshed when what they depend on changes.
 
     last_first: among equals prefer the largest task index (program order, for a reversed task graph).
     """
@@ -235,7 +239,7 @@ class RankedOrder(NamedTuple):
 
 
 def list_orders(tasks: TaskGraph, bound: int, thorough: bool) -> list[RankedOrder]:
-    """Several list schedules, smallest peak first; stops early when the bound is met.
+    """Return several list schedules, smallest peak first; stops early when the bound is met.
 
     thorough: schedules from the end as well.
     """
@@ -256,7 +260,7 @@ def list_orders(tasks: TaskGraph, bound: int, thorough: bool) -> list[RankedOrde
 
 
 def ancestor_masks(tasks: TaskGraph) -> list[int]:
-    """Per task, a bit set of itself and all tasks that must run before it."""
+    """Return per task, a bit set of itself and all tasks that must run before it."""
     masks = [0] * len(tasks.before)
     for task in program_order(tasks):
         mask = 1 << task
@@ -267,7 +271,7 @@ def ancestor_masks(tasks: TaskGraph) -> list[int]:
 
 
 def peak_bound(tasks: TaskGraph) -> int:
-    """No order has a smaller peak.
+    """Return a peak that no order is below.
 
     In every order a storage is live at task v if something that touches it precedes v (or is v) and something that
     touches it follows v (or is v). The bound is the largest sum of such storages over all v, plus v's scratch, minus
@@ -294,7 +298,7 @@ def peak_bound(tasks: TaskGraph) -> int:
 
 
 def cut_bound(tasks: TaskGraph, order: Sequence[int], bound: int) -> int:
-    """The best of `bound` and, for every task, the smallest load with which any order can run it.
+    """Return the best of `bound` and, for every task, the smallest load with which any order can run it.
 
     What has run before a task is a downset of the graph, and live bytes are a cut function of it: the smallest is a
     minimum cut. A task whose load in a known order is within the bound cannot raise it, so few cuts are computed.
@@ -330,11 +334,12 @@ class LoadCuts:
         self._arcs = np.array(arcs, dtype=np.int64)
 
     def load_of(self, task: int) -> int:
-        """Smallest load with which a task can run."""
+        """Return smallest load with which a task can run."""
         return min(self._cut(task, forced) - saved for forced, saved in self.ways(task))
 
     def ways(self, task: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Ways to work in place: (tasks that must have run, bytes saved). Several outputs: all at once, optimistic."""
+        """Yield ways to work in place: (tasks that must have run, bytes saved). Several outputs: all at once,
+        optimistic."""
         pairs = self._tasks.inplace[task]
         if len({pair.output for pair in pairs}) > 1:
             yield (), best_overlap(pairs)
@@ -346,7 +351,8 @@ class LoadCuts:
                 yield others, pair.overlap_bytes
 
     def _cut(self, task: int, forced: tuple[int, ...]) -> int:
-        """Smallest load while a task runs, in place of nothing, if it and `forced` have their predecessors before."""
+        """Return smallest load while a task runs, in place of nothing, if it and `forced` have their predecessors
+        before."""
         tasks, count = self._tasks, len(self._tasks.before)
         arcs = self._arcs.copy()
         own = np.isin(arcs[:, 0], [count + 2 * storage for storage in tasks.touched[task]])

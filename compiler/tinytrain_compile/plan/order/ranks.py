@@ -63,8 +63,8 @@ class _OrderModel:
         self.demands.append(size_bytes // self.unit)
 
     def place_in_place(self) -> None:
-        """A pair may be used if all others that touch the source precede, and all others that touch the output (one
-        with parts has several writers) follow; no storage takes part twice at a task."""
+        """Allow pairs: one may be used if all others that touch the source precede, and all others that touch the
+        output (one with parts has several writers) follow; no storage takes part twice at a task."""
         for task, pairs in enumerate(self.tasks.inplace):
             for pair in pairs:
                 self.used[pair] = used = self.model.new_bool_var(f"pair{pair.output}over{pair.source}at{task}")
@@ -82,7 +82,7 @@ class _OrderModel:
                         self.model.add_bool_or(self.used[pair].negated(), self.used[other].negated())
 
     def place_storage(self, storage: int) -> None:
-        """One interval per layer: where the storage lies over a dying one, a part of it begins one rank later."""
+        """Add one interval per layer: where the storage lies over a dying one, a part of it begins one rank later."""
         tasks, users = self.tasks, self.tasks.touchers[storage]
         over = [pair for user in users for pair in tasks.inplace[user] if pair.output == storage]
         steps = sorted({0, tasks.size[storage], *(pair.overlap_bytes for pair in over)})
@@ -100,7 +100,8 @@ class _OrderModel:
 
 
 def rank_order(tasks: TaskGraph, start: Optimum, units: float, seed: int) -> Optimum:
-    """The best order that the solver finds from `start`, which is its hint and its bound; `start` if it finds none."""
+    """Return the best order that the solver finds from `start`, which is its hint and its bound; `start` if it finds
+    none."""
     built = _OrderModel(tasks, start)
     solver = new_solver(seed, units * SOLVER_TIME_PER_UNIT)
     status = solver.solve(built.model)

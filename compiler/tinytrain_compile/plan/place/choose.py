@@ -78,7 +78,8 @@ def choose(
     options: PlanOptions,
     kept: bool = False,
 ) -> PlacedOrder:
-    """The candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent buffers.
+    """Return the candidate with the lowest top; `room_bytes` is what the user's arena leaves above the persistent
+    buffers.
 
     kept: whether a plan is known that keeps to the room; then little is searched for a lower one.
     """
@@ -96,7 +97,7 @@ def choose(
 
 
 def _place_greedily(model: MemoryModel, orders: Sequence[RankedOrder], both: bool) -> list[PlacedOrder]:
-    """Candidates in rising order of peak, until no further order can be lower than the best of them.
+    """Return candidates in rising order of peak, until no further order can be lower than the best of them.
 
     both: try both ways of joining in-place chains (see `rectangles`). Of a large graph one order is placed.
     """
@@ -130,7 +131,7 @@ def _search(
     options: PlanOptions,
     kept: bool,
 ) -> PlacedOrder:
-    """The solver, on rivals in rising order of peak.
+    """Return the solver, on rivals in rising order of peak.
 
     First the decision at the bound itself: on training graphs it is answered in a fraction of a second almost always
     (a minimisation from a greedy start takes many times longer and often ends above). Where the room that the user
@@ -168,7 +169,7 @@ def _search(
 
 
 def _variants(model: MemoryModel, start: PlacedOrder, below_bytes: int, options: PlanOptions) -> list[PlacedOrder]:
-    """Orders near the best one that greedy places best, in rising order of peak."""
+    """Return orders near the best one that greedy places best, in rising order of peak."""
     most = min(int(start.peak_bytes * (1 + VARIANT_SLACK)), below_bytes - 1)
     orders = variants(model.tasks, start.order, most, VARIANTS, options.seed)
     placed = [item for ranked in orders for item in _place_greedily(model, [ranked], both=True)]
@@ -177,22 +178,22 @@ def _variants(model: MemoryModel, start: PlacedOrder, below_bytes: int, options:
 
 
 def _place_lower(best: PlacedOrder, options: PlanOptions) -> PlacedOrder:
-    """The same placement, marked as proven if one unit less is proven impossible for its order."""
+    """Return the same placement, marked as proven if one unit less is proven impossible for its order."""
     units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
     answer = decide(best.packing, best.placement.height - 1, units, options.seed).answer
     return replace(best, placement=replace(best.placement, proven=answer == "no"))
 
 
 def _below(rival: PlacedOrder, limit_bytes: int, options: PlanOptions) -> PlacedOrder | None:
-    """The rival placed no higher than a limit, if that is found."""
+    """Return the rival placed no higher than a limit, if that is found."""
     units = options.deterministic_time * DECIDE_SHARE / SOLVER_TRIES
     found = decide(rival.packing, limit_bytes // rival.packing.unit_bytes, units, options.seed)
     return replace(rival, placement=found.placement) if found.placement is not None else None
 
 
 def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
-    """Is there a placement of height at most `limit`? First the skyline search, then CP-SAT: each solves what the
-    other does not (on the MiniMalloc instances; `make bench NAME=placement`)."""
+    """Decide whether there is a placement of height at most `limit`. First the skyline search, then CP-SAT: each solves
+    what the other does not (on the MiniMalloc instances; `make bench NAME=placement`)."""
     found = search(packing, limit, units * SKYLINE_SHARE)
     if found.answer != "unknown":
         return found

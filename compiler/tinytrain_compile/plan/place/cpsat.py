@@ -41,7 +41,7 @@ class _PlacementModel:
             self.tie(number, tie)
 
     def tie(self, number: int, tie: Tie) -> None:
-        """The output's start and the source's: far enough apart, by one of the ways that are allowed."""
+        """Tie the output's start and the source's: far enough apart, by one of the ways that are allowed."""
         above = self.offsets[tie.source] - self.offsets[tie.output]
         ends = [-self.packing.boxes[tie.source].size, *([self.packing.boxes[tie.output].size] if tie.exact else [])]
         ways = [self.model.new_bool_var(f"tie{number}_{way}") for way in range(2 + tie.exact)]
@@ -63,7 +63,7 @@ class _PlacementModel:
 
 
 def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
-    """Is there a placement of height at most `limit` units? Unknown if the work runs out."""
+    """Decide whether there is a placement of height at most `limit` units. Unknown if the work runs out."""
     if limit < packing.bound:
         return Decision("no", None)
     model = _PlacementModel(packing, limit)
@@ -74,7 +74,8 @@ def decide(packing: Packing, limit: int, units: float, seed: int) -> Decision:
 
 
 def minimise(packing: Packing, start: Placement, units: float, seed: int) -> Placement:
-    """The lowest placement found from `start`, which is the hint; `proven` if the solver shows that it is lowest."""
+    """Return the lowest placement found from `start`, which is the hint; `proven` if the solver shows that it is
+    lowest."""
     model = _PlacementModel(packing, start.height)
     height = model.model.new_int_var(packing.bound, start.height, "height")
     for offset, box, hint in zip(model.offsets, packing.boxes, start.offsets, strict=True):

@@ -37,7 +37,7 @@ class Rectangle:
 
 
 def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
-    """Task -> step, where START counts to the first step and BARRIER to the last one of phase "step"."""
+    """Return task -> step, where START counts to the first step and BARRIER to the last one of phase "step"."""
     steps = [0] * len(order)
     count = 0
     for task in order:
@@ -47,7 +47,8 @@ def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
 
 
 def _chains(tasks: TaskGraph, order: Sequence[int], newest: bool) -> tuple[list[int], dict[int, InPlace]]:
-    """Storage -> the one whose address it takes over in place (itself if none); storage -> what it may overlap."""
+    """Return storage -> the one whose address it takes over in place (itself if none); storage -> what it may
+    overlap."""
     position = [0] * len(order)
     for index, task in enumerate(order):
         position[task] = index
@@ -78,7 +79,7 @@ def _over(model: MemoryModel, head: list[int], pair: InPlace) -> Over:
 
 
 def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -> tuple[Rectangle, ...]:
-    """The movable buffers of an order (scratch included), in-place chains joined.
+    """Return the movable buffers of an order (scratch included), in-place chains joined.
 
     newest: where an output could replace either of two dying inputs, take the one whose rectangle began last (the
     first declared pair otherwise). The load is the same; the packing may differ.
@@ -195,7 +196,7 @@ class Decision:
 
 
 def build_packing(items: Sequence[Rectangle]) -> Packing:
-    """Compress: time to ranks of first steps (every largest live set occurs at one), sizes by their divisor.
+    """Compress time to ranks of first steps (every largest live set occurs at one), sizes by their divisor.
 
     A step at which a box may cover another is two slots: the other one dies in the first.
     """
@@ -223,7 +224,8 @@ def build_packing(items: Sequence[Rectangle]) -> Packing:
 def _meetings(
     slots: Sequence[Sequence[int]], boxes: Sequence[Box], apart: set[tuple[int, int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Of every box those that live at the same time, but for ties. Each meeting is noted when the later one is born."""
+    """Return by box those that live at the same time, but for ties. Each meeting is noted when the later one is
+    born."""
     meets: list[list[int]] = [[] for _ in boxes]
     tied = {index for pair in apart for index in pair}
     for slot, live in enumerate(slots):
@@ -246,7 +248,7 @@ def _ties(items: Sequence[Rectangle], overs: Sequence[tuple[int, Over]], unit: i
 
 
 def _shifts(packing: Packing) -> dict[int, tuple[tuple[int, int, int], ...]]:
-    """As `fit` needs it: a box may lie below `low - size` or above `high` of every interval."""
+    """Return what `fit` needs: a box may lie below `low - size` or above `high` of every interval."""
     found: dict[int, tuple[tuple[int, int, int], ...]] = {}
     for tie in packing.ties:
         output, source = packing.boxes[tie.output].size, packing.boxes[tie.source].size
@@ -257,7 +259,7 @@ def _shifts(packing: Packing) -> dict[int, tuple[tuple[int, int, int], ...]]:
 
 
 def _largest_load(boxes: Sequence[Box]) -> int:
-    """Of any slot."""
+    """Return the largest load of any slot."""
     change = [0] * (max((box.end for box in boxes), default=0) + 2)
     for box in boxes:
         change[box.begin] += box.first
@@ -267,7 +269,7 @@ def _largest_load(boxes: Sequence[Box]) -> int:
 
 
 def _maximal(slots: Sequence[Sequence[int]], boxes: Sequence[Box]) -> tuple[tuple[int, ...], ...]:
-    """Live sets not contained in the next one: those at whose end a box dies before another is born."""
+    """Return live sets not contained in the next one: those at whose end a box dies before another is born."""
     keep, ends = list[tuple[int, ...]](), {box.end for box in boxes}
     for index, slot in enumerate(slots):
         if index + 1 == len(slots) or index + 1 in ends:
@@ -292,7 +294,7 @@ def fit_below(
     tightest: bool = False,
     begun: Mapping[int, int] | None = None,
 ) -> Placement | None:
-    """The same, given up where it is not below a limit. begun: boxes that are placed already, and where."""
+    """Return the same, given up where it is not below a limit. begun: boxes that are placed already, and where."""
     places: list[tuple[int, int] | None] = [None] * len(packing.boxes)
     for index, offset in (begun or {}).items():
         places[index] = offset, offset + packing.boxes[index].size
@@ -314,7 +316,7 @@ def fit_below(
 
 
 def _gap(occupied: list[tuple[int, int]], size: int, tightest: bool) -> int:
-    """Offset of the lowest gap of at least `size`, or of the smallest such gap."""
+    """Return offset of the lowest gap of at least `size`, or of the smallest such gap."""
     top, best, slack = 0, -1, -1
     for low, high in occupied:
         room = low - top - size
@@ -328,7 +330,7 @@ def _gap(occupied: list[tuple[int, int]], size: int, tightest: bool) -> int:
 
 
 def sequences(packing: Packing) -> list[list[int]]:
-    """Orders in which to place: by size, lifetime, area, total load met, birth and death."""
+    """Return orders in which to place: by size, lifetime, area, total load met, birth and death."""
     boxes = packing.boxes
     slot_load = [0] * (max((box.end for box in boxes), default=0) + 1)
     for box in boxes:
@@ -351,7 +353,7 @@ def sequences(packing: Packing) -> list[list[int]]:
 
 
 def greedy(packing: Packing) -> tuple[Placement, list[int]]:
-    """The lowest of several greedy placements, and its sequence; stops at the bound, or after so much work."""
+    """Return the lowest of several greedy placements, and its sequence; stops at the bound, or after so much work."""
     best: Placement | None = None
     chosen: list[int] = []
     passes = max(2, GREEDY_MEETINGS // max(packing.meetings, 1))
@@ -376,7 +378,8 @@ def greedy(packing: Packing) -> tuple[Placement, list[int]]:
 def improve_placement(
     packing: Packing, start: Placement, sequence: Sequence[int], units: float, seed: int
 ) -> Placement:
-    """Hill climbing on the placing sequence: boxes near the top, and their neighbours, are placed earlier."""
+    """Improve by hill climbing on the placing sequence: boxes near the top, and their neighbours, are placed
+    earlier."""
     draw = random.Random(seed)
     cost = packing.meetings + len(packing.boxes)
     rounds = int(units * FITS_PER_UNIT / max(cost, 1))

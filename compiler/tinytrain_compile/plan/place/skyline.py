@@ -104,7 +104,8 @@ class _SkylineSearch:
         self.failed: set[int] = set()
 
     def run(self, nodes: int) -> tuple[bool | None, int]:
-        """(whether there is a placement, or None if `nodes` states were not enough; states that were visited)."""
+        """Return (whether there is a placement, or None if `nodes` states were not enough; states that were
+        visited)."""
         stack: list[_Frame] = []
         for visited in range(1, nodes + 1):
             branch = self._narrowest()
@@ -124,7 +125,7 @@ class _SkylineSearch:
     # ---- where to branch --------------------------------------------------------------------------------------------
 
     def _narrowest(self) -> _Branch | None:
-        """The branching with the fewest cases over all slots of all valleys; None if everything is placed."""
+        """Return the branching with the fewest cases over all slots of all valleys; None if everything is placed."""
         best: _Branch | None = None
         fewest = (_HIGH, 0, 0)
         start = 0
@@ -149,11 +150,11 @@ class _SkylineSearch:
         return best
 
     def _wall(self, slot: int) -> int:
-        """Floor beside a valley; where nothing more is placed there is none, but nothing crosses it either."""
+        """Return floor beside a valley; where nothing more is placed there is none, but nothing crosses it either."""
         return self.floor[slot] if 0 <= slot < self.slots and self.waiting[slot] else _HIGH
 
     def _cases(self, slot: int, start: int, stop: int, wall: int) -> _Branch:
-        """What can happen over a slot of the valley [start, stop)."""
+        """Return what can happen over a slot of the valley [start, stop)."""
         inside = self.left & self.begins_from[start] & self.ends_by[stop]
         resting = inside & self.cover[slot]
         floor = self.floor[slot]
@@ -170,7 +171,7 @@ class _SkylineSearch:
     # ---- there and back ---------------------------------------------------------------------------------------------
 
     def _open(self, branch: _Branch) -> _Frame | None:
-        """A frame for a branching; None if it has no cases or the state is known to fail."""
+        """Return a frame for a branching; None if it has no cases or the state is known to fail."""
         if not branch.boxes and branch.raised < 0:
             return None
         forced = branch.boxes.bit_count() + (branch.raised >= 0) == 1
@@ -189,7 +190,7 @@ class _SkylineSearch:
         return _Frame(branch, self.floor[branch.slot], list(distinct.values()), key)
 
     def _key(self) -> int:
-        """A hash of the state; where nothing more is placed the floor does not matter."""
+        """Return a hash of the state; where nothing more is placed the floor does not matter."""
         return hash((self.left, tuple([f if waits else -1 for f, waits in zip(self.floor, self.waiting, strict=True)])))
 
     def _advance(self, frame: _Frame) -> bool:
@@ -224,7 +225,7 @@ class _SkylineSearch:
         self.load[begin] += sign * (self.first[box] - size)
 
     def _allowed(self, box: int, floor: int) -> bool:
-        """Whether a box may lie here for all that must lie exactly so far above it, or it above that."""
+        """Tell whether a box may lie here for all that must lie exactly so far above it, or it above that."""
         top = floor + self.size[box]
         return all(
             self.left >> other & 1 or top <= self.offset[other] + low or floor >= self.offset[other] + high
@@ -233,7 +234,7 @@ class _SkylineSearch:
 
 
 def _exact_shifts(packing: Packing, order: list[int]) -> dict[int, tuple[tuple[int, int, int], ...]]:
-    """`Packing.shifts` of exact ties, by position in `order`."""
+    """Return `Packing.shifts` of exact ties, by position in `order`."""
     place = {index: position for position, index in enumerate(order)}
     exact = {index for tie in packing.ties if tie.exact for index in (tie.output, tie.source)}
     return {
@@ -243,7 +244,7 @@ def _exact_shifts(packing: Packing, order: list[int]) -> dict[int, tuple[tuple[i
 
 
 def search(packing: Packing, limit: int, units: float) -> Decision:
-    """Is there a placement of height at most `limit`? Several strategies share `units` of deterministic time."""
+    """Look for a placement of height at most `limit`. Several strategies share `units` of deterministic time."""
     if limit < packing.bound:
         return Decision("no", None)
     budget = int(units * NODES_PER_UNIT / len(_STRATEGIES))

@@ -49,7 +49,7 @@ class _Copy(NamedTuple):
 
 
 def candidates(problem: Problem, budget: int) -> frozenset[int]:
-    """Storages that wait across an operation above the budget, and what making them again may lack."""
+    """Return storages that wait across an operation above the budget, and what making them again may lack."""
     loads = profile(problem, {}).loads
     high = [index for index, load in enumerate(loads) if load > budget]
     found: set[int] = set()
@@ -77,7 +77,8 @@ class Limits:
 
 
 def solve(problem: Problem, within: Collection[int], budget: int, start: Decision | None, limits: Limits) -> Answer:
-    """The cheapest decision over the storages `within` whose peak is at most `budget`. `start` is a feasible hint."""
+    """Return the cheapest decision over the storages `within` whose peak is at most `budget`. `start` is a feasible
+    hint."""
     hint = None if start is None else tuple(start.items())
     answer = _solve(_Question(problem, tuple(sorted({*within, *(start or ())})), budget, hint, limits))
     return replace(answer, decision=None if answer.decision is None else dict(answer.decision))
@@ -144,7 +145,8 @@ class _RematModel:
         self.add_load()
 
     def storages_with_open_end(self) -> set[int]:
-        """Storages whose first copy may end at several times: by decision, or as one of two may be overwritten."""
+        """Return storages whose first copy may end at several times: by decision, or as one of two may be
+        overwritten."""
         operations = self.problem.operations
         found = set(self.chosen)
         found.update(
@@ -156,13 +158,13 @@ class _RematModel:
         return found
 
     def moment(self, index: int) -> int:
-        """The first of the two points in time at which an operation runs in its own place."""
+        """Return the first of the two points in time at which an operation runs in its own place."""
         return self.width * index + 2 * self.count
 
     def add_storage(
         self, storage: int, index: int, moment: _Moment, end: _Moment, literal: cp_model.IntVar | None
     ) -> None:
-        """A copy that a run opens: what it may overwrite of an input begins at the second point of the run."""
+        """Add a copy that a run opens: what it may overwrite of an input begins at the second point of the run."""
         size, late = self.problem.size[storage], _late_bytes(self.problem.operations[index], storage)
         self.add_interval(moment, end, literal, size - late)
         self.add_interval(moment + 1, end, literal, late)
@@ -186,7 +188,7 @@ class _RematModel:
             self.add_interval(start, end, None, problem.size[storage])
 
     def early_end(self, index: int, storage: int) -> int:
-        """1 if the only in-place possibility of an operation is this storage, which dies there."""
+        """Return 1 if the only in-place possibility of an operation is this storage, which dies there."""
         pairs = self.problem.operations[index].inplace
         return int(len(pairs) == 1 and pairs[0][1] == storage)
 
@@ -220,7 +222,7 @@ class _RematModel:
         self.demands.append(demand)
 
     def run(self, index: int, moment: _Moment, literal: cp_model.IntVar | None) -> None:
-        """What a run needs: operands through both its points; one that it overwrites only through the first."""
+        """Require what a run needs: operands through both its points; one that it overwrites only through the first."""
         operation = self.problem.operations[index]
         sources = sorted({source for _, source, _ in operation.inplace})
         until: dict[int, _Moment] = {}  # operand that may be overwritten -> when it may be gone
@@ -236,7 +238,7 @@ class _RematModel:
             self.add_interval(moment, moment + 2, literal, operation.scratch)
 
     def cover(self, storage: int, moment: _Moment, until: _Moment, literal: cp_model.IntVar | None) -> None:
-        """Some copy of the storage is there from a moment until another."""
+        """Require that some copy of the storage is there from a moment until another."""
         first, *second = self.copies[storage]
         always = [] if literal is None else [literal]
         if not second:
@@ -251,15 +253,15 @@ class _RematModel:
         self.require(second[0].end >= until, by_second)
 
     def require(self, fact: cp_model.BoundedLinearExpression | bool, literals: Sequence[cp_model.LiteralT]) -> None:
-        """A fact that holds where all literals do."""
+        """Require a fact that holds where all literals do."""
         self.model.add(fact).only_enforce_if(list(literals))  # pyright: ignore[reportUnknownMemberType]
 
     def begun(self, storage: int) -> cp_model.LinearExpr:
-        """When the second run starts."""
+        """Return when the second run starts."""
         return self.width * self.stage[storage] + 2 * self.problem.again[storage].operation
 
     def add_load(self) -> None:
-        """All copies together below the budget; what no decision moves is one profile of them all."""
+        """Hold all copies together below the budget; what no decision moves is one profile of them all."""
         moments = sorted(moment for moment, change in self.constant.items() if change)
         load = 0
         for moment, following in itertools.pairwise(moments):

@@ -65,11 +65,12 @@ class Problem:
     again: Mapping[int, Again]
 
     def first_touch(self, storage: int) -> int:
-        """Index of the operation that opens a storage: its maker, or for an output one that must not disturb it."""
+        """Return index of the operation that opens a storage: its maker, or for an output one that must not disturb
+        it."""
         return min((self.birth[storage], *self.uses[storage][:1]))
 
     def last_use(self, storage: int) -> int:
-        """Index of the last operation that needs a storage (its own maker if nothing reads it)."""
+        """Return index of the last operation that needs a storage (its own maker if nothing reads it)."""
         return max((self.birth[storage], self.fixed_end[storage], *self.uses[storage][-1:]))
 
 
@@ -81,7 +82,7 @@ class Event(NamedTuple):
 
 
 def build_problem(graph: Graph, model: MemoryModel, order: Sequence[int]) -> Problem:
-    """The problem of one valid order of tasks; nodes of phase "apply" and views take no part in it."""
+    """Return the problem of one valid order of tasks; nodes of phase "apply" and views take no part in it."""
     count = len(model.nodes)
     tasks = [t for t in order if t < count and not op_def(model.nodes[t].op).view and model.nodes[t].phase == "step"]
     operations = tuple(_operation(model, task, _made(model, task)) for task in tasks)
@@ -99,7 +100,7 @@ def build_problem(graph: Graph, model: MemoryModel, order: Sequence[int]) -> Pro
 
 
 def _made(model: MemoryModel, task: int) -> set[int]:
-    """Movable storages that a node opens (not those that it overwrites by alias)."""
+    """Return movable storages that a node opens (not those that it overwrites by alias)."""
     firsts = {value.name for value in model.nodes[task].outputs}
     return {storage for storage in model.tasks.touched[task] if model.storages[storage].values[0] in firsts}
 
@@ -116,7 +117,8 @@ def _operation(model: MemoryModel, task: int, made: set[int]) -> Operation:
 
 
 def _must_survive(model: MemoryModel, tasks: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Storages that the barrier or a node of phase "apply" needs live on until the last operation of the step."""
+    """Return storages that the barrier or a node of phase "apply" needs live on until the last operation of the
+    step."""
     fixed = [-1] * len(model.storages)
     for task in order:
         late = task == model.tasks.barrier or (task < len(model.nodes) and model.nodes[task].phase == "apply")
@@ -128,7 +130,7 @@ def _must_survive(model: MemoryModel, tasks: Sequence[int], order: Sequence[int]
 def _repeatable(
     graph: Graph, model: MemoryModel, operations: tuple[Operation, ...], index_of: Mapping[int, int]
 ) -> dict[int, Again]:
-    """Storages of nodes without state, in phase "step", that no one outside the step's nodes looks at."""
+    """Return storages of nodes without state, in phase "step", that no one outside the step's nodes looks at."""
     held = {value.name for value in graph.outputs}
     barrier = set(model.tasks.touched[model.tasks.barrier])
     writers = _overwriters(graph, index_of)
@@ -147,26 +149,26 @@ def _repeatable(
 
 
 def is_repeatable(node: Node) -> bool:
-    """Whether running a node twice gives the same bytes twice and changes nothing else."""
+    """Tell whether running a node twice gives the same bytes twice and changes nothing else."""
     definition = op_def(node.op)
     plain = not alias_of(node) and not definition.view and node.op != "Stream"  # no plan repeats these yet
     return node.phase == "step" and plain and len(node.outputs) == 1
 
 
 def node_cost(node: Node) -> int:
-    """Multiply-accumulates of a node; its elements where it has none, so that nothing is free."""
+    """Return multiply-accumulates of a node; its elements where it has none, so that nothing is free."""
     return op_def(node.op).macs(node) or node.outputs[0].elements
 
 
 def _is_overwritten(model: MemoryModel, storage: int) -> bool:
-    """Whether some node changes a movable storage in place by alias: it then has more than one content."""
+    """Tell whether some node changes a movable storage in place by alias: it then has more than one content."""
     names = set(model.storages[storage].values)
     users = [model.nodes[task] for task in model.tasks.touchers[storage] if task < len(model.nodes)]
     return any(node.inputs[source].name in names for node in users for _, source in alias_of(node))
 
 
 def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
-    """Persistent value (or view of one) -> index of the operation that overwrites its content."""
+    """Return persistent value (or view of one) -> index of the operation that overwrites its content."""
     shown: dict[str, str] = {}
     found: dict[str, int] = {}
     for task, node in enumerate(graph.nodes):
@@ -184,7 +186,8 @@ def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
 
 
 def expand(problem: Problem, decision: Decision) -> list[Event]:
-    """The sequence of runs: every operation in its place, second runs in front of their stage in order of birth."""
+    """Return the sequence of runs: every operation in its place, second runs in front of their stage in order of
+    birth."""
     waiting: dict[int, list[int]] = {}
     for storage, stage in decision.items():
         waiting.setdefault(stage, []).append(storage)
@@ -199,7 +202,7 @@ def expand(problem: Problem, decision: Decision) -> list[Event]:
 
 
 def is_valid(problem: Problem, decision: Decision) -> bool:
-    """Whether every stage is after the first run and before what the second one reads is overwritten."""
+    """Tell whether every stage is after the first run and before what the second one reads is overwritten."""
     return all(
         storage in problem.again
         and problem.birth[storage] + 1 < stage <= min(problem.again[storage].latest, len(problem.operations) - 1)
@@ -215,7 +218,7 @@ class Profile(NamedTuple):
 
 
 def profile(problem: Problem, decision: Decision) -> Profile:
-    """What a decision comes to, in-place outputs included (one byte count per event of `expand`)."""
+    """Return what a decision comes to, in-place outputs included (one byte count per event of `expand`)."""
     events = expand(problem, decision)
     copy = [0] * len(problem.size)
     lives: dict[tuple[int, int], list[int]] = {}
@@ -257,12 +260,13 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
 
 
 def extra_cost(problem: Problem, decision: Decision) -> int:
-    """Cost of all second runs."""
+    """Return cost of all second runs."""
     return sum(problem.again[storage].cost for storage in decision)
 
 
 def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
-    """The decision that recomputes these storages as late as possible, without those for which that is useless."""
+    """Return the decision that recomputes these storages as late as possible, without those for which that is
+    useless."""
     stages: dict[int, int] = {}
     wanted: dict[int, int] = {}  # storage -> earliest stage of a second run that reads it
     for storage in sorted(chosen, key=lambda item: -problem.again[item].operation):
@@ -277,7 +281,7 @@ def stages_of(problem: Problem, chosen: Collection[int]) -> dict[int, int]:
 
 
 def _gap(problem: Problem, storage: int, wanted: int | None) -> tuple[int, int]:
-    """(last use before, first use after) the longest time without a use; nothing after: an empty gap."""
+    """Return (last use before, first use after) the longest time without a use; nothing after: an empty gap."""
     moments = [problem.birth[storage], *problem.uses[storage]]
     if wanted is not None:
         moments = sorted({*moments, wanted})

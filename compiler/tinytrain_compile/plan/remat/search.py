@@ -31,7 +31,7 @@ class Priced:
 
 
 def checkpoints(problem: Problem) -> list[Priced]:
-    """Decisions that keep the storages of some cuts, cheapest first, without those that are worse in both."""
+    """Return decisions that keep the storages of some cuts, cheapest first, without those that are worse in both."""
     waits = _waits(problem)
     if not waits:
         return []
@@ -51,7 +51,7 @@ def checkpoints(problem: Problem) -> list[Priced]:
 
 
 def _waits(problem: Problem) -> dict[int, int]:
-    """Storages that may be made again and wait across the largest load, and their last use before that."""
+    """Return storages that may be made again and wait across the largest load, and their last use before that."""
     found: dict[int, int] = {}
     top = _top(problem)
     for storage in problem.again:
@@ -68,7 +68,7 @@ def _top(problem: Problem) -> int:
 
 
 def _with_sources(problem: Problem, chosen: frozenset[int], kept: frozenset[int]) -> frozenset[int]:
-    """The storages and what their producers read that can be made again, back to what is kept."""
+    """Return the storages and what their producers read that can be made again, back to what is kept."""
     found, open_ = set(chosen), list(chosen)
     while open_:
         for read in problem.operations[problem.again[open_.pop()].operation].reads:
@@ -79,7 +79,8 @@ def _with_sources(problem: Problem, chosen: frozenset[int], kept: frozenset[int]
 
 
 def _cuts(problem: Problem, waits: dict[int, int]) -> list[tuple[int, frozenset[int]]]:
-    """(operation, storages made before it and read by it or later on the way forward) where these are fewest nearby.
+    """Return (operation, storages made before it and read by it or later on the way forward) where these are fewest
+    nearby.
 
     What is dead by then otherwise lives on for the sake of a cut there; that is part of what the cut keeps.
     """
@@ -101,7 +102,7 @@ def _cuts(problem: Problem, waits: dict[int, int]) -> list[tuple[int, frozenset[
 
 
 def _limits(problem: Problem, waits: dict[int, int]) -> list[int]:
-    """Kept bytes plus those of a segment: geometric steps from the largest storage to all storages."""
+    """Return kept bytes plus those of a segment: geometric steps from the largest storage to all storages."""
     sizes = [problem.size[storage] for storage in waits]
     low, high = max(1, max(sizes)), max(2, sum(sizes))
     return sorted({int(low * (high / low) ** (step / LIMITS)) for step in range(1, LIMITS)})
@@ -110,7 +111,8 @@ def _limits(problem: Problem, waits: dict[int, int]) -> list[int]:
 def _kept(
     problem: Problem, waits: dict[int, int], cuts: list[tuple[int, frozenset[int]]], limit: int
 ) -> frozenset[int] | None:
-    """What the cuts keep that keep least while kept bytes and every segment stay below a limit; None if none do."""
+    """Return what the cuts keep that keep least while kept bytes and every segment stay below a limit; None if none
+    do."""
     ordered = sorted(waits, key=lambda storage: problem.birth[storage])
     births = [problem.birth[storage] for storage in ordered]
     sums = list(itertools.accumulate((problem.size[storage] for storage in ordered), initial=0))
@@ -171,7 +173,8 @@ class Clock:
 
 
 def floor_bytes(problem: Problem) -> int:
-    """No decision of this order has a lower peak: what an operation touches, and what cannot be made again, is live."""
+    """Return a peak that no decision of this order is below: what an operation touches, and what cannot be made again,
+    is live."""
     loads = [0] * len(problem.operations)
     for index, operation in enumerate(problem.operations):
         own = sum(problem.size[storage] for storage in (*operation.reads, *operation.writes)) + operation.scratch
@@ -185,12 +188,12 @@ def floor_bytes(problem: Problem) -> int:
 
 
 def excess(problem: Problem, decision: Decision, budget: int) -> int:
-    """Bytes above the budget, summed over time: 0 if the decision fits."""
+    """Return bytes above the budget, summed over time: 0 if the decision fits."""
     return sum(max(0, load - budget) for load in profile(problem, decision).loads)
 
 
 def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
-    """A decision that fits the budget at a low cost, or the one that exceeds it least."""
+    """Return a decision that fits the budget at a low cost, or the one that exceeds it least."""
     chosen: frozenset[int] = frozenset()
     left = excess(problem, {}, budget)
     rounds = GREEDY_EVENTS // (2 * TRIED_PER_ROUND * max(1, len(problem.operations)))
@@ -206,7 +209,7 @@ def greedy_decision(problem: Problem, budget: int) -> dict[int, int]:
 def _best_addition(
     problem: Problem, chosen: frozenset[int], left: int, budget: int
 ) -> tuple[frozenset[int], int] | None:
-    """The storage (with what its recomputation lacks) that takes away most excess per cost."""
+    """Return the storage (with what its recomputation lacks) that takes away most excess per cost."""
     best: tuple[float, frozenset[int], int] | None = None
     before = extra_cost(problem, stages_of(problem, chosen))
     for move in _moves(problem, chosen):
@@ -222,7 +225,7 @@ def _best_addition(
 
 
 def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]:
-    """The largest storages that are live where memory is highest, alone and with their dead ancestors."""
+    """Yield the largest storages that are live where memory is highest, alone and with their dead ancestors."""
     loads, lives = profile(problem, stages_of(problem, chosen))
     top = loads.index(max(loads))
     waiting = {storage for (storage, _), (first, last) in lives.items() if first < top < last}
@@ -235,7 +238,7 @@ def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]
 
 
 def _with_ancestors(problem: Problem, storage: int, chosen: frozenset[int]) -> frozenset[int]:
-    """The storage and what its producer reads that is dead by then and can be made again, back to what lives."""
+    """Return the storage and what its producer reads that is dead by then and can be made again, back to what lives."""
     stage = stages_of(problem, (storage,)).get(storage, 0)
     found, open_ = {storage}, [storage]
     while open_:
@@ -247,7 +250,7 @@ def _with_ancestors(problem: Problem, storage: int, chosen: frozenset[int]) -> f
 
 
 def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) -> frozenset[int]:
-    """Without the storages that are not needed, dearest first."""
+    """Return those without the storages that are not needed, dearest first."""
     for storage in _dearest(problem, chosen):
         fewer = chosen - {storage}
         decision = stages_of(problem, fewer)
@@ -257,7 +260,7 @@ def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) ->
 
 
 def _dearest(problem: Problem, storages: Iterable[int]) -> list[int]:
-    """The dearest second runs first, as many as there is work for: a profile without each of them is made."""
+    """Return the dearest second runs first, as many as there is work for: a profile without each of them is made."""
     dearest = sorted(storages, key=lambda item: (-problem.again[item].cost, item))
     return dearest[: FEWER_EVENTS // max(1, len(problem.operations))]
 
@@ -266,12 +269,12 @@ def _dearest(problem: Problem, storages: Iterable[int]) -> list[int]:
 
 
 def peak_of(problem: Problem, decision: Decision) -> int:
-    """Largest load, in movable bytes."""
+    """Return largest load, in movable bytes."""
     return max(profile(problem, decision).loads, default=0)
 
 
 def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> RematChoice | None:
-    """A decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
+    """Return a decision with a peak of at most `budget`, as cheap as found; None if none is found or there is none."""
     if peak_of(problem, {}) <= budget:
         return RematChoice({}, budget, True)
     found = any_below(problem, budget, options)
@@ -279,7 +282,7 @@ def cheapest_below(problem: Problem, budget: int, options: PlanOptions) -> Remat
 
 
 def smallest(problem: Problem, options: PlanOptions, below: int = 0) -> Iterator[RematChoice]:
-    """Decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better).
+    """Yield decisions with the lowest peak found: the cheapest first, then the solver's first one (it may pack better).
 
     below: bytes under the movable ones. The arena, which has both, is found to one part in TOLERANCE.
     """
@@ -301,13 +304,13 @@ def smallest(problem: Problem, options: PlanOptions, below: int = 0) -> Iterator
 
 
 def first_decision(problem: Problem, budget: int) -> dict[int, int]:
-    """Of the greedy decision and those that keep checkpoints, the one of smallest peak."""
+    """Return the one of smallest peak, of the greedy decision and those that keep checkpoints."""
     segments = [dict(item.decision) for item in checkpoints(problem)]
     return min((greedy_decision(problem, budget), *segments), key=lambda decision: peak_of(problem, decision))
 
 
 def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock | None = None) -> dict[int, int] | None:
-    """A decision whose peak is at most `budget`, cheap or not; None if none is found.
+    """Return a decision whose peak is at most `budget`, cheap or not; None if none is found.
 
     First asked of a smaller problem. Only if that is proven to have none is the whole one asked: where the time for the
     smaller one is up, it is up for the larger one nearly always, and such answers are most of a search's work.
@@ -337,7 +340,8 @@ def any_below(problem: Problem, budget: int, options: PlanOptions, clock: Clock 
 
 
 def whole_pairs_only(problem: Problem) -> Problem:
-    """The problem without outputs that cover a part of an input: loads are never smaller, and answers come sooner."""
+    """Return the problem without outputs that cover a part of an input: loads are never smaller, and answers come
+    sooner."""
     return replace(
         problem,
         operations=tuple(
@@ -348,7 +352,8 @@ def whole_pairs_only(problem: Problem) -> Problem:
 
 
 def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, options: PlanOptions) -> RematChoice:
-    """The cheapest of: the start and a greedy decision, both without what is not needed; the solver's from there."""
+    """Return the cheapest of: the start and a greedy decision, both without what is not needed; the solver's from
+    there."""
     from tinytrain_compile.plan.remat.cpsat import Limits, candidates, solve
 
     best = _thinned(problem, start, budget)
@@ -363,7 +368,7 @@ def cheaper_decision(problem: Problem, start: dict[int, int], budget: int, optio
 
 
 def _thinned(problem: Problem, decision: dict[int, int], budget: int) -> dict[int, int]:
-    """Without second runs that the budget does not need, dearest first."""
+    """Return the decision without second runs that the budget does not need, dearest first."""
     for storage in _dearest(problem, decision):
         fewer = {other: stage for other, stage in decision.items() if other != storage}
         if peak_of(problem, fewer) <= budget:

@@ -27,7 +27,7 @@ from tinytrain_compile.plan.remat.search import RematChoice, cheapest_below, sma
 def rewrite(
     graph: Graph, model: MemoryModel, problem: Problem, decision: Decision
 ) -> tuple[Graph, tuple[SecondRun, ...]]:
-    """The graph with second runs, its nodes in the decision's order, and what was added."""
+    """Return the graph with second runs, its nodes in the decision's order, and what was added."""
     writer = _Writer(graph)
     for value in (*graph.inputs, *graph.accumulators, *(v for node in graph.nodes for v in node.inputs)):
         if value.name not in writer.producers:
@@ -45,7 +45,7 @@ def rewrite(
 
 
 def replay(graph: Graph, names: Sequence[str], again: Mapping[str, str]) -> tuple[Graph, tuple[SecondRun, ...]]:
-    """The graph whose nodes have these names in this order; again: name of a second run -> node that it repeats.
+    """Return the graph whose nodes have these names in this order; again: name of a second run -> node that it repeats.
 
     Raises PlanError if there is no such graph. What it computes is for `validate_remat` to judge.
     """
@@ -81,7 +81,7 @@ class _Writer:
         self.current: dict[str, Value] = {}
 
     def add(self, node: Node) -> None:
-        """A node in its own place, with the current copies of what it reads, and the views of what it makes."""
+        """Add a node in its own place, with the current copies of what it reads, and the views of what it makes."""
         if node.name in self.done:
             return
         self.done.add(node.name)
@@ -90,7 +90,7 @@ class _Writer:
             self.show(value)
 
     def show(self, value: Value) -> None:
-        """Views are free: each stands right behind what it shows."""
+        """Add views, which are free: each stands right behind what it shows."""
         for view in self.views.get(value.name, ()):
             if view.phase == "step":
                 self.add(view)
@@ -99,7 +99,7 @@ class _Writer:
         return self.current.get(value.name, value)
 
     def repeat(self, node: Node) -> None:
-        """A clone; from here on its output, and views of that, take the place of the first ones."""
+        """Add a clone; from here on its output, and views of that, take the place of the first ones."""
         clone = self.clone(node)
         (value,) = node.outputs
         self.runs.append(SecondRun(clone.name, node.name, node.origin, value.size_bytes, op_def(node.op).macs(node)))
@@ -115,14 +115,14 @@ class _Writer:
 
 
 def cloned(node: Node, inputs: tuple[Value, ...], taken: set[str]) -> Node:
-    """The node once more, on these inputs, with names that are free; `taken` gains them."""
+    """Return the node once more, on these inputs, with names that are free; `taken` gains them."""
     outputs = tuple(replace(value, name=_unique(value.name, taken)) for value in node.outputs)
     name = outputs[0].name if node.name == node.outputs[0].name else _unique(node.name, taken)
     return replace(node, name=name, inputs=inputs, outputs=outputs)
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """`name@2`, or the next number that is free."""
+    """Return `name@2`, or the next number that is free."""
     count = 2
     while f"{name}@{count}" in taken:
         count += 1
@@ -170,13 +170,13 @@ def plan_with_remat(
 
 @lru_cache(maxsize=REMEMBERED)
 def _within(graph: Graph, options: PlanOptions, capacity: int) -> tuple[Rematerialiser, Planned | None]:
-    """The cheapest plan found that fits, and who looked. Remembered: if None, the smallest may be asked for."""
+    """Return the cheapest plan found that fits, and who looked. Remembered: if None, the smallest may be asked for."""
     task = Rematerialiser(graph, plan_graph(graph, options).plan, options)
     return task, task.within(capacity)
 
 
 def share_of(graph: Graph, plan: MemoryPlan) -> float:
-    """Extra multiply-accumulates of a plan over those of the step without them."""
+    """Return extra multiply-accumulates of a plan over those of the step without them."""
     extra = plan.remat.extra_macs if plan.remat is not None else 0
     total = sum(op_def(node.op).macs(node) for node in graph.nodes)
     return extra / max(1, total - extra)
@@ -196,11 +196,12 @@ class Rematerialiser:
         self.below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
 
     def minimal(self) -> Iterator[RematChoice]:
-        """Decisions with the lowest peak found."""
+        """Return decisions with the lowest peak found."""
         return smallest(self.problem, self.options, self.below)
 
     def best_of(self, choices: Iterator[RematChoice], without: Planned) -> Planned:
-        """The smallest arena of some choices, or the plan without second runs; a gain without a gap ends the search."""
+        """Return the smallest arena of some choices, or the plan without second runs; a gain without a gap ends the
+        search."""
         best = without
         for choice in choices:
             found = self.planned(choice)
@@ -211,7 +212,7 @@ class Rematerialiser:
         return best
 
     def least_of(self, choices: Sequence[RematChoice], without: Planned, capacity: int) -> Planned:
-        """The smallest arena of some choices where none is sure to fit a capacity; the first that does is taken.
+        """Return the smallest arena of some choices where none is sure to fit a capacity; the first that does is taken.
 
         Only the one with the smallest quick plan is planned again, with a part of the effort, if it fits then or no
         plan is near: there it is a figure of a message, and a full plan of each may take as long as all the rest.
@@ -228,7 +229,8 @@ class Rematerialiser:
         return self.best_of(iter(choices), found) if near else found
 
     def within(self, capacity: int) -> Planned | None:
-        """The cheapest plan found that fits: decisions below the capacity, then below what packing lost so far."""
+        """Return the cheapest plan found that fits: decisions below the capacity, then below what packing lost so
+        far."""
         short = 0
         for _ in range(AUTO_TRIES):
             choice = cheapest_below(self.problem, capacity - self.below - short, self.options)
@@ -244,7 +246,7 @@ class Rematerialiser:
         return None
 
     def planned(self, choice: RematChoice) -> Planned:
-        """The graph of a choice, planned and judged."""
+        """Return the graph of a choice, planned and judged."""
         rewritten, runs = rewrite(self.graph, self.model, self.problem, choice.decision)
         check_graph(rewritten, infer)
         planned = plan_graph(rewritten, self.options)

@@ -69,7 +69,7 @@ class Waists:
                 yield node.outputs[0]
 
     def narrow(self) -> list[Value]:
-        """Waists that are smaller than what is in front of them and no larger than the next one; and sums."""
+        """Return waists that are smaller than what is in front of them and no larger than the next one; and sums."""
         sizes = [value.size_bytes for value in self.found]
         sums = {
             node.outputs[0].name for node in self.forward if len(node.inputs) > 1 and has_trait(node.op, "elementwise")
@@ -82,14 +82,15 @@ class Waists:
         ]
 
     def keep(self, kept: Sequence[str], again: Collection[int] | None = None) -> Recomputed:
-        """The graph where of the stages that run again nothing is kept but these waists, which are in their order.
+        """Return the graph where of the stages that run again nothing is kept but these waists, which are in their
+        order.
 
         again: numbers of stages: the first ends with the first waist. None: all up to the last waist.
         """
         return _Writer(self, kept, range(len(kept)) if again is None else again).written()
 
     def saved(self, first: str | None, last: str) -> int:
-        """Bytes of what the backward pass reads of the stage between two waists (None: of the first stage)."""
+        """Return bytes of what the backward pass reads of the stage between two waists (None: of the first stage)."""
         names = [value.name for value in self.found]
         start = 0 if first is None else names.index(first) + 1
         return sum(self._read[start : names.index(last) + 1])
@@ -135,7 +136,7 @@ class _Writer:
         self._current: dict[str, Value] = {}
 
     def written(self) -> Recomputed:
-        """The graph."""
+        """Return the graph."""
         # In the graph's order, since a mask that is kept belongs beside its map.
         self._nodes += [node for node in self._graph.nodes if self._is_made(node) and self._is_there(node)]
         ready = set[int]()
@@ -165,7 +166,7 @@ class _Writer:
             self._groups[-1].append(node)
 
     def _run_again(self, stage: int) -> None:
-        """What the backward pass reads of a stage, and what that needs."""
+        """Add what the backward pass reads of a stage, and what that needs."""
         own = [n for n in self._graph.nodes if self._stage.get(n.outputs[0].name) == stage and self._is_made(n)]
         late = (node for node in self._graph.nodes if node.name not in self._early)
         needed = {value.name for node in late for value in node.inputs}
@@ -225,7 +226,8 @@ class Kept:
 
 @lru_cache(maxsize=REMEMBERED)
 def streamed_again(graph: Graph, options: PlanOptions, smallest: bool = True) -> Planned | None:
-    """The smallest arena found where streams and second runs go together, with the fewest second runs found for it.
+    """Return the smallest arena found where streams and second runs go together, with the fewest second runs found for
+    it.
 
     smallest: else the fewest that fit options.capacity_bytes. None if nothing fits, or nothing can be kept apart. The
     loss is the first of options.keep. Of the same graph it is the same: the last few are remembered.
@@ -259,7 +261,7 @@ def _macs(planned: Planned) -> int:
 
 
 def _smallest(graph: Graph, choices: Sequence[Kept], options: PlanOptions, quick: PlanOptions) -> Planned:
-    """The smaller arena of all stages, which come first, and of the single ones with the least load."""
+    """Return the smaller arena of all stages, which come first, and of the single ones with the least load."""
     first, *singles = choices
     tried = [first, *sorted(singles, key=lambda kept: (kept.load, kept.macs))[:1]]
     best: Planned | None = None
@@ -274,7 +276,8 @@ def _smallest(graph: Graph, choices: Sequence[Kept], options: PlanOptions, quick
 def first_within(
     graph: Graph, choices: Iterable[Kept], room: int, options: PlanOptions, quick: PlanOptions
 ) -> Planned | None:
-    """That of these choices that has the fewest multiply-accumulates again and fits; last of all that of least load."""
+    """Return that of these choices that has the fewest multiply-accumulates again and fits; last of all that of least
+    load."""
     possible = sorted((kept for kept in choices if kept.load <= room), key=lambda kept: (kept.macs, kept.load))
     last = sorted(possible[FULL_PLANS - 1 :], key=lambda kept: (kept.load, kept.macs))[:1]
     for kept in (*possible[: FULL_PLANS - 1], *last):
@@ -285,7 +288,8 @@ def first_within(
 
 
 def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
-    """Choices of one stage, and of one more beside the best of these, that need less at once than no second run."""
+    """Return choices of one stage, and of one more beside the best of these, that need less at once than no second
+    run."""
     narrow = waists.narrow()
     intervals = [(first, last) for last in range(len(narrow)) for first in range(max(-1, last - LONGEST), last)]
 
@@ -311,7 +315,7 @@ def single_stages(waists: Waists, quick: PlanOptions) -> list[Kept]:
 
 
 def again_alone(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interval], quick: PlanOptions) -> Kept:
-    """These stages alone run again."""
+    """Return the choice of which these stages alone run again."""
     ends = sorted({index for interval in chosen for index in interval if index >= 0})
     kept = [narrow[index] for index in ends]
     again = waists.keep([value.name for value in kept], {ends.index(last) for _, last in chosen})
@@ -320,7 +324,7 @@ def again_alone(waists: Waists, narrow: Sequence[Value], chosen: Sequence[Interv
 
 
 def _least(waists: Waists, quick: PlanOptions) -> Kept | None:
-    """The waists with the smallest load found; None if there are none."""
+    """Return the waists with the smallest load found; None if there are none."""
     narrow = waists.narrow()
     if not narrow:
         return None
@@ -353,8 +357,8 @@ def _kept(waists: Waists, kept: Sequence[Value], quick: PlanOptions) -> Kept:
 
 
 def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOptions) -> int:
-    """What is there while a stream runs, nodes in the graph's order: what came before it and is still read, what it
-    makes, and its scratch."""
+    """Return what is there while a stream runs, nodes in the graph's order: what came before it and is still read, what
+    it makes, and its scratch."""
     attrs, fixed = stream.attrs, {*graph.constants, *(value.name for value in graph.state)}
     assert isinstance(attrs, StreamAttrs)
     start = graph.nodes.index(group[0])
@@ -367,7 +371,7 @@ def _load(graph: Graph, group: Sequence[Node], stream: Node, options: PlanOption
 
 
 def fully_planned(graph: Graph, kept: Kept, options: PlanOptions, quick: PlanOptions) -> Planned:
-    """The plan of a choice, with streams of all that is none yet, judged."""
+    """Return the plan of a choice, with streams of all that is none yet, judged."""
     again = kept.again
     check_graph(again.graph, infer)
     some = with_streams(again.graph, kept.streams)

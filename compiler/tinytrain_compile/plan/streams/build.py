@@ -43,7 +43,7 @@ class _Part:
 
 
 def build_stream(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> StreamAttrs | None:
-    """The stream of these nodes, which are in topological order; None without a form by rows of each.
+    """Return the stream of these nodes, which are in topological order; None without a form by rows of each.
 
     None also of more than MOST. inputs: all that they read from outside; outputs: results that somebody else needs,
     each written whole. Training graphs of one model share most of their streams, so what was built is remembered.
@@ -78,7 +78,7 @@ def _built(nodes: tuple[Node, ...], inputs: tuple[Value, ...], outputs: tuple[Va
 
 
 def _overwritten(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[tuple[int, int]]:
-    """(output index, input index) of the results of these nodes that overwrite an operand."""
+    """Yield (output index, input index) of the results of these nodes that overwrite an operand."""
     for node in nodes:
         for out, source in alias_of(node):
             yield outputs.index(node.outputs[out]), inputs.index(node.inputs[source])
@@ -95,11 +95,11 @@ class _Chain:
         self._needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def maps(self, index: int) -> Iterator[tuple[int, Value]]:
-        """The values of which a node reads rows, with their places in its form."""
+        """Return the values of which a node reads rows, with their places in its form."""
         return ((place, self.nodes[index].inputs[at]) for place, at in enumerate(self.forms[index].maps))
 
     def calls(self) -> list[RowCall]:
-        """One row (or unit) a call, in the order of the module's docstring."""
+        """Return one row (or unit) a call, in the order of the module's docstring."""
         ends = [i for i, node in enumerate(self.nodes) if alias_of(node) or node.outputs[0].name in self.kept]
         last = max(ends, key=lambda index: (self._rank(index), index))
         order = _Order(self, self._ancestors(last), ends)
@@ -109,14 +109,15 @@ class _Chain:
         return order.found
 
     def unit(self, value: Value) -> int:
-        """A number of rows that a ring has to be a multiple of, because they are written or read as one piece."""
+        """Return a number of rows that a ring has to be a multiple of, because they are written or read as one
+        piece."""
         forms = [self.forms[self.maker[value.name]]]
         for index, form in enumerate(self.forms):
             forms += [form for place, read in self.maps(index) if read == value and (place or not form.windows)]
         return math.lcm(*(form.unit for form in forms))
 
     def needs(self, index: int, row: int) -> list[tuple[int, int]]:
-        """Which nodes have to be there until which row, for a node's row."""
+        """Return which nodes have to be there until which row, for a node's row."""
         known = self._needs.get((index, row))
         if known is None:
             known = self._needs[index, row] = [*self._looked_up(index, row)]
@@ -130,7 +131,7 @@ class _Chain:
                 yield self.maker[value.name], reads.stop if reads else 0
 
     def _rank(self, index: int) -> int:
-        """What is asked for: rather a map than a sum or a peak, and a mask only where there is nothing else."""
+        """Return what is asked for: rather a map than a sum or a peak, and a mask only where there is nothing else."""
         value = self.nodes[index].outputs[0]
         return 0 if value.dtype == "bits" else 2 if value.name in self.maker and value.name in self.kept else 1
 
@@ -161,7 +162,7 @@ class _Order:
                 self._compute(index)
 
     def _compute(self, index: int) -> None:
-        """A node's next rows, then whatever has become possible beside."""
+        """Compute a node's next rows, then whatever has become possible beside."""
         unit = self._chain.forms[index].unit
         self.found.append(RowCall(index, self._done[index], unit))
         self._done[index] += unit
@@ -170,12 +171,13 @@ class _Order:
                 self.ensure(other, self._done[other] + 1)
 
     def _is_ready(self, index: int) -> bool:
-        """Whether a row can be computed without a further row of what the last map needs."""
+        """Tell whether a row can be computed without a further row of what the last map needs."""
         row = self._done[index]
         return row < self._chain.heights[index] and all(self._is_there(*n) for n in self._chain.needs(index, row))
 
     def _is_there(self, index: int, until: int) -> bool:
-        """Whether a node's rows below `until` are computed, or can be. A node's later rows need all that earlier do."""
+        """Tell whether a node's rows below `until` are computed, or can be. A node's later rows need all that earlier
+        do."""
         done, unit = self._done[index], self._chain.forms[index].unit
         if done >= until or index in self._needed:
             return done >= until
@@ -202,12 +204,12 @@ class _Uses:
                 last.update(dict.fromkeys(form.reads_of(place, call.first, call.rows, value.shape[1]), time))
 
     def _lives(self, name: str) -> list[tuple[int, int]]:
-        """Of every row that is computed: the calls that write it and read it last."""
+        """Return, for every row that is computed, the calls that write it and read it last."""
         read = self._read.get(name, {})
         return [(time, read.get(row, time)) for row, time in enumerate(self._written[name])]
 
     def ring_rows(self, value: Value) -> int:
-        """The fewest slots, in whole units, in which no row is overwritten that is still read."""
+        """Return the fewest slots, in whole units, in which no row is overwritten that is still read."""
         lives, unit = self._lives(value.name), self._chain.unit(value)
         first, most = 0, 1
         for row, (written, _) in enumerate(lives):
@@ -217,14 +219,14 @@ class _Uses:
         return -(-most // unit) * unit
 
     def ring(self, value: Value, rows: int) -> list[_Part]:
-        """A ring as an item of scratch."""
+        """Return a ring as an item of scratch."""
         used = np.zeros(len(self._calls), bool)
         for written, read in self._lives(value.name):
             used[written : read + 1] = True
         return [_Part(0, rows * row_pitch(value), used)]
 
     def work(self, index: int) -> list[_Part]:
-        """The working memory of a node: what is prepared stays, the rest is free between its calls."""
+        """Return the working memory of a node: what is prepared stays, the rest is free between its calls."""
         form = self._chain.forms[index]
         own = np.array([call.node == index for call in self._calls])
         kept = _Part(0, form.kept_bytes, np.ones(len(self._calls), bool))
@@ -232,11 +234,11 @@ class _Uses:
         return [part for part in (kept, rest) if part.size]
 
     def always(self, size: int) -> list[_Part]:
-        """So many bytes that stay from the first call to the last."""
+        """Return so many bytes that stay from the first call to the last."""
         return [_Part(0, size, np.ones(len(self._calls), bool))]
 
     def covers(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[Overlap]:
-        """Which results may lie over which maps from outside, and how far these have to begin above them.
+        """Yield which results may lie over which maps from outside, and how far these have to begin above them.
 
         None of a stream with errors: the first step runs it more than once.
         """
@@ -261,7 +263,7 @@ class _Uses:
 
 
 def _packed(items: Sequence[Sequence[_Part]]) -> tuple[list[int], int]:
-    """(where each item begins, bytes of all): what is never in use at the same time may share bytes."""
+    """Return (where each item begins, bytes of all): what is never in use at the same time may share bytes."""
 
     def size(index: int) -> int:
         return sum(part.size for part in items[index])
@@ -278,7 +280,7 @@ def _packed(items: Sequence[Sequence[_Part]]) -> tuple[list[int], int]:
 
 
 def _placed(items: Sequence[Sequence[_Part]], order: Iterable[int]) -> tuple[list[int], int]:
-    """Each item as low as it fits, in this order."""
+    """Return each item as low as it fits, in this order."""
     places, taken, top = [0] * len(items), list[_Part](), 0
     for index in order:
         item = items[index]

@@ -15,7 +15,7 @@ from tinytrain_compile.plan.streams.build import build_stream
 
 
 def stream_node(graph: Graph, nodes: Sequence[Node], name: str, keep: Iterable[str] = ()) -> Node | None:
-    """`StreamMaker.stream` of one stream."""
+    """Return `StreamMaker.stream` of one stream."""
     return StreamMaker(graph, keep).stream(nodes, name)
 
 
@@ -35,8 +35,8 @@ class StreamMaker:
                 self.readers.setdefault(value.name, set()).add(node.name)
 
     def stream(self, nodes: Sequence[Node], name: str) -> Node | None:
-        """The stream of these nodes, which follow each other in the graph (but for sums over rows, which may stand
-        further behind); None if there is no such stream."""
+        """Return the stream of these nodes, which follow each other in the graph (but for sums over rows, which may
+        stand further behind); None if there is no such stream."""
         inside, made = {node.name for node in nodes}, {value.name for node in nodes for value in node.outputs}
         overwriting = {node.outputs[out].name for node in nodes for out, _ in alias_of(node)}
 
@@ -54,7 +54,7 @@ class StreamMaker:
         return Node(name, "Stream", inputs, outputs, attrs, " .. ".join(dict.fromkeys(ends)))
 
     def _in_time(self, nodes: Sequence[Node], inside: set[str]) -> bool:
-        """Whether nobody who needs what the nodes make reads what they overwrite."""
+        """Tell whether nobody who needs what the nodes make reads what they overwrite."""
         victims = (node.inputs[source].name for node in nodes for _, source in alias_of(node))
         late = {reader for name in victims for reader in self.readers.get(name, ())} - inside
         if not late:
@@ -67,8 +67,8 @@ class StreamMaker:
 
 
 def with_readers_beside(graph: Graph) -> Graph:
-    """The graph with each update that sums over rows right behind what it reads, and what reads what it overwrites;
-    and with slices right behind their maps."""
+    """Return the graph with each update that sums over rows right behind what it reads, and what reads what it
+    overwrites; and with slices right behind their maps."""
     graph = with_early_slices(graph)
     place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     behind: dict[int, list[Node]] = {}
@@ -93,8 +93,8 @@ def with_readers_beside(graph: Graph) -> Graph:
 
 
 def with_early_slices(graph: Graph) -> Graph:
-    """The graph with each slice of a map right behind what makes the map: the backward pass keeps slices, and lists
-    them where it reads them."""
+    """Return the graph with each slice of a map right behind what makes the map: the backward pass keeps slices, and
+    lists them where it reads them."""
     made = {value.name for node in graph.nodes for value in node.outputs}
     slices: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -113,7 +113,7 @@ def with_early_slices(graph: Graph) -> Graph:
 
 
 def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
-    """The graph with these streams, each in the place of its last inner node that is no sum over rows."""
+    """Return the graph with these streams, each in the place of its last inner node that is no sum over rows."""
     whole = {inner.name: node for node in streams for inner in inner_nodes(node)}
     if not whole:
         return graph
@@ -124,7 +124,8 @@ def with_streams(graph: Graph, streams: Iterable[Node]) -> Graph:
 
 
 def with_lines(graph: Graph, as_bytes: bool = False) -> Graph:
-    """The graph with its image taken row by row: one node more, whose result all others read in place of the image.
+    """Return the graph with its image taken row by row: one node more, whose result all others read in place of the
+    image.
 
     as_bytes: an int8 image comes as bytes of a camera.
     """
@@ -142,7 +143,7 @@ def with_lines(graph: Graph, as_bytes: bool = False) -> Graph:
 
 
 def without_lines(graph: Graph) -> Graph:
-    """The graph with its image as a whole again."""
+    """Return the graph with its image as a whole again."""
     rows = [node.outputs[0] for node in graph.nodes if node.op == LINES]
     if not rows:
         return graph
@@ -153,23 +154,23 @@ def without_lines(graph: Graph) -> Graph:
 
 
 def without_streams(graph: Graph) -> Graph:
-    """The graph with the inner nodes of streams in their place."""
+    """Return the graph with the inner nodes of streams in their place."""
     if not any(node.op == "Stream" for node in graph.nodes):
         return graph
     return replace(graph, nodes=tuple(inner for node in graph.nodes for inner in computed(node)))
 
 
 def inner_nodes(node: Node) -> tuple[Node, ...]:
-    """Those of a stream; of any other node none."""
+    """Return those of a stream; of any other node none."""
     return node.attrs.nodes if isinstance(node.attrs, StreamAttrs) else ()
 
 
 def is_sum(node: Node) -> bool:
-    """Whether a node sums over the rows of a map, in a stream."""
+    """Tell whether a node sums over the rows of a map, in a stream."""
     form = row_form(node)
     return form is not None and form.sum is not None
 
 
 def is_slice(node: Node) -> bool:
-    """Whether a node copies a part of every row of a map."""
+    """Tell whether a node copies a part of every row of a map."""
     return node.op == "Slice" and row_form(node) is not None

@@ -71,12 +71,12 @@ class StreamModel:
         self._layers: dict[str, _Layer] = {}
 
     def stream(self, nodes: Sequence[Node]) -> Node | None:
-        """The stream of these nodes, if they can be one."""
+        """Return the stream of these nodes, if they can be one."""
         return self._maker.stream(nodes, f"stream_{nodes[0].name}_{len(nodes)}")
 
     def least(self, nodes: Sequence[Node]) -> int:
-        """No stream of these nodes has a smaller load: its rings hold what one row of a node needs, and one result
-        covers one operand wholly."""
+        """Return a load that no stream of these nodes is below: its rings hold what one row of a node needs, and one
+        result covers one operand wholly."""
         layers, inside = [self._layer(node) for node in nodes], {node.name for node in nodes}
         last, readers = max(layer.step for layer in layers), self._maker.readers
         dying = (size for one in layers for name, size in one.reads.items() if self._ends.get(name, last + 1) <= last)
@@ -87,7 +87,7 @@ class StreamModel:
         return self._beside(layers) + sum(results.values()) + _least_scratch(layers, inner) - saved
 
     def load(self, stream: Node, nodes: Sequence[Node]) -> int:
-        """Of a stream of these nodes."""
+        """Return that of a stream of these nodes."""
         last = max(self._steps[node.name] for node in nodes)
         attrs = stream.attrs
         assert isinstance(attrs, StreamAttrs)
@@ -104,7 +104,7 @@ class StreamModel:
         return beside + results + self._reserved(attrs.scratch_bytes) - max(saved)
 
     def _beside(self, layers: Sequence[_Layer]) -> int:
-        """Bytes that live while any of these layers runs, and that none of them makes."""
+        """Return bytes that live while any of these layers runs, and that none of them makes."""
         made = {name for layer in layers for name in layer.writes}
         steps = [layer.step for layer in layers if not layer.is_slice or made.isdisjoint(layer.reads)]
         alive: NDArray[np.bool_] = np.logical_or.reduce(self._alive[steps])
@@ -131,7 +131,8 @@ class StreamModel:
 
 
 def _steps(plan: MemoryPlan, made: dict[str, int], loads: Sequence[int]) -> dict[str, int]:
-    """Node -> its step: of a slice that with the least load since its map is there, since it may run at any of them."""
+    """Return node -> its step: of a slice that with the least load since its map is there, since it may run at any of
+    them."""
     found = {node.name: step for step, node in enumerate(plan.order)}
     for node in filter(is_slice, plan.order):
         own = found[node.name]
@@ -140,8 +141,8 @@ def _steps(plan: MemoryPlan, made: dict[str, int], loads: Sequence[int]) -> dict
 
 
 def _ends(plan: MemoryPlan) -> dict[str, int]:
-    """Value -> the last step that needs it. That is the last one of its buffer, unless another value is written over it
-    in place: in a stream the two are an operand and a result of their own."""
+    """Return value -> the last step that needs it. That is the last one of its buffer, unless another value is written
+    over it in place: in a stream the two are an operand and a result of their own."""
     found = {name: buffer.last_step for buffer in plan.buffers for name in buffer.values}
     last, same = dict[str, int](), dict[str, str]()
     for step, node in enumerate(plan.order):
@@ -167,7 +168,8 @@ def _windows(node: Node, form: RowForm) -> dict[str, int]:
 
 
 def _least_scratch(layers: Sequence[_Layer], inner: Container[str]) -> int:
-    """Of a stream of these layers at least: what all keep, and the most that one works with and sees through rings.
+    """Return that of a stream of these layers at least: what all keep, and the most that one works with and sees
+    through rings.
 
     inner: what lies in rings.
     """
@@ -204,18 +206,19 @@ class Cut:
 
 
 def may_stream(graph: Graph) -> bool:
-    """Whether any layers of a graph can be computed row by row."""
+    """Tell whether any layers of a graph can be computed row by row."""
     return any(runs_of(with_readers_beside(graph)))
 
 
 def bound_with_streams(graph: Graph, options: PlanOptions) -> int:
-    """No plan needs less, whichever layers are streams or run twice: what has no form by rows runs alone."""
+    """Return what no plan is below, whichever layers are streams or run twice: what has no form by rows runs alone."""
     alone = {node.name for node in graph.nodes if node.phase != "step" or row_form(node) is None}
     return alone_bound(graph, options, alone)
 
 
 def streamed(graph: Graph, options: PlanOptions, room: int = 0, exact: bool = True) -> Graph:
-    """The graph with those layers as streams that make its arena smallest by quick plans; itself where none does.
+    """Return the graph with those layers as streams that make its arena smallest by quick plans; itself where none
+    does.
 
     room: bytes that are there, so that less than these is no gain. exact: whether quick plans say which
     streams are needed; else rough ones do, in a fifth of the time.
@@ -226,8 +229,8 @@ def streamed(graph: Graph, options: PlanOptions, room: int = 0, exact: bool = Tr
 
 @lru_cache(maxsize=REMEMBERED)
 def _streamed(graph: Graph, quick: PlanOptions, room: int, exact: bool) -> Graph:
-    """The same by options of a quick plan. A quick plan and a full one of the same graph have the same streams, so the
-    last few are remembered."""
+    """Return the same by options of a quick plan. A quick plan and a full one of the same graph have the same streams,
+    so the last few are remembered."""
     beside = with_readers_beside(graph)
     runs = list(runs_of(beside))
     if not runs:
@@ -245,8 +248,8 @@ def _streamed(graph: Graph, quick: PlanOptions, room: int, exact: bool) -> Graph
 
 
 def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, room: int = 0) -> tuple[Graph, int]:
-    """(the graph with those of the streams without which the arena, or what lives at once, would be larger; its arena),
-    by quick plans.
+    """Return (the graph with those of the streams without which the arena, or what lives at once, would be larger; its
+    arena), by quick plans.
 
     One after another is left out; all that remain at once first, and once more behind the first that is needed, since
     few of them often are (of more than two).
@@ -274,12 +277,12 @@ def needed_streams(graph: Graph, streams: Sequence[Node], quick: PlanOptions, ro
 
 
 def _inside(stream: Node) -> set[str]:
-    """Names of what a stream computes."""
+    """Return names of what a stream computes."""
     return {node.name for node in inner_nodes(stream)}
 
 
 def proposed(graph: Graph, plan: MemoryPlan, options: PlanOptions, runs: Sequence[range], room: int = 0) -> list[Node]:
-    """Streams of these runs of layers by the model of bytes, in the graph's order.
+    """Return streams of these runs of layers by the model of bytes, in the graph's order.
 
     The run with the largest load is cut first: what it needs at best, the others need not be below.
     """
@@ -308,7 +311,7 @@ class Cutter:
         self.built = self.looked = 0
 
     def best(self, run: Sequence[Node], floor: int) -> Cut:
-        """The cut of smallest load, of which everything up to `floor` is as good as none."""
+        """Return the cut of smallest load, of which everything up to `floor` is as good as none."""
         loads = [self._alone(node) for node in run]
         best = [Cut(floor, 0, ())]
         for end in range(1, len(run) + 1):
@@ -318,7 +321,7 @@ class Cutter:
         return best[-1]
 
     def _with_a_stream(self, alone: Cut, ways: Sequence[tuple[Cut, Sequence[Node]]]) -> Cut:
-        """The best of a cut, and of these, each followed by a stream of these layers; the first of equals.
+        """Return the best of a cut, and of these, each followed by a stream of these layers; the first of equals.
 
         What promises most is built first: most others then need not be.
         """
@@ -337,7 +340,7 @@ class Cutter:
         return found
 
     def _promises(self, ways: Sequence[tuple[Cut, Sequence[Node]]]) -> Iterator[tuple[tuple[int, int, int], int]]:
-        """(a price that a way is not below, its place)."""
+        """Yield (a price that a way is not below, its place)."""
         for place, (before, nodes) in enumerate(ways):
             if self.looked >= MOST_LOOKED:
                 return
@@ -347,7 +350,7 @@ class Cutter:
 
 
 def runs_of(graph: Graph) -> Iterator[range]:
-    """Positions of nodes that follow each other and can be computed by rows."""
+    """Yield positions of nodes that follow each other and can be computed by rows."""
     start = 0
     for index in range(len(graph.nodes) + 1):
         node = graph.nodes[index] if index < len(graph.nodes) else None
