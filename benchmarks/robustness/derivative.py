@@ -193,7 +193,7 @@ def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
     """
     if more.get("update") not in ("half", "device"):
         return dict(more)
-    from tinytrain_compile.sparse.layers import layers_of
+    from tinytrain_compile.sparse.select import layers_of
 
     model = pipeline.imported(options_of(named(name), {}))
     lines: list[str] = []

@@ -37,7 +37,7 @@ from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
 from tinytrain_compile.ir.graph import GraphError
 from tinytrain_compile.ops.int8 import conv, error, loss, steps, subspace, update
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.sparse.layers import layers_of
+from tinytrain_compile.sparse.select import layers_of
 
 MODELS = ("mcunet-5fps-10c-qdq", "mbv2-w0.35-qdq", "proxyless-w0.3-qdq")
 MOST_EVALUATIONS, MOST_SHARE = 8.0, 0.35

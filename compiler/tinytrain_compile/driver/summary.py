@@ -10,7 +10,7 @@ from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.summary import Fate, LayerUpdate
 from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.sparse import Layer, layers_of
-from tinytrain_compile.sparse.layers import channel_axes, weight_axis
+from tinytrain_compile.sparse.select import channel_axes, weight_axis
 
 
 def layer_updates(graph: Graph, plan: UpdatePlan) -> tuple[LayerUpdate, ...]:

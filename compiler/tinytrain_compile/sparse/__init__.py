@@ -10,10 +10,9 @@ from tinytrain_compile.sparse.choices import (
     scheme_text,
 )
 from tinytrain_compile.sparse.gains import COLUMNS, PRIOR, UNITS, GainTable, axes_of, read_gains
-from tinytrain_compile.sparse.layers import Layer, layers_of, parameter_of
 from tinytrain_compile.sparse.rules import tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
-from tinytrain_compile.sparse.select import entry_updates, resolve_update, whole_only
+from tinytrain_compile.sparse.select import Layer, entry_updates, layers_of, parameter_of, resolve_update, whole_only
 
 __all__ = [
     "COLUMNS",

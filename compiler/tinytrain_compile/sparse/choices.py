@@ -16,9 +16,8 @@ from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.sparse.gains import GainTable, axes_of, prior_gain
-from tinytrain_compile.sparse.layers import Layer, layers_of, weight_axis
 from tinytrain_compile.sparse.scheme import SchemeEntry
-from tinytrain_compile.sparse.select import UpdateMap, entry_updates, whole_only
+from tinytrain_compile.sparse.select import Layer, UpdateMap, entry_updates, layers_of, weight_axis, whole_only
 
 PARTS = (8, 4, 2)
 """A share is one of so many equal parts of the channels."""

@@ -17,7 +17,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.base import has_trait
-from tinytrain_compile.sparse.layers import Layer, channel_axes, layers_of, weight_axis
+from tinytrain_compile.sparse.select import Layer, channel_axes, layers_of, weight_axis
 
 UNITS = 1_000_000
 """Gains are whole numbers, this many to 1: sums of them are exact in any order."""

@@ -15,7 +15,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import channel_axis
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.sparse.gains import UNITS, GainTable, Key, Part, axes_of
-from tinytrain_compile.sparse.layers import Layer, weight_axis
+from tinytrain_compile.sparse.select import Layer, weight_axis
 
 STEEP, WHOLE = 1.6, 8.0
 """How much more a layer is worth than its neighbour, where order counts; where whole layers go before any others."""
