@@ -12,8 +12,7 @@ from testing.ops.cases import Case, cases_of
 from tinytrain_compile.frontend.operators.elementwise import PLAIN
 from tinytrain_compile.ops import OPS, NonDifferentiable
 from tinytrain_compile.ops.base import has_trait, ops_with
-from tinytrain_compile.ops.int8.error import error_operands
-from tinytrain_compile.ops.names import named, operand, result
+from tinytrain_compile.ops.names import error_operands, named, operand, result
 
 PLANNED = ("ConcatView", "SliceView", "PageIn", "PageOut", "Stream", "InputLines")
 """Made by the planner of what other tests cover."""

@@ -19,8 +19,8 @@ from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.int8.conv import QConvAttrs
-from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.update import QUpdateAttrs
+from tinytrain_compile.ops.names import error_operands
 from tinytrain_compile.quantize.prepare import real_range
 from tinytrain_compile.report.rows.formats import float_nodes, float_regions, quant_tensors
 

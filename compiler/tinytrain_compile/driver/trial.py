@@ -13,8 +13,8 @@ from tinytrain_compile.ir.records import feeds
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.summary import Agreement
 from tinytrain_compile.ir.types import Array, Graph
-from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.interpreter import run_graph
+from tinytrain_compile.ops.names import error_exponents
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.analysis import work_of

@@ -11,8 +11,8 @@ from tinytrain_compile.emit.sequence import Sequencer
 from tinytrain_compile.emit.tables import C_TYPES, float_text
 from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, StateSlot, TrainGraph, Velocity
 from tinytrain_compile.ir.types import Value
-from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
+from tinytrain_compile.ops.names import error_exponents
 
 _IMAGE_RANK = 4
 _SIGNAL_RANK = 3

@@ -12,8 +12,7 @@ from tinytrain_compile.ir.slices import StepPart, StepPieces
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import alias_of, op_def, shown_name
-from tinytrain_compile.ops.int8.error import ErrorOperands
-from tinytrain_compile.ops.names import operand, position
+from tinytrain_compile.ops.names import ErrorOperands, operand, position
 from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of, pieces_of
 
 CALLS_PER_FUNCTION = 14

@@ -13,8 +13,8 @@ from tinytrain_compile.emit.sequence import Sequencer, transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.types import Array, Node
-from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_table, same_table
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.int8.prepared import prepared_table, same_table
+from tinytrain_compile.ops.names import is_prepared, operand
 
 C_TYPES = {"float32": "float", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t"}
 

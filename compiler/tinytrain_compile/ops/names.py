@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, DType, Layout, Node, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, alias_of, input_names, output_names
+from tinytrain_compile.ops.base import NonDifferentiable, alias_of, input_names, op_def, output_names
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Attrs)
@@ -75,6 +75,45 @@ def trained(node: Node) -> Value | None:
     names, _ = names_of(node)
     first = next((index for out, index in alias_of(node) if out == 0), None)
     return node.inputs[first] if first is not None and names[first] in ("w", "bias") else None
+
+
+def is_prepared(node: Node) -> bool:
+    """Tell whether a node reads a weight that is in flash as kernels multiply it: as int16 (int8/prepared.py)."""
+    weight = operands(node).get("w")
+    return weight is not None and weight.dtype == "int16"
+
+
+class ErrorOperands(NamedTuple):
+    """The operands of OpDef.error, of a node that makes an error; probe: above the exponents that it reads, see there.
+
+    The first step after m_init finds the exponent: it computes the error twice, so that it never runs in place.
+    """
+
+    peak: Value
+    exponent: Value
+    read: tuple[Value, ...]
+    float_peak: bool
+    probe: int
+
+
+def error_operands(node: Node) -> ErrorOperands | None:
+    """Return what is kept of the int8 error that a node makes; None if it makes none."""
+    kept = op_def(node.op).error
+    if kept is None:
+        return None
+    own, probe = operands(node), getattr(node.attrs, "probe", 0)
+    return ErrorOperands(own[kept.peak], own[kept.exponent], own.several(*kept.read), kept.float_peak, probe)
+
+
+def error_exponents(nodes: Iterable[Node]) -> list[str]:
+    """Return the names of the states that hold the exponents of errors; velocities have exponents of their own."""
+    return list(error_ops(nodes))
+
+
+def error_ops(nodes: Iterable[Node]) -> dict[str, str]:
+    """Return which op makes each int8 error, by the name of its exponent."""
+    found = ((node.op, error_operands(node)) for node in nodes)
+    return {error.exponent.name: op for op, error in found if error is not None}
 
 
 # ---- what families of operators share --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, Placed, op_def, register, run_node
-from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
+from tinytrain_compile.ops.names import ErrorOperands, error_operands
 
 UNTIL = "_until"
 """Ending of the name of a C function of a stream that takes, behind all else, how many inner nodes it computes."""

@@ -8,9 +8,8 @@ from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.base import has_trait, infer, op_def, steps_floats
-from tinytrain_compile.ops.int8.exponents import error_exponents
 from tinytrain_compile.ops.linear import PARTS
-from tinytrain_compile.ops.names import operands
+from tinytrain_compile.ops.names import error_exponents, operands
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward

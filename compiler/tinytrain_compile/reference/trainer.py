@@ -11,10 +11,10 @@ from tinytrain_compile.ir.records import feeds, in_calls, is_finite
 from tinytrain_compile.ir.stages import Samples, TrainGraph, Velocity
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.base import alias_of, run_node
-from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
 from tinytrain_compile.ops.int8.exponents import first_exponent, probe_exponent
 from tinytrain_compile.ops.int8.steps import multiply_rate, split_rate
 from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.names import ErrorOperands, error_operands
 from tinytrain_compile.verify import ReferenceRun
 
 

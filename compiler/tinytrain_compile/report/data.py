@@ -9,7 +9,7 @@ from typing import Any
 from tinytrain_compile.ir.stages import FurtherMemory
 from tinytrain_compile.ir.summary import Agreement, FileAgreement, Record, Summary
 from tinytrain_compile.ops.base import shown_name
-from tinytrain_compile.ops.int8.prepared import is_prepared
+from tinytrain_compile.ops.names import is_prepared
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json, update_choice_json

@@ -8,8 +8,8 @@ from typing import Any
 from tinytrain_compile.ir.buffers import PartRam, RamUse
 from tinytrain_compile.ir.kernels import Copied
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_bytes
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.int8.prepared import prepared_bytes
+from tinytrain_compile.ops.names import is_prepared, operand
 from tinytrain_compile.report.layout import bytes_text, grouped, plural, printable, share
 
 

@@ -20,7 +20,7 @@ from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
-from tinytrain_compile.ops.int8.exponents import error_ops
+from tinytrain_compile.ops.names import error_ops
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.lock import Lock, plan_from_lock
 from tinytrain_compile.plan.memories.spread import spread

@@ -20,7 +20,7 @@ from tinytrain_compile.ir.summary import SlicedStep, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.int8.conv_form import transposed_copy
-from tinytrain_compile.ops.int8.prepared import is_prepared
+from tinytrain_compile.ops.names import is_prepared
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan.slices import sliced, step_pieces

@@ -20,9 +20,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.records import in_calls
 from tinytrain_compile.ir.stages import IntegerUnit, TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
-from tinytrain_compile.ops.int8.error import ErrorOperands, error_operands
-from tinytrain_compile.ops.int8.exponents import error_exponents
-from tinytrain_compile.ops.names import operand, operands, result
+from tinytrain_compile.ops.names import ErrorOperands, error_exponents, error_operands, operand, operands, result
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.training import TrainingOptions
 

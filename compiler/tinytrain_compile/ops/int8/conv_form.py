@@ -29,7 +29,7 @@ from tinytrain_compile.ops.int8.tiles import (
     ready_tiles,
 )
 from tinytrain_compile.ops.linear import weight_dtypes
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import is_prepared, operand, result
 
 FORWARD_ENDS, ERROR_ENDS = 3, 2
 """Words that the end of a sum reads of a channel: bias, factor and shift; of an error factor and shift."""
@@ -47,11 +47,6 @@ def is_product(conv: ConvAttrs) -> bool:
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
 
 
-def is_ready(node: Node) -> bool:
-    """Whether the weight of a product lies in flash as its kernel multiplies it (prepared.py)."""
-    return operand(node, "w").dtype == "int16"
-
-
 def stored_dtypes(w: Value, split: Split | None) -> tuple[str, ...]:
     """Of the operands that hold a weight, of which w is the first: int16 of one that lies prepared."""
     return ("int16",) if split is None and w.dtype == "int16" else weight_dtypes(split)
@@ -61,7 +56,7 @@ def forward_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
     *image, channels = operand(node, "x").shape
     pixels = math.prod(image)
-    if is_ready(node):
+    if is_prepared(node):
         return ready_tiles(pixels, channels)
     tiles = packed_tiles(pixels, result(node, "y").shape[3], channels, geometry(node).split is None)
     return tiles.with_ends(FORWARD_ENDS, 1, pixels)
@@ -71,7 +66,7 @@ def error_product(node: Node) -> PackedTiles:
     """Tiles of a 1x1 QConvGradInput: pixels by input channels."""
     *image, channels = result(node, "error").shape
     pixels = math.prod(image)
-    if is_ready(node):
+    if is_prepared(node):
         return ready_tiles(pixels, operand(node, "g").shape[3])
     lies = geometry(node).split is None
     return error_tiles(pixels, channels, operand(node, "g").shape[3], lies).with_ends(ERROR_ENDS, 1, pixels)
@@ -92,7 +87,7 @@ def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
     others are more than what the whole map's kernel has in scratch.
     """
     (_, height, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
-    if is_ready(node):
+    if is_prepared(node):
         return ready_tiles(width, channels, by_rows=True), False
     kept = packed_row_tiles(width, outputs, channels).with_ends(FORWARD_ENDS, 1, height * width)
     served = outputs <= height * width and kept.strip_bytes <= ROW_WEIGHT_BYTES
@@ -107,7 +102,7 @@ def error_row_product(node: Node) -> tuple[PackedTiles, bool]:
     They do up to ROW_WEIGHT_BYTES.
     """
     (_, height, width, channels), outputs = result(node, "error").shape, operand(node, "g").shape[3]
-    if is_ready(node):
+    if is_prepared(node):
         return ready_tiles(width, outputs, by_rows=True), False
     kept = packed_row_tiles(width, channels, outputs).with_ends(ERROR_ENDS, 1, height * width)
     if kept.strip_bytes <= ROW_WEIGHT_BYTES:
@@ -126,7 +121,7 @@ def is_depthwise(node: Node) -> bool:
 def transposed_copy(node: Node) -> Value | None:
     """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
     flat = node.op == "QConvGradInput" and is_product(geometry(node)) and geometry(node).split is None
-    return operand(node, "w") if flat and not is_ready(node) else None
+    return operand(node, "w") if flat and not is_prepared(node) else None
 
 
 def forward_depthwise(node: Node) -> DepthwiseTiles:
@@ -164,7 +159,7 @@ def forward_dense(node: Node) -> DenseTiles:
     conv = geometry(node)
     outputs = result(node, "y").shape[3]
     tiles = dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
-    return replace(tiles, channels=outputs, weights_first=True, ready=True) if is_ready(node) else tiles
+    return replace(tiles, channels=outputs, weights_first=True, ready=True) if is_prepared(node) else tiles
 
 
 def short_ends(node: Node) -> bool:

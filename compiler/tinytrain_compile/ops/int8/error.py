@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import NonDifferentiable, op_def
-from tinytrain_compile.ops.names import named, operands
+from tinytrain_compile.ops.names import named
 
 BACKWARD = NonDifferentiable("the quantised graph is made from a differentiated one")
 
@@ -75,28 +75,6 @@ def error_infer(
         if o["mask"].shape != like.shape:
             raise ValueError(f"{op}: mask {o['mask'].shape}, error {like.shape}")
     return (TensorType(like.shape, "int8", like.layout), TensorType((), "int32"))
-
-
-class ErrorOperands(NamedTuple):
-    """The operands of OpDef.error, of a node that makes an error; probe: above the exponents that it reads, see there.
-
-    The first step after m_init finds the exponent: it computes the error twice, so that it never runs in place.
-    """
-
-    peak: Value
-    exponent: Value
-    read: tuple[Value, ...]
-    float_peak: bool
-    probe: int
-
-
-def error_operands(node: Node) -> ErrorOperands | None:
-    """What is kept of the error that a node makes; None if it makes none."""
-    kept = op_def(node.op).error
-    if kept is None:
-        return None
-    own, probe = operands(node), getattr(node.attrs, "probe", 0)
-    return ErrorOperands(own[kept.peak], own[kept.exponent], own.several(*kept.read), kept.float_peak, probe)
 
 
 def finish_error(values: Any, peak: Array, mask: Array | None = None, attrs: MaskAttrs = NO_CLAMP) -> tuple[Array, ...]:

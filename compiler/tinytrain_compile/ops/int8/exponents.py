@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import OpDef, register
-from tinytrain_compile.ops.int8.error import BACKWARD, error_operands, expect_dtypes
+from tinytrain_compile.ops.int8.error import BACKWARD, expect_dtypes
 from tinytrain_compile.ops.owned import Owned
 
 
@@ -103,17 +102,6 @@ register(
         owned=Owned({"state": "ANY"}, "integer"),
     )
 )
-
-
-def error_exponents(nodes: Iterable[Node]) -> list[str]:
-    """Return the names of the states that hold the exponents of errors; velocities have exponents of their own."""
-    return list(error_ops(nodes))
-
-
-def error_ops(nodes: Iterable[Node]) -> dict[str, str]:
-    """Return which op makes each error, by the name of its exponent."""
-    found = ((node.op, error_operands(node)) for node in nodes)
-    return {error.exponent.name: op for op, error in found if error is not None}
 
 
 def probe_exponent(read: list[int], above: int) -> int:

@@ -30,11 +30,6 @@ _WIDEN_TENTHS, _GATHER_TENTHS, _TAP_TENTHS = 11, 16, 40
 instructions."""
 
 
-def is_prepared(node: Node) -> bool:
-    """Whether a node reads a weight that lies prepared."""
-    return node.op in _ENDINGS and operand(node, "w").dtype == "int16"
-
-
 def prepared_weight(node: Node) -> Value | None:
     """What could stand in the place of a node's int8 weight; None: it has none that its kernel would widen.
 

@@ -15,7 +15,7 @@ from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
-from tinytrain_compile.ops.int8.error import error_operands
+from tinytrain_compile.ops.names import error_operands
 from tinytrain_compile.plan.memories.assign import Item, Use, UseOption
 from tinytrain_compile.plan.options import Memory, PlanOptions, Spend
 from tinytrain_compile.plan.planner import load_per_step

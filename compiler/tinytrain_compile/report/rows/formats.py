@@ -9,10 +9,9 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Node, Quant, Value
 from tinytrain_compile.ops.base import alias_of, has_trait, op_def
-from tinytrain_compile.ops.int8.error import error_operands
 from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.ops.int8.rescale import fractions, rescaled_tables, rescales
-from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.names import error_operands, operand, operands
 from tinytrain_compile.report.layout import bytes_text, macs_text, plural, printable
 
 

@@ -47,8 +47,8 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_depthwise,
     is_product,
 )
-from tinytrain_compile.ops.int8.prepared import is_prepared, prepared_shape
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.int8.prepared import prepared_shape
+from tinytrain_compile.ops.names import is_prepared, operand, result
 
 # ---- forward --------------------------------------------------------------------------------------------------------
 

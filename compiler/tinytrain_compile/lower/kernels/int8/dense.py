@@ -50,13 +50,12 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
     is_product,
     is_rank_one,
-    is_ready,
     weight_tiles,
 )
 from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
-from tinytrain_compile.ops.names import operand, operands, result
+from tinytrain_compile.ops.names import is_prepared, operand, operands, result
 
 ONE_PIXEL_TILE = 4
 """Outputs of one pixel whose sums are in registers together, and inputs that are widened together (tt_dense.h)."""
@@ -82,7 +81,7 @@ def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
     assert isinstance(attrs, QConvAttrs)
     outputs, scratch_bytes = result(node, "y").shape[3], 2 * inputs
     whole = outputs % ONE_PIXEL_TILE == 0 or inputs % ONE_PIXEL_TILE > 0
-    if whole or math.prod(image) > 1 or not is_product(attrs.conv) or attrs.conv.split is not None or is_ready(node):
+    if whole or math.prod(image) > 1 or not is_product(attrs.conv) or attrs.conv.split is not None or is_prepared(node):
         return None
     one_by_one = context.style.small or (context.isa.dsp and not context.uses_vectors)
     if one_by_one or op_def(node.op).scratch(node) < scratch_bytes:
