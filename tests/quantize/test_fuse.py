@@ -18,7 +18,7 @@ from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.linear import GemmAttrs
-from tinytrain_compile.quantize.fuse import fuse_biases
+from tinytrain_compile.quantize.prepare import fuse_biases
 from tinytrain_compile.sparse.select import layers_of
 
 LINEAR = ("query", "key", "value", "project", "up", "down")

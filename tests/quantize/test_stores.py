@@ -22,7 +22,7 @@ from tinytrain_compile.ops.names import trained as trained_by
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.quantize import WeightStore, count_saturations
-from tinytrain_compile.quantize.store import fine_weights
+from tinytrain_compile.quantize.storage import fine_weights
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.rows.formats import quant_tensors

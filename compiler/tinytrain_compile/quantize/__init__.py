@@ -3,8 +3,7 @@
 from tinytrain_compile.quantize.calibrate import Method, calibrate
 from tinytrain_compile.quantize.prepare import inner_clamps, prepare, saturated, storage_clamps
 from tinytrain_compile.quantize.rewrite import quantise
-from tinytrain_compile.quantize.saturation import count_saturations
-from tinytrain_compile.quantize.store import WeightStore
+from tinytrain_compile.quantize.storage import WeightStore, count_saturations
 from tinytrain_compile.quantize.update import QuantOptions
 
 __all__ = [

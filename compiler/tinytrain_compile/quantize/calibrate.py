@@ -19,8 +19,8 @@ from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.linear import output_axis
 from tinytrain_compile.ops.names import operands
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs
-from tinytrain_compile.quantize.fuse import fuse_biases
-from tinytrain_compile.quantize.limits import LARGEST, SMALLEST, out_of_range
+from tinytrain_compile.quantize.prepare import fuse_biases
+from tinytrain_compile.quantize.storage import LARGEST, SMALLEST, out_of_range
 
 Method = Literal["minmax", "percentile"]
 

@@ -1,15 +1,21 @@
-"""Gradients of integer parameters: what they are made of, until their update comes, and how they are summed."""
+"""Gradients of integer parameters until their update comes: what they are made of, how they are summed and clipped."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Node, Value
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
+from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.conv import ConvAttrs
+from tinytrain_compile.ops.int8.clip import WORDS
 from tinytrain_compile.ops.int8.update import QSumAttrs
-from tinytrain_compile.ops.shape import ExpandAttrs
+from tinytrain_compile.ops.names import operand, operands, result
+from tinytrain_compile.ops.shape import ExpandAttrs, ReshapeAttrs, SliceAttrs
+from tinytrain_compile.ops.subspace import ModeAttrs
 from tinytrain_compile.quantize.forms import Act, Err
 from tinytrain_compile.quantize.forward import IntegerLayer
 from tinytrain_compile.quantize.state import Rewriter
@@ -71,3 +77,110 @@ def added_gradient(rewriter: Rewriter, node: Node, use: WeightGradient | BiasGra
         attrs = QSumAttrs("product", conv=use.conv, x_zero=use.x.quant.zero)
         return rewriter.emit("QSum", (total, use.x.value, use.error.value), attrs, node)[0]
     return rewriter.emit("QSum", (total, use.error.value), QSumAttrs("errors"), node)[0]
+
+
+# ---- float32 gradients, sample by sample ----------------------------------------------------------------------------
+
+
+def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
+    """Emit an Accumulate of a float gradient as one for every sample, if a step has several; tell whether it was.
+
+    Float sums depend on their order, and have to be the same bits for every micro-batch. So the one node that sums a
+    parameter's gradient over the samples is repeated for each, on its part of the operands, and each result is added to
+    the running sum as it is with one sample at a time. But a gradient with samples in a subspace (of a low-rank copy)
+    has no part that is of one sample.
+    """
+    count, source = rewriter.train.micro_batch, rewriter.producers.get(operand(node, "g").name)
+    while source is not None and source.op == "Reshape":
+        source = rewriter.producers.get(operand(source, "x").name)
+    if count == 1 or source is None or not op_def(source.op).samples.sums(source.attrs):
+        return False
+    if any(_in_subspace(rewriter, value) for value in operands(source).several("dy?")):
+        return False
+    total = operand(node, "acc")
+    whole = [rewriter.as_float(value, node) for value in source.inputs]
+    for index in range(count):
+        parts = [_part(rewriter, value, index, count, node) for value in whole]
+        (gradient,) = rewriter.emit(source.op, parts, source.attrs, node)
+        if gradient.shape != total.shape:
+            (gradient,) = rewriter.emit("Reshape", (gradient,), ReshapeAttrs(total.shape), node)
+        (total,) = rewriter.emit(node.op, (total, gradient), node.attrs, node)
+    rewriter.forms[result(node, "acc").name] = total
+    return True
+
+
+def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) -> Value:
+    """One sample's part of a tensor."""
+    rows, rank = value.shape[0] // count, len(value.shape)
+    starts, sizes = (index * rows, *(0,) * (rank - 1)), (rows, *value.shape[1:])
+    (part,) = rewriter.emit("Slice", (value,), SliceAttrs(starts, (1,) * rank, sizes), like)
+    return part
+
+
+def _in_subspace(rewriter: Rewriter, value: Value) -> bool:
+    """Whether the samples of a value are in a subspace."""
+    source = rewriter.producers.get(value.name)
+    while source is not None and isinstance(source.attrs, ModeAttrs):
+        if source.attrs.axis == 0 and not source.attrs.expand:
+            return True
+        source = rewriter.producers.get(operand(source, "x").name)
+    return False
+
+
+# ---- clipping -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Sums of squares by channel, and what brings them into real units: (multiplier, shift, p)."""
+
+    rows: Value
+    units: tuple[Value, ...]
+
+
+class IntegerClipping:
+    """Knows the squares of integer gradients until their total is asked for. phase: of updates."""
+
+    def __init__(self, train: TrainGraph, rewriter: Rewriter, phase: Phase) -> None:
+        self._factors: Mapping[str, Value] = train.clip
+        self._r = rewriter
+        self._phase: Phase = phase
+        self._rates: dict[str, Value] = {}
+        self._rows: dict[str, _Rows] = {}
+
+    @property
+    def clips(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._factors)
+
+    def rate(self, node: Node, rate: Value) -> Value:
+        """The rate with which the parameter of an update node follows its gradient."""
+        factor = self._factors.get(operand(node, "w").name)
+        if factor is None:
+            return rate
+        if factor.name not in self._rates:
+            known = self._r.as_float(factor, node)
+            (self._rates[factor.name],) = self._r.emit("QClipRate", (rate, known), NO_ATTRS, node, self._phase)
+        return self._rates[factor.name]
+
+    def empty_rows(self, node: Node, parameter: Value) -> Value:
+        """Zeros to which an update of the parameter adds its squares."""
+        zero = self._r.table("no_squares", np.zeros((1, 1), np.int32))
+        attrs = ExpandAttrs((parameter.shape[0], WORDS))
+        return self._r.emit("Expand", (zero,), attrs, node, self._phase)[0]
+
+    def keep(self, node: Node, rows: Value, scale: tuple[Value, ...]) -> None:
+        """Rows that stand for the float ones of a RowSquares node; scale: of the update, see Updates."""
+        multiplier, shift, _, p = scale
+        self._rows[result(node, "rows").name] = _Rows(rows, (multiplier, shift, p))
+
+    def total(self, node: Node) -> bool:
+        """The integer form of a SquareTotal node, if its rows are integers."""
+        known = self._rows.get(operand(node, "rows").name)
+        if known is None:
+            return False
+        total = self._r.as_float(operand(node, "total"), node)
+        inputs = (total, known.rows, *known.units)
+        (after,) = self._r.emit("QSquareTotal", inputs, node.attrs, node, self._phase)
+        self._r.forms[result(node, "total").name] = after
+        return True

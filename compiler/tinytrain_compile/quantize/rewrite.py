@@ -13,11 +13,10 @@ from tinytrain_compile.ops.names import error_exponents, operands
 from tinytrain_compile.quantize.backward import Backward
 from tinytrain_compile.quantize.forms import Act
 from tinytrain_compile.quantize.forward import Forward
-from tinytrain_compile.quantize.loss import IntegerLoss
+from tinytrain_compile.quantize.loss import IntegerLoss, TargetLoss
 from tinytrain_compile.quantize.low_rank import Copies, kept_in_integers
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
-from tinytrain_compile.quantize.targets import TargetLoss
 from tinytrain_compile.quantize.update import QuantOptions, Updates
 
 

@@ -20,22 +20,22 @@ from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.owned import IntegerStep
 from tinytrain_compile.ops.update import optimizers_in_int8
 from tinytrain_compile.quantize.backward import Backward
-from tinytrain_compile.quantize.by_sample import sum_by_sample
-from tinytrain_compile.quantize.clipping import IntegerClipping
 from tinytrain_compile.quantize.forms import Role
 from tinytrain_compile.quantize.forward import Forward
 from tinytrain_compile.quantize.gradients import (
     BiasGradient,
     FloatGradient,
+    IntegerClipping,
     ProductGradient,
     Uses,
     WeightGradient,
     added_gradient,
     stored_gradient,
+    sum_by_sample,
 )
 from tinytrain_compile.quantize.rescale import emit_rescale
 from tinytrain_compile.quantize.state import Rewriter
-from tinytrain_compile.quantize.store import WeightStore, fine_weights, store_note
+from tinytrain_compile.quantize.storage import WeightStore, fine_weights, store_note
 
 SHARED_LIFT = 8
 """Fraction bits of the summed gradient of a bias that layers share: its terms are sums of few small numbers, and what a

@@ -10,7 +10,7 @@ from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.lower.printing.c_text import BINARY, Expr, If, Limit, Line, Statement, Test, dtype_of
 from tinytrain_compile.lower.tir_walk import addressed, helper_name, is_call, is_helper, variables
-from tinytrain_compile.ops.int8.line_tiles import MOST_BLOCKS
+from tinytrain_compile.ops.int8.tiles import MOST_BLOCKS
 
 # ---- tests of conditions ---------------------------------------------------------------------------------------------
 # Conditions of TIR as C tests, each with what it says of a loop's variable: where the loop may begin or has to end.

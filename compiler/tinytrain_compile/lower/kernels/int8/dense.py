@@ -28,7 +28,6 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import CodeStyle, KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
-from tinytrain_compile.lower.kernels.int8.calls import called, first, written
 from tinytrain_compile.lower.kernels.int8.dsp.correlation import correlation
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.windows import (
@@ -41,10 +40,11 @@ from tinytrain_compile.lower.kernels.int8.dsp.windows import (
     within,
 )
 from tinytrain_compile.lower.kernels.int8.lane_sums import lane_sums
-from tinytrain_compile.lower.kernels.int8.operands import Centred
+from tinytrain_compile.lower.kernels.int8.operands import Centred, called, first, written
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import (
+    CorrelationTiles,
     backward_dense,
     error_patch,
     geometry,
@@ -52,7 +52,6 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_rank_one,
     weight_tiles,
 )
-from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import is_prepared, operand, operands, result

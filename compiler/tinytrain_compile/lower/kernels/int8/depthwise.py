@@ -12,7 +12,7 @@ from tvm.ir import Expr
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded
 from tinytrain_compile.lower.kernels.context import CodeStyle
-from tinytrain_compile.lower.kernels.int8.dsp.pairs_of_rows import depthwise_pairs, pairs_of_rows
+from tinytrain_compile.lower.kernels.int8.dsp.rows import depthwise_pairs, pairs_of_rows
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, Taps, depthwise_sums, output_shape, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_depthwise, backward_phases, forward_depthwise

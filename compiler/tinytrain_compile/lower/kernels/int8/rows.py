@@ -15,8 +15,8 @@ from tinytrain_compile.lower.kernels.float32.rows import RowTaps
 from tinytrain_compile.lower.kernels.int8.conv import any_windows, dense_kernel, forward_weight, transposed_weight
 from tinytrain_compile.lower.kernels.int8.dense import row_gradient
 from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_gradient
-from tinytrain_compile.lower.kernels.int8.dsp.direct_rows import direct_rows
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
+from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_rows
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock
 from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_dense,

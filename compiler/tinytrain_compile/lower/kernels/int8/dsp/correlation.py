@@ -10,7 +10,7 @@ from tvm.ir import Expr
 from tinytrain_compile.lower.intrinsics import dsp
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
-from tinytrain_compile.ops.int8.correlation_tiles import CorrelationTiles
+from tinytrain_compile.ops.int8.conv_form import CorrelationTiles
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS
 
 

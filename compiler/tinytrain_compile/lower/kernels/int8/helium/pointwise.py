@@ -35,9 +35,8 @@ from tinytrain_compile.lower.kernels.base import (
     vector_kernel,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.calls import called, first, written
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes, vector_update
-from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_here
+from tinytrain_compile.lower.kernels.int8.operands import Centred, called, first, kept_here, written
 from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.error import MaskAttrs

@@ -9,7 +9,7 @@ from tvm.tirx import Buffer, Stmt
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, i32, plain, tensor, vector_kernel
 from tinytrain_compile.lower.kernels.context import KernelContext
-from tinytrain_compile.lower.kernels.int8.calls import called, first, struct, written
+from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.pool import PoolAttrs
 

@@ -13,8 +13,8 @@ from tvm.tirx import Buffer, Stmt
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import Index, KernelSpec, plain, tensor, tensors
-from tinytrain_compile.lower.kernels.int8.calls import called, first, struct, written
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, output_shape
+from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import (

@@ -1,0 +1,259 @@
+"""Convolutions for cores with products in pairs whose windows are read in rows: of few channels, and depthwise ones.
+
+What a row of the output of few channels reads lies by columns, so that a window is one run: the taps of a row of few
+channels are no whole words; three rows of nine are 30 products in pairs of pairs, or 32, but one run of 27 is 28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import s_tir, te, tirx
+from tvm.ir import Expr
+from tvm.tirx import Buffer, Stmt
+
+from tinytrain_compile.ir.types import Node
+from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.intrinsics.ends import copy_two, depthwise_2x2, depthwise_ends
+from tinytrain_compile.lower.kernels.base import (
+    Finish,
+    KernelSpec,
+    Load,
+    MapShape,
+    Schedule,
+    guarded,
+    i32,
+    plain,
+    reduce_axes,
+    tensors,
+    total,
+)
+from tinytrain_compile.lower.kernels.int8.dsp.windows import Pixel, RowBlock, output_shape
+from tinytrain_compile.lower.kernels.int8.operands import called, first, written
+from tinytrain_compile.lower.schedules import HINT, keep_tables
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.conv_form import short_ends
+from tinytrain_compile.ops.int8.tiles import DOT_TERMS, LineTiles
+from tinytrain_compile.ops.names import operand, result
+
+
+def line_conv(
+    shape: MapShape,
+    stride: int,
+    element: Load,
+    weight: Load,
+    finish: Finish,
+    form: LineTiles,
+    tables: Sequence[te.Tensor],
+    end: str,
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,o] = finish(sum over r, f of rows[n, y stride + r, x columns + f] weight(o, r, f)).
+
+    element(n, row, position in the row): int16, 0 outside of the image; end: the intrinsic that finishes a tile.
+    """
+    n, height, width, channels = shape
+    div, mod, taps, steps = tirx.indexdiv, tirx.indexmod, form.taps, form.blocks
+    parts, tiles = width // form.width, form.width // 2
+
+    def of_line(b: Expr, y: Expr, part: Expr, f: Expr, r: Expr) -> Expr:
+        return element(b, y * stride + r, part * (form.width * form.apart // taps) + f)
+
+    line = te.compute((n, height, parts, form.length // taps, taps), of_line, "line")
+
+    def of_window(b: Expr, y: Expr, part: Expr, x: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
+        place = (x * 2 + p) * form.apart + step * DOT_TERMS + odd * 2 + half
+        return line[b, y, part, div(place, taps), mod(place, taps)]
+
+    left = te.compute((n, height, parts, tiles, steps, 2, 2, 2), of_window, "left")
+
+    def of_weight(j: Expr, step: Expr, q: Expr, odd: Expr, half: Expr) -> Expr:
+        place = step * DOT_TERMS + odd * 2 + half
+        value = weight(j * 2 + q, mod(place, taps), div(place, taps)).astype("int16")
+        return value if DOT_TERMS * steps == taps * form.run else guarded(place < taps * form.run, value)
+
+    right = te.compute((channels // 2, steps, 2, 2, 2), of_weight, "right")
+    step, odd, half = axes = reduce_axes(steps, 2, 2)
+
+    def term(b: Expr, y: Expr, x: Expr, o: Expr, p: Expr, q: Expr) -> Expr:
+        window = left[b, y, div(x, tiles), mod(x, tiles), step, p, odd, half]
+        return total(i32(window) * i32(right[o, step, q, odd, half]), axes)
+
+    acc = te.compute((n, height, width // 2, channels // 2, 2, 2), term, "acc")
+
+    def value(b: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
+        return finish(acc[b, y, div(x, 2), div(o, 2), mod(x, 2), mod(o, 2)], b, y, x, o)
+
+    out = te.compute(shape, value, "out")
+    return out, lambda sch: _schedule(sch, form, tables, end)
+
+
+def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor], end: str) -> None:
+    def flat(b: Expr, y: Expr, part: Expr, f: Expr, r: Expr) -> list[Expr]:
+        return [b, y, part, f * form.taps + r]
+
+    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    _, _, column, channel = sch.get_loops(out)
+    part, tile, pixel = sch.split(column, [None, form.width // 2, 2])
+    sch.unroll(part)  # each has another border
+    pair, one = sch.split(channel, [None, 2])
+    sch.reorder(tile, pair, pixel, one)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, pair, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("left"), tile, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("line"), part, preserve_unit_loops=True)
+    sch.transform_layout(sch.get_sblock("line"), ("write", 0), flat)
+    for table in tables:
+        sch.unroll(sch.get_loops(sch.get_sblock(str(table.op.name)))[-1])
+    rows, columns, step, *lanes = sch.get_loops(acc)[-5:]
+    if form.blocks == 1:  # its helper knows no loop of one turn
+        sch.reorder(step, rows, columns, *lanes)
+    start = sch.decompose_reduction(acc, step if form.blocks == 1 else rows)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    sch.tensorize(rows, dsp.dot_2x2(form.blocks))
+    sch.tensorize(
+        sch.get_loops(sch.get_sblock("left"))[-4 if form.blocks > 1 else -3], copy_two(form.blocks, form.apart)
+    )
+    places, tap = sch.get_loops(sch.get_sblock("line"))[-2:]
+    sch.reorder(tap, places)
+    sch.annotate(places, HINT, 1)
+    sch.tensorize(pixel, end)
+
+
+# ---- depthwise rows, read where they are ----------------------------------------------------------------------------
+
+
+TURN = 4
+"""Outputs of a turn of the helper's loop."""
+FARTHEST = 255
+"""Bytes to the next pixel of a channel: what a load moves its pointer on by."""
+
+
+def direct_rows(node: Node, block: RowBlock) -> KernelSpec | None:
+    """One call of tt_depthwise_rows3, whose sums all shift down; None where it is not for a layer."""
+    if not _fits(node):
+        return None
+    shape, numbers = output_shape(node, block.count), _numbers(node)
+
+    def body(y: Buffer, given: Sequence[Buffer]) -> Stmt:
+        return called("tt_depthwise_rows3", *map(first, (y, *given)), i32(block.count), *numbers)
+
+    inputs = [block.image, *tensors(node, "w", "bias", "multiplier", "shift")]
+    return KernelSpec(inputs, [written([*inputs, block.row_at], shape, "int8", body)], plain)
+
+
+def direct_maps(node: Node) -> KernelSpec | None:
+    """One call of tt_depthwise_maps3, for maps in steps of two; those in steps of one are faster as pairs of rows.
+
+    Its instructions wait for one another: a quarter fewer than with the image in scratch, but 6 % more cycles by the
+    model of a core that issues two at once.
+    """
+    attrs, (images, height, _, _) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, QConvAttrs)
+    if attrs.conv.strides[0] == 1 or not _fits(node):
+        return None
+    shape = output_shape(node)
+    numbers = [*map(i32, (images, height, attrs.conv.pads[0], shape[1])), *_numbers(node)]
+
+    def body(y: Buffer, given: Sequence[Buffer]) -> Stmt:
+        return called("tt_depthwise_maps3", *map(first, (y, *given)), *numbers)
+
+    inputs = tensors(node, "x", "w", "bias", "multiplier", "shift")
+    return KernelSpec(inputs, [written(inputs, shape, "int8", body)], plain)
+
+
+def _fits(node: Node) -> bool:
+    attrs, (_, _, width, channels) = node.attrs, operand(node, "x").shape
+    assert isinstance(attrs, QConvAttrs)
+    conv, across = attrs.conv, node.outputs[0].shape[2]
+    if conv.kernel != (3, 3) or conv.strides not in ((1, 1), (2, 2)) or conv.pads[1] != 1 or conv.split is not None:
+        return False
+    return width == across * conv.strides[0] and not across % TURN and channels <= FARTHEST and short_ends(node)
+
+
+def _numbers(node: Node) -> list[Expr]:
+    """(outputs of a row, channels, stride, zero points)"""
+    attrs, (_, _, across, channels) = node.attrs, node.outputs[0].shape
+    assert isinstance(attrs, QConvAttrs)
+    return [i32(number) for number in (across, channels, attrs.conv.strides[0], attrs.x_zero, attrs.y_zero)]
+
+
+# ---- depthwise rows in pairs ----------------------------------------------------------------------------------------
+
+
+TILE, TAPS = 2, 3
+REACH = 4095
+"""Bytes by which an instruction reaches from an output to the others of its tile."""
+
+
+@dataclass(frozen=True)
+class PairsOfRows:
+    """zero: of the output. strip: output rows, an even number, whose input rows lie in scratch at a time."""
+
+    zero: int
+    strip: int
+
+
+def pairs_of_rows(node: Node, strip: int) -> PairsOfRows | None:
+    """Whether a depthwise convolution has this form: 3x3 in steps of one, whole tiles, sums whose ends all shift down.
+
+    strip: rows for which there is room.
+    """
+    attrs, (_, height, width, channels) = node.attrs, result(node, "y").shape
+    assert isinstance(attrs, QConvAttrs)
+    if attrs.conv.kernel != (TAPS, TAPS) or attrs.conv.strides != (1, 1) or height % TILE or width % TILE:
+        return None
+    if not short_ends(node) or strip % TILE or (width + 1) * channels > REACH:
+        return None
+    return PairsOfRows(attrs.y_zero, strip)
+
+
+def depthwise_pairs(
+    shape: MapShape, pixel: Pixel, weight: Load, finish: Finish, form: PairsOfRows, tables: Sequence[te.Tensor]
+) -> tuple[te.Tensor, Schedule]:
+    """out[n,y,x,c] = finish(sum over taps of padded[c, x + s, y + r] weight(c, r, s, 0)); see depthwise_sums."""
+    n, height, width, channels = shape
+    image = (n, channels, width + TAPS - 1, height + TAPS - 1)
+    padded = te.compute(image, lambda b, c, x, y: pixel(b, y, x, c), "padded")
+
+    def tap(c: Expr, s: Expr, r: Expr) -> Expr:
+        return weight(c, r, s, 0).astype("int16")
+
+    taps = te.compute((channels, TAPS, TAPS), tap, "taps")
+    r, s = reduce_axes(TAPS, TAPS)
+
+    def term(b: Expr, c: Expr, y: Expr, x: Expr, p: Expr, q: Expr) -> Expr:
+        return total(i32(padded[b, c, x * TILE + q + s, y * TILE + p + r]) * i32(taps[c, s, r]), [r, s])
+
+    tiles = (height // TILE, width // TILE)
+    acc = te.compute((n, channels, *tiles, TILE, TILE), term, "acc")
+
+    def element(b: Expr, y: Expr, p: Expr, x: Expr, q: Expr, c: Expr) -> Expr:
+        return finish(acc[b, c, y, x, p, q], b, y * TILE + p, x * TILE + q, c)
+
+    cut = (n, tiles[0], TILE, tiles[1], TILE, channels)  # the same elements in the same order
+    out = te.compute(cut, element, "out")
+    return out, lambda sch: _pair_schedule(sch, form, (width, channels), tables)
+
+
+def _pair_schedule(sch: s_tir.Schedule, form: PairsOfRows, line: tuple[int, int], tables: Sequence[te.Tensor]) -> None:
+    """line: pixels of a row, and their channels."""
+    out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
+    batch, height, row, width, column, channel = sch.get_loops(out)
+    strip, inside = sch.split(height, [None, form.strip // TILE])
+    sch.reorder(batch, channel, strip, inside, width, row, column)
+    sch.set_scope(acc, 0, "local")
+    sch.compute_at(acc, width, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("padded"), strip, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("taps"), channel, preserve_unit_loops=True)
+    keep_tables(sch, tables, channel, 2)
+    first = sch.get_loops(acc)[-4]
+    start = sch.decompose_reduction(acc, first)
+    for loop in sch.get_loops(start)[-2:]:
+        sch.unroll(loop)
+    sch.tensorize(first, depthwise_2x2(form.strip + TAPS - 1))
+    sch.tensorize(row, depthwise_ends(form.zero, line[1], line[0]))
+    x, y = sch.get_loops(sch.get_sblock("padded"))[-2:]
+    sch.reorder(y, x)
+    sch.annotate(x, HINT, 1)

@@ -1,0 +1,103 @@
+"""What int8 storage holds: weights with 8 fraction bits, weights at the end of their range, scales too far apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.summary import Saturations
+from tinytrain_compile.ir.types import Array, Graph, Value
+from tinytrain_compile.ops.int8.rescale import rescaled_tables, rescales
+from tinytrain_compile.ops.names import trained
+
+WeightStore = Literal["sr8", "q8.8", "mixed"]
+
+MIXED_SHARE = 4
+"""Fractions of a mixed store take at most one byte for so many trained weights."""
+
+
+def fine_weights(trained: Sequence[Value], store: WeightStore) -> tuple[Value, ...]:
+    """The weights with fraction bits, of all trained ones.
+
+    A mixed store takes whole tensors, the smallest first (equal ones in their order), while the bound holds: the early
+    and the depthwise convolutions, which have few weights and sum each one's gradient over many pixels.
+    """
+    if store != "mixed":
+        return tuple(trained) if store == "q8.8" else ()
+    room = sum(v.elements for v in trained) // MIXED_SHARE
+    chosen: list[Value] = []
+    for value in sorted(trained, key=lambda v: v.elements):
+        room -= value.elements
+        if room < 0:
+            break
+        chosen.append(value)
+    return tuple(chosen)
+
+
+def store_note(trained: Sequence[Value], fine: Sequence[Value]) -> str:
+    """What the report says of a mixed store (its rows of quant_tensors name the tensors)."""
+    extra, weights = sum(v.elements for v in fine), sum(v.elements for v in trained)
+    tensors = f"{len(fine)} of {len(trained)} tensors"
+    return f"--weight-store mixed: fractions in {tensors} ({extra} of {weights} B)"
+
+
+# ---- what int8 can hold ---------------------------------------------------------------------------------------------
+
+
+SMALLEST, LARGEST = 2.0**-64, 2.0**64
+"""Bounds of a scale. A factor is a product or a quotient of up to four, and its exponent is an int8."""
+
+
+def check_scales(graph: Graph) -> None:
+    """E0307 for an activation or a weight whose scale is beyond the bounds."""
+    for value in _stored(graph):
+        assert value.quant is not None
+        for scale in value.quant.scale:
+            if not SMALLEST <= scale <= LARGEST:
+                raise out_of_range(value.name, f"its int8 step is {scale:.3g}")
+
+
+def out_of_range(name: str, what: str) -> CompileError:
+    """The error for a value that int8 cannot hold."""
+    way = "look for samples or weights that are far off, or scale the data to about 1"
+    return CompileError("E0307", name, what, way)
+
+
+def _stored(graph: Graph) -> Iterator[Value]:
+    """Values in int8, with what they are stored by; biases follow from them."""
+    seen: set[str] = set()
+    for value in (*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))):
+        if value.quant is not None and value.quant.high < 1 << 15 and value.name not in seen:
+            seen.add(value.name)
+            yield value
+
+
+# ---- weights at the end of their range ------------------------------------------------------------------------------
+
+
+LIMIT = 127
+
+
+def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
+    """Before training and in a later state (tensor name -> array); None for a graph that trains no int8 weight."""
+    values = (trained(node) for node in train.graph.nodes)
+    int8 = {value.name for value in values if value is not None and value.dtype == "int8"}
+    names = int8 & set(train.graph.constants)  # without what a node hands on to the next (an update to a rescaling)
+    if not names:
+        return None
+    before, after = (sum(_at_limit(data[name]) for name in names) for data in (train.graph.constants, state))
+    return Saturations(sum(train.graph.constants[name].size for name in names), before, after, _rescaled(train, state))
+
+
+def _rescaled(train: TrainGraph, state: Mapping[str, Array]) -> int | None:
+    """Channels whose forward shift differs from the first one; None without any layer that can rescale."""
+    tables = [rescaled_tables(node)[0].name for node in train.graph.nodes if rescales(node)]
+    return sum(int(np.count_nonzero(train.graph.constants[t] != state[t])) for t in tables) if tables else None
+
+
+def _at_limit(weights: Array) -> int:
+    return int(np.count_nonzero(np.abs(weights.astype(np.int32)) >= LIMIT))
