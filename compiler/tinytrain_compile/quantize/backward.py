@@ -67,7 +67,7 @@ class Backward:
     # ---- clamps -------------------------------------------------------------------------------------------------
 
     def _through_clamp(self, node: Node) -> bool:
-        """The gradient before a clamp: masked, and in the unit that the node before the clamp wants."""
+        """Emit the gradient before a clamp: masked, and in the unit that the node before the clamp wants."""
         dy, mask_source = operand(node, "dy"), _passed(node)
         mask = self._mask(node, mask_source)
         if mask is None:
@@ -93,7 +93,7 @@ class Backward:
         return Mask(MaskAttrs("bits"), (form,)) if isinstance(form, Value) and form.dtype == "bits" else None
 
     def _clamp_input(self, node: Node) -> str:
-        """Float name of the value whose clamp this node differentiates."""
+        """Return float name of the value whose clamp this node differentiates."""
         if node.op == "MaskedGrad":
             source = operand(self._r.producers[operand(node, "mask").name], "y")
         else:
@@ -119,12 +119,12 @@ class Backward:
         return True
 
     def error_of(self, value: Value) -> tuple[Err, IntegerLayer] | None:
-        """A gradient at a layer's output as its int8 error, and the layer; None if it has no such form."""
+        """Return a gradient at a layer's output as its int8 error, and the layer; None if it has no such form."""
         error, layer = self._error(value), self._layer_of.get(value.name)
         return (error, layer) if isinstance(error, Err) and layer is not None else None
 
     def as_image(self, value: Value, node: Node) -> Value:
-        """The rows of a matrix as the pixels of an image."""
+        """Return the rows of a matrix as the pixels of an image."""
         rows, columns = value.shape
         return self._r.emit("Reshape", (value,), ReshapeAttrs((1, rows, 1, columns)), node)[0]
 
@@ -135,7 +135,7 @@ class Backward:
         return known is not None
 
     def _data(self, node: Node) -> bool:
-        """A data gradient: in the unit that its only reader wants, or plain if there are several."""
+        """Emit a data gradient: in the unit that its only reader wants, or plain if there are several."""
         if isinstance(node.attrs, PoolGradAttrs):
             full = always_full(node.attrs.pool, node.attrs.input_hw)
             if not full or not isinstance(self._error(node.inputs[0]), Err):
@@ -150,7 +150,8 @@ class Backward:
         return True
 
     def _takes_deferred(self, reader: Node) -> bool:
-        """Whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take in."""
+        """Tell whether the gradient goes through a clamp that runs in integers, whose mask and unit it can then take
+        in."""
         return has_trait(reader.op, "through_clamp") and self._mask(reader, _passed(reader)) is not None
 
     def _data_error(self, node: Node, unit: Any, mask: Mask, owner: ShiftTables | None = None) -> Err:
@@ -202,7 +203,7 @@ class Backward:
     # ---- chosen channels ----------------------------------------------------------------------------------------
 
     def _take(self, node: Node) -> bool:
-        """Some channels of a layer's error, which stay in that layer's unit."""
+        """Emit some channels of a layer's error, which stay in that layer's unit."""
         x, place = node.inputs
         form, layer, out = self._error(x), self._layer_of.get(x.name), node.outputs[0]
         if not isinstance(form, Err) or layer is None:
@@ -212,7 +213,7 @@ class Backward:
         return True
 
     def _score(self, node: Node) -> bool:
-        """Squares of integers, by what 1 is worth in each channel beside the channel where that is most."""
+        """Emit squares of integers, by what 1 is worth in each channel beside the channel where that is most."""
         form, out = self._error(node.inputs[0]), node.outputs[0]
         if not isinstance(form, Err):
             return False
@@ -225,7 +226,7 @@ class Backward:
     # ---- between layers -----------------------------------------------------------------------------------------
 
     def _sum(self, node: Node) -> bool:
-        """The sum of two gradients of one value, if at least one is an int8 error; of a parameter, its uses."""
+        """Emit the sum of two gradients of one value, if at least one is an int8 error; of a parameter, its uses."""
         first, second = (self.gradients.get(value.name) for value in node.inputs)
         if first is not None and second is not None:
             self.gradients[node.outputs[0].name] = first + second  # type: ignore[operator]
@@ -241,7 +242,7 @@ class Backward:
         return True
 
     def _expand(self, node: Node) -> bool:
-        """The gradient of a mean: the same error everywhere, the factor goes into its unit."""
+        """Emit the gradient of a mean: the same error everywhere, the factor goes into its unit."""
         attrs = node.attrs
         assert isinstance(attrs, ExpandAttrs)
         if not isinstance(self._r.forms.get(node.inputs[0].name), Err) and not self._leads_to_integers(node):
@@ -252,12 +253,13 @@ class Backward:
         return True
 
     def _leads_to_integers(self, node: Node) -> bool:
-        """Whether a float gradient is about to enter the integer part: better quantised before it is spread out."""
+        """Tell whether a float gradient is about to enter the integer part: better quantised before it is spread
+        out."""
         reader = self._r.only_reader(node.outputs[0])
         return reader is not None and has_trait(reader.op, "through_clamp") and bool(self._clamp_input(reader))
 
     def _move(self, node: Node) -> bool:
-        """Movement of an error; channel cuts take their part of a per-channel unit."""
+        """Emit movement of an error; channel cuts take their part of a per-channel unit."""
         form = self._r.forms.get(node.inputs[0].name)
         kept = self.gradients.get(node.inputs[0].name)
         if kept is not None:
@@ -284,7 +286,7 @@ class Backward:
         return True
 
     def _max_pool(self, node: Node) -> bool:
-        """To the elements that won: moved, or added where windows overlap. Channels keep their units."""
+        """Emit an error of the elements that won: moved, or added where windows overlap. Channels keep their units."""
         attrs, error = node.attrs, self._r.forms.get(operand(node, "dy").name)
         index = self._r.forms.get(operand(node, "index").name)
         assert isinstance(attrs, PoolGradAttrs)
@@ -303,7 +305,7 @@ class Backward:
         return True
 
     def _join(self, node: Node, attrs: ConcatAttrs) -> bool:
-        """Channels of one error that were cut out of it, side by side again: those of a channel slice."""
+        """Emit channels of one error that were cut out of it, side by side again: those of a channel slice."""
         forms = [self._r.forms.get(v.name) for v in node.inputs]
         errors = [form for form in forms if isinstance(form, Err)]
         if len(errors) < len(forms) or attrs.axis != len(node.outputs[0].shape) - 1:
@@ -320,27 +322,28 @@ class Backward:
         return True
 
     def _is_bias_gradient(self, node: Node) -> bool:
-        """Whether a reshaped error is the bias gradient of a dense layer with one row, where nothing is summed."""
+        """Tell whether a reshaped error is the bias gradient of a dense layer with one row, where nothing is summed."""
         return node.op == "Reshape" and self._only_updates(node.outputs[0])
 
     def _only_updates(self, gradient: Value) -> bool:
-        """Whether a gradient goes to an update, or is first added to others of the same parameter."""
+        """Tell whether a gradient goes to an update, or is first added to others of the same parameter."""
         readers = self._r.readers.get(gradient.name, [])
         return all(_reads_gradients(r) or (r.op == "Add" and self._only_updates(r.outputs[0])) for r in readers)
 
 
 def _reads_gradients(node: Node) -> bool:
-    """Whether it takes the gradient of a parameter: to step it, to sum it up, or for the gradient's squares."""
+    """Tell whether a node takes the gradient of a parameter: to step it, to sum it up, or for the gradient's
+    squares."""
     return steps_floats(node.op) or has_trait(node.op, "gradient_sum")
 
 
 def _passed(node: Node) -> Value:
-    """What tells a ClipGrad or a MaskedGrad where its clamp was active."""
+    """Return what tells a ClipGrad or a MaskedGrad where its clamp was active."""
     return operand(node, "mask" if node.op == "MaskedGrad" else "y")
 
 
 def _cut_unit(error: Err, attrs: Attrs) -> Any:
-    """The unit of a slice of an error, or None where channels are mixed."""
+    """Return the unit of a slice of an error, or None where channels are mixed."""
     if not isinstance(attrs, SliceAttrs):
         return None
     last = slice(attrs.starts[-1], attrs.starts[-1] + attrs.sizes[-1])

@@ -71,7 +71,7 @@ def calibrate(
 
 
 def activation_quant(low: float, high: float) -> Quant:
-    """Asymmetric int8 for numbers from `low` to `high`: 0 is always exact."""
+    """Return asymmetric int8 for numbers from `low` to `high`: 0 is always exact."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255.0 if high > low else 1.0 / 255.0
     scale = max(float(np.float32(scale)), SMALLEST)  # what is below that is dead
@@ -80,7 +80,7 @@ def activation_quant(low: float, high: float) -> Quant:
 
 
 def weight_quant(data: Array, axis: int = 0, smallest: Array | float = WEIGHT_FLOOR) -> Quant:
-    """Symmetric int8, one scale per index of the axis, none below `smallest`."""
+    """Return symmetric int8, one scale per index of the axis, none below `smallest`."""
     rows = np.moveaxis(np.abs(data.astype(np.float64)), axis, 0).reshape(data.shape[axis], -1)
     scales = np.maximum(rows.max(axis=1, initial=0.0) / 127.0, smallest).astype(np.float32)
     return Quant(tuple(float(s) for s in scales))
@@ -95,7 +95,7 @@ def _annotations(graph: Graph) -> dict[str, Quant]:
 
 
 def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
-    """Names of the values that get a range of their own."""
+    """Return names of the values that get a range of their own."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     names = [value.name for value in graph.inputs if value.dtype == "float32"]
@@ -113,7 +113,7 @@ def _measured_values(graph: Graph, known: Mapping[str, Quant]) -> list[str]:
 
 
 def _inner_values(graph: Graph, floats: Collection[str]) -> frozenset[str]:
-    """What nodes of these origins make and nothing else reads."""
+    """Return what nodes of these origins make and nothing else reads."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     return frozenset(
@@ -126,9 +126,8 @@ def _inner_values(graph: Graph, floats: Collection[str]) -> frozenset[str]:
 
 
 def _masked_scores(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> frozenset[str]:
-    """What only a softmax reads, with numbers that mean 0 to it: one scale for these and for scores would round all
-    scores to the same. They stay float32, as the softmax is.
-    """
+    """Return what only a softmax reads, with numbers that mean 0 to it: one scale for these and for scores would round
+    all scores to the same. They stay float32, as the softmax is."""
     readers = graph.consumers()
     outputs = {value.name for value in graph.outputs}
     found: set[str] = set()
@@ -143,7 +142,7 @@ def _masked_scores(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> f
 
 
 def _moves(node: Node) -> bool:
-    """Whether a result holds only numbers of the node's one operand, and zeros."""
+    """Tell whether a result holds only numbers of the node's one operand, and zeros."""
     if isinstance(node.attrs, EmbedAttrs):
         return node.attrs.value == 0
     if isinstance(node.attrs, ExpandAttrs):
@@ -174,7 +173,7 @@ class _Histogram:
         self.counts += np.histogram(data, _BINS, (self.low, self.high))[0]
 
     def middle(self, percent: float) -> tuple[float, float]:
-        """The smallest range of whole bins that leaves at most half of the rest out on either side."""
+        """Return the smallest range of whole bins that leaves at most half of the rest out on either side."""
         beyond = float(self.counts.sum()) * (100.0 - percent) / 200.0
         first = int(np.searchsorted(np.cumsum(self.counts), beyond, side="right"))
         last = _BINS - int(np.searchsorted(np.cumsum(self.counts[::-1]), beyond, side="right"))
@@ -185,7 +184,7 @@ class _Histogram:
 def _ranges(
     graph: Graph, samples: Array, names: list[str], percentile: float | None
 ) -> Mapping[str, tuple[float, float]]:
-    """(smallest, largest) of each value over all samples."""
+    """Return (smallest, largest) of each value over all samples."""
     lows, highs = dict.fromkeys(names, np.inf), dict.fromkeys(names, -np.inf)
     for values in _runs(graph, samples):
         for name in names:
@@ -215,7 +214,7 @@ def _check_ranges(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> No
 
 
 def _runs(graph: Graph, samples: Array) -> Iterator[Mapping[str, Array]]:
-    """Every sample's values by name."""
+    """Return every sample's values by name."""
     constants = {name: _double(data) for name, data in graph.constants.items()}
     for at in range(len(samples)):
         given = feeds(samples[at : at + 1], graph.inputs)
@@ -230,7 +229,7 @@ def _double(data: Array) -> Array:
 
 
 def _parameters(graph: Graph, node: Node, known: dict[str, Quant]) -> None:
-    """Weight and bias of a layer; the bias counts in units of its accumulator."""
+    """Quantise weight and bias of a layer; the bias counts in units of its accumulator."""
     (data, *_), o = node.inputs, operands(node)
     weight, own = o["w"].name, o.get("bias")
     if weight not in graph.constants:

@@ -31,7 +31,7 @@ class Act:
     quant: Quant
 
     def mask(self, kind: str) -> MaskAttrs:
-        """The mask of a clamp to this format."""
+        """Return the mask of a clamp to this format."""
         return MaskAttrs(kind, self.quant.low, self.quant.high)
 
 

@@ -109,7 +109,7 @@ class Forward:
         return True
 
     def _is_clamped(self, node: Node) -> bool:
-        """Whether a clamp with an annotation is the only reader."""
+        """Tell whether a clamp with an annotation is the only reader."""
         out = node.outputs[0]
         readers = [reader for reader in self._r.readers.get(out.name, []) if reader.op != "ClipMask"]
         alone = len(readers) == 1 and out not in self._r.train.graph.outputs
@@ -126,7 +126,7 @@ class Forward:
         return all(self._r.act(v, node) is not None for v in data)
 
     def _takes_integers(self, node: Node) -> bool:
-        """Whether a layer's parameters are constants that may become integers."""
+        """Tell whether a layer's parameters are constants that may become integers."""
         _, *parameters = node.inputs
         names = {value.name for value in parameters}
         return operand(node, "w").quant is not None and names <= self._r.constants.keys() - self._floats
@@ -147,7 +147,7 @@ class Forward:
         return True
 
     def _clamped(self, node: Node, act: Act, clamp: Clamped) -> Value:
-        """Integers that are stored already, in the format of a clamp that reads them."""
+        """Return integers that are stored already, in the format of a clamp that reads them."""
         attrs = replace(rescale_attrs(act.quant, clamp.quant), above=clamp.above)
         return self._r.emit("QRescale", (act.value,), attrs, node)[0]
 
@@ -183,7 +183,7 @@ class Forward:
         return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)[0]
 
     def _dense(self, node: Node, clamp: Clamped) -> Value:
-        """A dense layer is a 1x1 convolution over its rows."""
+        """Rewrite a dense layer as a 1x1 convolution over its rows."""
         attrs = node.attrs
         assert isinstance(attrs, GemmAttrs)
         x = self._act(node, "x")
@@ -194,7 +194,7 @@ class Forward:
         return self._r.emit("Reshape", (y,), ReshapeAttrs(node.outputs[0].shape), node)[0]
 
     def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:
-        """int8 weight parts and int32 bias of a layer, as constants or state."""
+        """Return int8 weight parts and int32 bias of a layer, as constants or state."""
         o = operands(node)
         floats, weight, own_bias = o.several(*PARTS), o["w"], o.get("bias")
         scale = _weight_scale(floats, conv.split)
@@ -220,7 +220,7 @@ class Forward:
         return self._stored(value, integers)
 
     def _bias(self, node: Node, value: Value | None, scale: Array) -> tuple[Value, Array]:
-        """The bias in units of the layer's accumulator, and the unit of the parameter."""
+        """Return the bias in units of the layer's accumulator, and the unit of the parameter."""
         if value is None:
             return self._r.table(f"{node.name}.no_bias", np.zeros(scale.shape, np.int32)), scale
         shared = sum(has_trait(reader.op, "layer") for reader in self._r.readers[value.name]) > 1
@@ -239,7 +239,7 @@ class Forward:
         return self._r.emit("QSharedBias", (stored, multiplier, shift), NO_ATTRS, node)[0], unit
 
     def _stored(self, value: Value, integers: Array) -> Value:
-        """The integer constant that takes a float parameter's name."""
+        """Return the integer constant that takes a float parameter's name."""
         self._r.builder.constants[value.name] = integers
         dtype = "int8" if integers.dtype == np.int8 else "int32"
         return Value(value.name, tuple(integers.shape), dtype, "", value.origin)
@@ -301,7 +301,7 @@ class Forward:
         return True
 
     def _join(self, node: Node) -> bool:
-        """In the format of a clamp that is the only reader, else as what moves."""
+        """Emit in the format of a clamp that is the only reader, else as what moves."""
         if not self._is_clamped(node) or not all(isinstance(self._r.forms.get(v.name), Act) for v in node.inputs):
             return self._move(node)
         self._r.forms[node.outputs[0].name] = Deferred(node)
@@ -312,7 +312,7 @@ class Forward:
         return node.attrs.scale == 1.0 and self._move(node)
 
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
-        """An activation in another format, clamped to its bounds."""
+        """Return an activation in another format, clamped to its bounds."""
         held = quant.low <= act.quant.low and act.quant.high <= quant.high
         if held and (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
             return act.value
@@ -321,7 +321,8 @@ class Forward:
 
 
 def _finer(scale: Array, data: Array) -> Array:
-    """The unit of a shared bias: up to 2**8 finer than that of the layer met first, while there is room to train."""
+    """Return the unit of a shared bias: up to 2**8 finer than that of the layer met first, while there is room to
+    train."""
     largest = np.maximum(np.abs(data) / scale, 1.0)
     bits = np.clip(np.floor(np.log2(_SHARED_ROOM / largest)), 0, _SHARED_BITS)
     return scale / 2.0**bits
@@ -330,7 +331,7 @@ def _finer(scale: Array, data: Array) -> Array:
 def rescale_attrs(
     x: Quant, y: Quant, factor: float = 1.0, shape: tuple[int, ...] = (), axes: tuple[int, ...] = ()
 ) -> QRescaleAttrs:
-    """From one format to another, or to that of `factor` times the sum over axes."""
+    """Convert from one format to another, or to that of `factor` times the sum over axes."""
     lift = rescale_lift(math.prod(shape[axis] for axis in axes))
     scaled = fx.split_factor(math.ldexp(x.scale[0] * factor / y.scale[0], -lift))
     return QRescaleAttrs(axes, x.zero, y.zero, scaled, y.low, y.high, lift)
@@ -341,13 +342,13 @@ def _hw(image: Value) -> tuple[int, int]:
 
 
 def pool_as_conv(rewriter: Rewriter, pool: PoolAttrs, channels: int) -> tuple[ConvAttrs, Value]:
-    """An average pool that is `always_full` as a depthwise convolution with ones."""
+    """Return an average pool that is `always_full` as a depthwise convolution with ones."""
     conv = ConvAttrs(pool.kernel, pool.strides, pool.pads, pool.dilations, channels, bias=True)
     return conv, rewriter.table("ones", np.ones((channels, *pool.kernel, 1), np.int8))
 
 
 def _weight_scale(parts: tuple[Value, ...], split: Split | None) -> Array:
-    """Scale per output channel of the whole weight."""
+    """Return scale per output channel of the whole weight."""
     scales: list[Array] = []
     for value in parts:
         assert value.quant is not None

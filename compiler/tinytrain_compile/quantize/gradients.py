@@ -59,7 +59,7 @@ Uses = tuple[WeightGradient, ...] | tuple[BiasGradient, ...]
 
 
 def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: WeightGradient | BiasGradient) -> Value:
-    """What one use adds to the gradient of a parameter, as an int32 tensor of its own."""
+    """Return what one use adds to the gradient of a parameter, as an int32 tensor of its own."""
     if isinstance(use, BiasGradient):
         return rewriter.emit("QSum", (use.error.value,), QSumAttrs("errors", running=False), node)[0]
     if isinstance(use, FloatGradient):
@@ -70,7 +70,7 @@ def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: Weigh
 
 
 def added_gradient(rewriter: Rewriter, node: Node, use: WeightGradient | BiasGradient, total: Value) -> Value:
-    """A running sum with what one use adds to it."""
+    """Return a running sum with what one use adds to it."""
     if isinstance(use, FloatGradient):
         return rewriter.emit("QSum", (total, use.value), QSumAttrs("float"), node)[0]
     if isinstance(use, ProductGradient):
@@ -110,7 +110,7 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) -> Value:
-    """One sample's part of a tensor."""
+    """Return one sample's part of a tensor."""
     rows, rank = value.shape[0] // count, len(value.shape)
     starts, sizes = (index * rows, *(0,) * (rank - 1)), (rows, *value.shape[1:])
     (part,) = rewriter.emit("Slice", (value,), SliceAttrs(starts, (1,) * rank, sizes), like)
@@ -118,7 +118,7 @@ def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) 
 
 
 def _in_subspace(rewriter: Rewriter, value: Value) -> bool:
-    """Whether the samples of a value are in a subspace."""
+    """Tell whether the samples of a value are in a subspace."""
     source = rewriter.producers.get(value.name)
     while source is not None and isinstance(source.attrs, ModeAttrs):
         if source.attrs.axis == 0 and not source.attrs.expand:
@@ -154,7 +154,7 @@ class IntegerClipping:
         return bool(self._factors)
 
     def rate(self, node: Node, rate: Value) -> Value:
-        """The rate with which the parameter of an update node follows its gradient."""
+        """Return the rate with which the parameter of an update node follows its gradient."""
         factor = self._factors.get(operand(node, "w").name)
         if factor is None:
             return rate
@@ -164,18 +164,18 @@ class IntegerClipping:
         return self._rates[factor.name]
 
     def empty_rows(self, node: Node, parameter: Value) -> Value:
-        """Zeros to which an update of the parameter adds its squares."""
+        """Return zeros to which an update of the parameter adds its squares."""
         zero = self._r.table("no_squares", np.zeros((1, 1), np.int32))
         attrs = ExpandAttrs((parameter.shape[0], WORDS))
         return self._r.emit("Expand", (zero,), attrs, node, self._phase)[0]
 
     def keep(self, node: Node, rows: Value, scale: tuple[Value, ...]) -> None:
-        """Rows that stand for the float ones of a RowSquares node; scale: of the update, see Updates."""
+        """Keep rows that stand for the float ones of a RowSquares node; scale: of the update, see Updates."""
         multiplier, shift, _, p = scale
         self._rows[result(node, "rows").name] = _Rows(rows, (multiplier, shift, p))
 
     def total(self, node: Node) -> bool:
-        """The integer form of a SquareTotal node, if its rows are integers."""
+        """Emit the integer form of a SquareTotal node, if its rows are integers."""
         known = self._rows.get(operand(node, "rows").name)
         if known is None:
             return False

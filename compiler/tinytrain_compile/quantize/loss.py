@@ -85,7 +85,7 @@ class IntegerLoss:
         return True
 
     def _weighted(self, known: _Softmax, loss: Node, classes: int) -> _Softmax:
-        """With the weights of labels; for a sum, the largest class weight goes into the unit."""
+        """Emit it with the weights of labels; for a sum, the largest class weight goes into the unit."""
         groups, real = self._groups_of_one(known.label), self._class_weights(loss, classes)
         mean = known.nll.reduction == "mean"
         table = self._r.table(f"{loss.name}.weights", int8_weighted_loss.class_weights(real, groups))
@@ -97,11 +97,11 @@ class IntegerLoss:
         return replace(known, weights=weights, unit=unit, share=unit)
 
     def _groups_of_one(self, label: Value) -> int:
-        """Labels of one sample: what a step adds up must not depend on how many samples it takes."""
+        """Return labels of one sample: what a step adds up must not depend on how many samples it takes."""
         return label.elements // self._r.train.micro_batch
 
     def _factor(self, nll: NllAttrs) -> int:
-        """Of the gradient: that of a mean is taken as the sum over the samples of a step."""
+        """Return the factor of the gradient: that of a mean is taken as the sum over the samples of a step."""
         return self._r.train.micro_batch if nll.reduction == "mean" else 1
 
     def _class_weights(self, loss: Node, classes: int) -> Array:
@@ -109,7 +109,7 @@ class IntegerLoss:
         return np.ones(classes, np.float32) if weights is None else self._r.constants[weights.name]
 
     def _has_weights(self, loss: Node, classes: int) -> bool:
-        """Whether the labels' weights have integer forms."""
+        """Tell whether the labels' weights have integer forms."""
         _, label, *weights = loss.inputs
         if any(value.name not in self._r.constants for value in weights):
             return False
@@ -118,7 +118,7 @@ class IntegerLoss:
         return fits and bool(np.isfinite(real).all() and (real >= 0).all() and (real > 0).any())
 
     def _loss_of(self, node: Node) -> Node | None:
-        """The loss that alone reads these log probabilities, if it can be computed in integers."""
+        """Return the loss that alone reads these log probabilities, if it can be computed in integers."""
         readers = self._r.readers.get(node.outputs[0].name, [])
         losses = [n for n in readers if n.op == "NegativeLogLikelihood"]
         others = [n for n in readers if n.op not in ("NegativeLogLikelihood", "LogSoftmaxGrad")]
@@ -134,7 +134,7 @@ class IntegerLoss:
         return loss if all(self._is_of(n, loss) for n in gradients) else None
 
     def _is_of(self, gradient: Node, loss: Node) -> bool:
-        """Whether a gradient of log probabilities is that of the loss: the sum over the samples of a step."""
+        """Tell whether a gradient of log probabilities is that of the loss: the sum over the samples of a step."""
         source = self._r.producers.get(operand(gradient, "dy").name)
         if source is None or source.op != "NegativeLogLikelihoodGrad":
             return False
@@ -189,7 +189,7 @@ class IntegerLoss:
 
 
 def _is_weighted(loss: Node) -> bool:
-    """Whether labels decide what the loss is divided by, or count differently."""
+    """Tell whether labels decide what the loss is divided by, or count differently."""
     nll = loss.attrs
     assert isinstance(nll, NllAttrs)
     counted = nll.reduction == "mean" and nll.ignore_index is not None and operand(loss, "labels").elements > 1
@@ -224,7 +224,8 @@ class TargetLoss:
         return isinstance(outputs, Act) and rule(node, outputs)
 
     def _is_final(self, node: Node) -> bool:
-        """Whether this is the loss of the step, of labels as they come, or its gradient, summed over the samples."""
+        """Tell whether this is the loss of the step, of labels as they come, or its gradient, summed over the
+        samples."""
         if operand(node, "target") != self._r.train.label:
             return False
         if "dloss" not in operands(node):
@@ -238,7 +239,7 @@ class TargetLoss:
         return outputs.value.elements // self._r.train.micro_batch
 
     def _differences(self, outputs: Act, count: int) -> int8_targets.TargetAttrs | None:
-        """In fixed point, for so many that are added up."""
+        """Compute in fixed point, for so many that are added up."""
         bits = int8_targets.difference_bits(count)
         if bits < int8_targets.LEAST_BITS:
             return None
@@ -306,6 +307,6 @@ def _fields(known: int8_targets.TargetAttrs) -> tuple[int, int, tuple[int, int],
 
 
 def _loss_bits(outputs: Act) -> int:
-    """Most fraction bits of a term of bce, at most LOG_BITS."""
+    """Return most fraction bits of a term of bce, at most LOG_BITS."""
     largest = _LARGEST_WEIGHT * 255.0 * outputs.quant.scale[0] + 1.0
     return min(LOG_BITS, math.floor(math.log2(fx.INT32_MAX / largest)))

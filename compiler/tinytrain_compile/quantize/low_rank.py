@@ -41,8 +41,8 @@ class _Core:
 
 
 def kept_in_integers(kept: Iterable[KeptActivation], floats: Iterable[Node]) -> tuple[KeptActivation, ...]:
-    """What is kept, with the bytes of the inputs as they are here: int8, but float32 where the gradient is one of the
-    nodes that stay float (a head's)."""
+    """Return what is kept, with the bytes of the inputs as they are here: int8, but float32 where the gradient is one
+    of the nodes that stay float (a head's)."""
     whole = {node.origin or node.name for node in floats if node.op in _GRADIENTS}
     return tuple(item if item.layer in whole else replace(item, exact_bytes=math.prod(item.shape)) for item in kept)
 
@@ -97,7 +97,7 @@ class Copies:
         return True
 
     def _into(self, node: Node, attrs: ModeAttrs, act: Act) -> bool:
-        """A product of an int8 activation; its results are float32."""
+        """Emit a product of an int8 activation; its results are float32."""
         u = self._r.as_float(operand(node, "u"), node)
         inputs, integer = (act.value, u), QModeAttrs(attrs.axis, zero=act.quant.zero)
         (out,) = self._r.emit(f"Q{node.op}", inputs, integer, node)
@@ -107,7 +107,7 @@ class Copies:
         return True
 
     def _back(self, node: Node, attrs: ModeAttrs, act: Act) -> bool:
-        """The last product on the way back: rounded to the activation's format."""
+        """Emit the last product on the way back: rounded to the activation's format."""
         inputs = tuple(self._r.as_float(operand(node, name), node) for name in ("x", "u"))
         (out,) = self._r.emit("QModeExpand", inputs, QModeAttrs(attrs.axis, True, zero=act.quant.zero), node)
         self._r.forms[node.outputs[0].name] = Act(out, act.quant)
@@ -116,7 +116,7 @@ class Copies:
     # ---- gradients in subspaces -------------------------------------------------------------------------------------
 
     def _into_subspace(self, node: Node, x: Value) -> bool:
-        """A product of an error, in its steps."""
+        """Emit a product of an error, in its steps."""
         known = self._errors.get(x.name) or self._backward.error_of(x)
         if known is None:
             return False
@@ -130,7 +130,7 @@ class Copies:
         return True
 
     def _gradient(self, node: Node) -> bool:
-        """The gradient of a core; where the error is float32 as well (a head's), so is the core: real numbers."""
+        """Emit the gradient of a core; where the error is float32 as well (a head's), so is the core: real numbers."""
         x, dy = operand(node, "x"), operand(node, "dy")
         copy, known = self._of.get(x.name), self._errors.get(dy.name) or self._backward.error_of(dy)
         core = self._r.forms.get(x.name)
@@ -152,7 +152,7 @@ class Copies:
         return True
 
     def _of_channels(self, node: Node) -> bool:
-        """The gradient of the weight from that of a core with fewer channels."""
+        """Emit the gradient of the weight from that of a core with fewer channels."""
         dz = operand(node, "dz")
         known = self._errors.get(dz.name)
         if known is None:
@@ -163,7 +163,7 @@ class Copies:
         return True
 
     def _end(self, node: Node, value: Value, known: tuple[Err, IntegerLayer]) -> None:
-        """A gradient in the steps of an error: of the weight, unless its channels are still in a subspace."""
+        """Keep a gradient in the steps of an error: of the weight, unless its channels are still in a subspace."""
         out = node.outputs[0]
         reader = self._r.only_reader(out)
         if reader is not None and reader.op == SUBSPACE_GRAD_WEIGHT.name:
@@ -174,7 +174,7 @@ class Copies:
     # ---- fixed subspaces --------------------------------------------------------------------------------------------
 
     def _along(self, node: Node, attrs: ModeAttrs, x: _Core) -> None:
-        """A product with int8 numbers. Steps of other axes are those of x and of the result, so in no factor."""
+        """Emit a product with int8 numbers. Steps of other axes are those of x and of the result, so in no factor."""
         u = self._r.train.graph.constants[operand(node, "u").name].astype(np.float64)
         others = {axis: steps for axis, steps in x.steps.items() if axis != attrs.axis}
         quant, name = x.act.quant, node.outputs[0].name
@@ -192,7 +192,7 @@ class Copies:
             self._r.forms[name] = Act(out, quant)
 
     def _product(self, node: Node, axis: int, x: _Core, matrix: Array, steps: Array, to: Quant) -> Value:
-        """Along channels it is a 1x1 convolution, for which there are faster kernels."""
+        """Emit, along channels, a 1x1 convolution, for which there are faster kernels."""
         numbers, scales = rows_in_int8(matrix)
         multiplier, shift, down = self._r.fixed_factors(f"{node.name}.factor", scales * x.unit / steps)
         zero = x.act.quant.zero if x.value == x.act.value else 0

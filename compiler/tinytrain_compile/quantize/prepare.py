@@ -25,7 +25,7 @@ _NEVER_REACHED = frozenset(_BOUNDED) - {"HardSigmoid"}
 
 
 def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
-    """A graph in which every quantised value is clamped to its int8 range by a Clip that carries the annotation.
+    """Return a graph in which every quantised value is clamped to its int8 range by a Clip that carries the annotation.
 
     float_head: the last Conv or Gemm, and all behind it, stays float: annotations there are dropped.
     stored: the model itself has these formats (they were not calibrated): its clamps stay where a format is dropped.
@@ -37,7 +37,8 @@ def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
 
 
 def saturated(graph: Graph) -> Graph:
-    """The graph of a quantised model in real numbers: its activations without formats, but clamped to their ranges."""
+    """Return the graph of a quantised model in real numbers: its activations without formats, but clamped to their
+    ranges."""
     return _Saturation(graph, lambda _: True, True).run()
 
 
@@ -140,7 +141,7 @@ class _Saturation:
         return low >= least - slack and high <= most + slack
 
     def _range(self, node: Node) -> tuple[float, float]:
-        """The smallest and largest number that a node may give, as far as that is known without running it."""
+        """Return the smallest and largest number that a node may give, as far as that is known without running it."""
         if isinstance(node.attrs, ClipAttrs):
             return node.attrs.low, node.attrs.high
         if node.op in _BOUNDED:
@@ -170,7 +171,7 @@ class _Saturation:
 
 
 def storage_clamps(graph: Graph) -> dict[str, str]:
-    """Value -> the value behind the clamp that was put there for its storage."""
+    """Return value -> the value behind the clamp that was put there for its storage."""
     ends = (".int8", ".clamped")
     return {
         node.inputs[0].name: node.outputs[0].name
@@ -180,7 +181,7 @@ def storage_clamps(graph: Graph) -> dict[str, str]:
 
 
 def inner_clamps(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Value -> the range that its format has in the file, if the clamp behind it is stored in its place.
+    """Return value -> the range that its format has in the file, if the clamp behind it is stored in its place.
 
     See `without_inner_clamps`. The clamp saturates at the ends of that range too.
     """
@@ -196,7 +197,8 @@ def inner_clamps(graph: Graph) -> dict[str, tuple[float, float]]:
 
 
 def _keeps_range(op: str) -> bool:
-    """Whether an op's outputs cannot leave the range of its inputs (Expand: but for its factor): it needs no clamp."""
+    """Tell whether an op's outputs cannot leave the range of its inputs (Expand: but for its factor): it needs no
+    clamp."""
     return op == "Expand" or has_trait(op, "moves_data")
 
 
@@ -208,12 +210,12 @@ def _is_mean(node: Node) -> bool:
 
 
 def real_range(quant: Quant) -> tuple[float, float]:
-    """Smallest and largest real value that the format holds."""
+    """Return smallest and largest real value that the format holds."""
     return (quant.low - quant.zero) * quant.scale[0], (quant.high - quant.zero) * quant.scale[0]
 
 
 def _behind_head(graph: Graph) -> frozenset[str]:
-    """Names of the head's output and of everything computed from it."""
+    """Return names of the head's output and of everything computed from it."""
     heads = [node for node in graph.nodes if has_trait(node.op, "matrix")]
     if not heads:
         return frozenset()
@@ -264,7 +266,7 @@ def fuse_biases(graph: Graph) -> Graph:
 
 
 def _bias_of(graph: Graph, add: Node, product: Value) -> Value | None:
-    """The constant of one number per column that an Add adds to a product, or None."""
+    """Return the constant of one number per column that an Add adds to a product, or None."""
     if add.op != "Add" or add.outputs[0].shape != product.shape:
         return None
     others = [value for value in add.inputs if value != product]

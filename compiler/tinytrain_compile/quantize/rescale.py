@@ -33,7 +33,7 @@ class Rescaling:
         self._layers = self._channels = 0
 
     def tables(self, weight: Value, bias: Value | None, split: Split | None) -> ShiftTables | None:
-        """Tables to fill for a layer with this (arena part of a) weight, or None if its scales are fixed."""
+        """Return tables to fill for a layer with this (arena part of a) weight, or None if its scales are fixed."""
         whole = split is None or (split.axis == "out" and not split.on_device)
         own = all(v.name in self._trained and self._layers_of(v) == 1 for v in (weight, bias) if v is not None)
         if not (self._enabled and whole and own):
@@ -45,7 +45,7 @@ class Rescaling:
         return sum(has_trait(node.op, "layer") for node in self._r.readers[parameter.name])
 
     def with_room(self, scale: Array, weight: Value, split: Split | None) -> Array:
-        """Scales with which no trained weight is above ROOM; those that are wide enough stay."""
+        """Return scales with which no trained weight is above ROOM; those that are wide enough stay."""
         trained = slice(None) if split is None else list(split.channels)
         data = np.abs(self._r.constants[weight.name].astype(np.float64)).reshape(weight.shape[0], -1)
         largest, scale = data.max(axis=1), scale.astype(np.float64)
@@ -55,7 +55,7 @@ class Rescaling:
         return scale
 
     def notes(self) -> Sequence[str]:
-        """What the report says."""
+        """Return what the report says."""
         if not self._enabled:
             return ()
         if not self._layers:
@@ -69,7 +69,7 @@ class Rescaling:
 def emit_rescale(
     rewriter: Rewriter, tables: ShiftTables, weight: Value, bias: Value, fraction: Value | None, phase: Phase
 ) -> None:
-    """The node behind a layer's updates; its tables become state."""
+    """Emit the node behind a layer's updates; its tables become state."""
     assert tables.forward is not None and tables.error is not None and tables.weight is not None
     _check_readers(rewriter, tables.error)
     owned = [weight, tables.forward, tables.error, tables.weight]

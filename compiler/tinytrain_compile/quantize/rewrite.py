@@ -30,7 +30,7 @@ def _reads_weights(node: Node) -> bool:
 
 
 def _used_otherwise(graph: Graph) -> frozenset[str]:
-    """Names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
+    """Return names of parameters of layers that other nodes read too, a Transpose say, which have no integer form."""
     weights = {value.name for node in graph.nodes if has_trait(node.op, "layer") for value in _parameters(node)}
     own = (steps_floats(node.op) or _reads_weights(node) for node in graph.nodes)
     others = {value.name for node, known in zip(graph.nodes, own, strict=True) if not known for value in node.inputs}
@@ -74,7 +74,8 @@ class _Rewrite:
         self._updates.finish()
 
     def mixed(self) -> frozenset[str]:
-        """Parameters that became integers, and that a float node reads all the same: a float head, or its gradient."""
+        """Return parameters that became integers, and that a float node reads all the same: a float head, or its
+        gradient."""
         read = {value.name for node in self._r.taken for value in node.inputs}
         return frozenset(read & self._forward.integer_parameters.keys())
 
@@ -86,7 +87,7 @@ class _Rewrite:
     # ---- the result ---------------------------------------------------------------------------------------------
 
     def result(self) -> TrainGraph:
-        """The integer graph."""
+        """Return the integer graph."""
         train, r = self._train, self._r
         last = train.graph.nodes[-1]
         outputs, loss = tuple(r.as_float(v, last) for v in train.graph.outputs), r.as_float(train.loss, last)
@@ -114,7 +115,7 @@ class _Rewrite:
         )
 
     def _graph(self, outputs: tuple[Value, ...], loss: Value) -> Graph:
-        """What outputs, loss and updates need of the nodes that were emitted."""
+        """Return what outputs, loss and updates need of the nodes that were emitted."""
         old, r, train = self._train.graph, self._r, self._train
         integer = set(self._forward.integer_parameters) | self._updates.replaced
         state = [v for v in old.state if v.name not in integer] + r.state
@@ -144,7 +145,8 @@ class _Rewrite:
         )
 
     def _all_updates(self, integer: set[str]) -> tuple[tuple[Value, Value], ...]:
-        """Those of float parameters as they are, and those of integers, which all parameters that became such have."""
+        """Return those of float parameters as they are, and those of integers, which all parameters that became such
+        have."""
         old, new = self._train.graph.updates, self._r.updates
         updated = {pair[0].name for pair in new}
         lost = [pair[0].name for pair in old if pair[0].name in integer - updated]
@@ -162,7 +164,7 @@ class _Rewrite:
         return (f"{', '.join(names)}: shared with float32 nodes, or used in two arrangements, they {several}",)
 
     def _formats(self, nodes: tuple[Node, ...]) -> dict[str, Quant]:
-        """Formats of activations, also of what a view shows."""
+        """Return formats of activations, also of what a view shows."""
         formats = {form.value.name: form.quant for form in self._r.forms.values() if isinstance(form, Act)}
         for node in reversed(nodes):
             if op_def(node.op).view and node.outputs[0].name in formats:

@@ -55,7 +55,7 @@ class Rewriter:
             raise CompileError("E0101", "--quant int8", what, "use a smaller input, or --quant fp32") from problem
 
     def table(self, hint: str, data: Array) -> Value:
-        """A constant; equal tables are stored once."""
+        """Return a constant; equal tables are stored once."""
         key = data.dtype.str.encode() + repr(data.shape).encode() + data.tobytes()
         if key not in self._tables:
             self._tables[key] = self.builder.constant(hint, data)
@@ -64,7 +64,8 @@ class Rewriter:
     def factors(
         self, hint: str, values: Any, owner: ShiftTables | None = None, role: Role = "forward"
     ) -> tuple[Value, Value, int]:
-        """Per-channel factors as (multiplier table, shift table, largest shift); an owner gets shifts of its own."""
+        """Return per-channel factors as (multiplier table, shift table, largest shift); an owner gets shifts of its
+        own."""
         multiplier, shift = fx.split_factors(values)
         largest = int(shift.max()) if shift.size else 0
         table = self.table(f"{hint}.multiplier", multiplier)
@@ -77,11 +78,12 @@ class Rewriter:
     def of_chosen(
         self, tables: Iterable[Value], place: Value, count: int, like: Node, phase: Phase
     ) -> tuple[Value, ...]:
-        """Of tables for all channels, what belongs to those that the device chose, for readers of this phase."""
+        """Take what belongs to the channels that the device chose out of tables for all, for readers of this phase."""
         return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like, phase)[0] for table in tables)
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
-        """The same tables where no exponent is added to the shifts; whether all are in -31..-1 and no factor is 0.
+        """Return the same tables where no exponent is added to the shifts; whether all are in -31..-1 and no factor is
+        0.
 
         Shifts below -31 count as -31 anyway, and with a multiplier of 0 a shift means nothing.
         """
@@ -100,12 +102,12 @@ class Rewriter:
     # ---- forms --------------------------------------------------------------------------------------------------
 
     def only_reader(self, value: Value) -> Node | None:
-        """The node that alone reads a value, or None."""
+        """Return the node that alone reads a value, or None."""
         readers = self.readers.get(value.name, [])
         return readers[0] if len(readers) == 1 and value not in self.train.graph.outputs else None
 
     def act(self, value: Value, like: Node) -> Act | None:
-        """The int8 form of an activation; quantises a float value that has an annotation."""
+        """Return the int8 form of an activation; quantises a float value that has an annotation."""
         form = self.forms.get(value.name, value)
         if isinstance(form, Act):
             return form
@@ -128,7 +130,7 @@ class Rewriter:
         return value.name in self.constants
 
     def as_float(self, value: Value, like: Node) -> Value:
-        """The float form of a value: itself, or dequantised once."""
+        """Return the float form of a value: itself, or dequantised once."""
         form = self.forms.get(value.name, value)
         if isinstance(form, Value):
             return form
@@ -144,7 +146,8 @@ class Rewriter:
         return self.emit("DequantizeError", (error.exponent, error.value), ErrorUnitAttrs(float(error.unit)), like)[0]
 
     def holders(self) -> dict[str, tuple[str, ...]]:
-        """What holds each float value: an activation's integers, then the float32 numbers that were rounded to them."""
+        """Return what holds each float value: an activation's integers, then the float32 numbers that were rounded to
+        them."""
         held: dict[str, tuple[str, ...]] = {}
         for name, form in self.forms.items():
             own = form.value if isinstance(form, Act) else form
@@ -157,7 +160,7 @@ class Rewriter:
     # ---- errors -------------------------------------------------------------------------------------------------
 
     def new_error(self, hint: str, float_peak: bool = False) -> tuple[Value, Value, int]:
-        """(peak accumulator, exponent state, index for `seal`) of a new error tensor."""
+        """Return (peak accumulator, exponent state, index for `seal`) of a new error tensor."""
         start = np.asarray([fx.EXPONENT_START, fx.UNSETTLED], np.int32)
         exponent = self.builder.constant(f"{hint}.exponent", start)
         peak = Value(self.builder.unique(f"{hint}.peak"), (), "int32")
@@ -183,7 +186,7 @@ class Rewriter:
         return Err(out, exponent, unit)
 
     def plain_error(self, value: Value, like: Node) -> Err:
-        """A gradient as an int8 error with one unit for all channels."""
+        """Return a gradient as an int8 error with one unit for all channels."""
         form = self.forms.get(value.name, value)
         if isinstance(form, Deferred):
             raise AssertionError(f"{value.name} is read by {like.op} before it was emitted")
@@ -198,7 +201,7 @@ class Rewriter:
     def rescaled(
         self, error: Err, unit: Any, like: Node, mask: Mask = NO_MASK, owner: ShiftTables | None = None
     ) -> Err:
-        """An error in another unit, optionally masked; owner: of its shifts, the layer whose unit that is."""
+        """Return an error in another unit, optionally masked; owner: of its shifts, the layer whose unit that is."""
         channels = error.value.shape[-1]
         ratio = np.broadcast_to(np.asarray(error.unit, np.float64) / np.asarray(unit, np.float64), (channels,))
         multiplier, shift, largest = self.factors(like.name, ratio, owner, "error")

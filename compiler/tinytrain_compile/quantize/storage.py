@@ -21,7 +21,7 @@ MIXED_SHARE = 4
 
 
 def fine_weights(trained: Sequence[Value], store: WeightStore) -> tuple[Value, ...]:
-    """The weights with fraction bits, of all trained ones.
+    """Return the weights with fraction bits, of all trained ones.
 
     A mixed store takes whole tensors, the smallest first (equal ones in their order), while the bound holds: the early
     and the depthwise convolutions, which have few weights and sum each one's gradient over many pixels.
@@ -39,7 +39,7 @@ def fine_weights(trained: Sequence[Value], store: WeightStore) -> tuple[Value, .
 
 
 def store_note(trained: Sequence[Value], fine: Sequence[Value]) -> str:
-    """What the report says of a mixed store (its rows of quant_tensors name the tensors)."""
+    """Return what the report says of a mixed store (its rows of quant_tensors name the tensors)."""
     extra, weights = sum(v.elements for v in fine), sum(v.elements for v in trained)
     tensors = f"{len(fine)} of {len(trained)} tensors"
     return f"--weight-store mixed: fractions in {tensors} ({extra} of {weights} B)"
@@ -53,7 +53,7 @@ SMALLEST, LARGEST = 2.0**-64, 2.0**64
 
 
 def check_scales(graph: Graph) -> None:
-    """E0307 for an activation or a weight whose scale is beyond the bounds."""
+    """Raise E0307 for an activation or a weight whose scale is beyond the bounds."""
     for value in _stored(graph):
         assert value.quant is not None
         for scale in value.quant.scale:
@@ -62,13 +62,13 @@ def check_scales(graph: Graph) -> None:
 
 
 def out_of_range(name: str, what: str) -> CompileError:
-    """The error for a value that int8 cannot hold."""
+    """Return the error for a value that int8 cannot hold."""
     way = "look for samples or weights that are far off, or scale the data to about 1"
     return CompileError("E0307", name, what, way)
 
 
 def _stored(graph: Graph) -> Iterator[Value]:
-    """Values in int8, with what they are stored by; biases follow from them."""
+    """Return values in int8, with what they are stored by; biases follow from them."""
     seen: set[str] = set()
     for value in (*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))):
         if value.quant is not None and value.quant.high < 1 << 15 and value.name not in seen:
@@ -83,7 +83,8 @@ LIMIT = 127
 
 
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:
-    """Before training and in a later state (tensor name -> array); None for a graph that trains no int8 weight."""
+    """Count them before training and in a later state (tensor name -> array); None for a graph that trains no int8
+    weight."""
     values = (trained(node) for node in train.graph.nodes)
     int8 = {value.name for value in values if value is not None and value.dtype == "int8"}
     names = int8 & set(train.graph.constants)  # without what a node hands on to the next (an update to a rescaling)
@@ -94,7 +95,7 @@ def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturati
 
 
 def _rescaled(train: TrainGraph, state: Mapping[str, Array]) -> int | None:
-    """Channels whose forward shift differs from the first one; None without any layer that can rescale."""
+    """Return channels whose forward shift differs from the first one; None without any layer that can rescale."""
     tables = [rescaled_tables(node)[0].name for node in train.graph.nodes if rescales(node)]
     return sum(int(np.count_nonzero(train.graph.constants[t] != state[t])) for t in tables) if tables else None
 

@@ -129,7 +129,7 @@ class Updates:
         return True
 
     def finish(self) -> None:
-        """Exponents follow their peaks once per batch; the noise goes on with every update."""
+        """Let exponents follow their peaks once per batch, and the noise go on with every update."""
         self._r.finish(self._settling)
         self._rescale()
         for exponent, peak, gathered in self._velocities:
@@ -193,7 +193,8 @@ class Updates:
             self._squared[operand(node, "g").name] = rows, scale
 
     def summed_together(self, node: Node, uses: Uses, sums: Sequence[Value]) -> tuple[Value, Value]:
-        """(sum, exponent) of the gradients of all uses: in the parameter's unit, at the largest of their exponents."""
+        """Return (sum, exponent) of the gradients of all uses: in the parameter's unit, at the largest of their
+        exponents."""
         total, exponent, lifted = sums[0], uses[0].error.exponent, 0
         lift = SHARED_LIFT if isinstance(uses[0], BiasGradient) else 0
         for index, (use, value) in enumerate(zip(uses[1:], sums[1:], strict=True)):
@@ -206,14 +207,14 @@ class Updates:
         return total, exponent
 
     def _ratio(self, node: Node, use: WeightGradient | BiasGradient | None, value: Value) -> tuple[Value, Value]:
-        """Factors that bring a gradient into the parameter's unit; 1 for a weight, and for a sum (None)."""
+        """Return factors that bring a gradient into the parameter's unit; 1 for a weight, and for a sum (None)."""
         ratio = np.ones(value.shape[0])
         if isinstance(use, BiasGradient):
             ratio = use.layer.bias_unit / use.layer.accumulator_scale
         return self._r.factors(f"{node.name}.ratio", ratio)[:2]
 
     def _whole(self, node: Node, uses: Uses, sums: list[Value]) -> tuple[Value, tuple[Value, ...]]:
-        """The gradient that a node reads in one tensor, from sums, one for each use; and its scale."""
+        """Return the gradient that a node reads in one tensor, from sums, one for each use; and its scale."""
         name = operand(node, "g").name
         if name not in self._wholes:
             total, exponent = sums[0], uses[0].error.exponent
@@ -223,12 +224,12 @@ class Updates:
         return self._wholes[name]
 
     def _clipped(self, node: Node, scale: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The scale with the rate of a gradient that is clipped."""
+        """Return the scale with the rate of a gradient that is clipped."""
         multiplier, shift, rate, exponent = scale
         return (multiplier, shift, self._clipping.rate(node, rate), exponent)
 
     def _row_squares(self, node: Node) -> bool:
-        """The squares of an integer gradient, unless its update has added them up."""
+        """Emit the squares of an integer gradient, unless its update has added them up."""
         name = operand(node, "g").name
         if name in self._squared:
             self._clipping.keep(node, *self._squared[name])
@@ -243,7 +244,7 @@ class Updates:
         return True
 
     def _apply(self, node: Node, parameter: Value, uses: Uses, sums: list[Value]) -> None:
-        """The update from sums, one for each use; a single one is left with its momentum, to be cleared."""
+        """Emit the update from sums, one for each use; a single one is left with its momentum, to be cleared."""
         total, scale = self._whole(node, uses, sums)
         scale = self._clipped(node, scale)
         if self.velocity is not None:
@@ -287,7 +288,7 @@ class Updates:
         return results[-1] if attrs.squares else None
 
     def _weights(self) -> Sequence[Value]:
-        """The trained int8 weights; known once the forward pass is rewritten, and so before every update."""
+        """Return the trained int8 weights; known once the forward pass is rewritten, and so before every update."""
         known = self._forward.integer_parameters
         return [known[v.name] for v in self._trained if v.name in known and known[v.name].dtype == "int8"]
 
@@ -295,7 +296,7 @@ class Updates:
         return fine_weights(self._weights(), self._store)
 
     def trained(self) -> dict[str, TrainedPart]:
-        """The parameters of the float graph, as this one holds them."""
+        """Return the parameters of the float graph, as this one holds them."""
         found = dict(self._r.train.trained)
         for name in found.keys() & self._forward.integer_parameters.keys():
             fraction = self._fractions[name].name if name in self._fractions else ""
@@ -312,7 +313,7 @@ class Updates:
         return found
 
     def identity(self) -> str:
-        """The float graph's, and how integers are kept."""
+        """Return the float graph's, and how integers are kept."""
         return hashlib.sha256(self._identity.encode()).hexdigest()
 
     def notes(self) -> Sequence[str]:
@@ -332,7 +333,7 @@ class Updates:
     # ---- momentum ---------------------------------------------------------------------------------------------------
 
     def _velocity(self, node: Node, parameter: Value) -> tuple[Value, Value, Value]:
-        """(velocity, peak, exponent) in place of a float velocity."""
+        """Return (velocity, peak, exponent) in place of a float velocity."""
         name = operand(node, _integer_step(node).state).name
         self.replaced.add(name)
         exponent = self._r.builder.constant(f"{name}.exponent", new_exponent())
@@ -341,7 +342,7 @@ class Updates:
         return self._zeros(parameter, name), peak, exponent
 
     def _with_momentum(self, node: Node, parameter: Value, summed: Value, scale: tuple[Value, ...]) -> Value:
-        """A gradient sum to which its momentum was added."""
+        """Return a gradient sum to which its momentum was added."""
         velocity, peak, exponent = self._velocity(node, parameter)
         noise = (self._noise, self._next_salt(parameter))
         inputs = (summed, velocity, peak, *scale[1:], exponent, *noise)
@@ -351,18 +352,18 @@ class Updates:
         return total
 
     def _zeros(self, parameter: Value, name: str) -> Value:
-        """An int8 state tensor like a parameter, 0 at first."""
+        """Return an int8 state tensor like a parameter, 0 at first."""
         self._r.builder.constants[name] = np.zeros(parameter.shape, np.int8)
         return replace(parameter, name=name, dtype="int8")
 
     def _next_salt(self, parameter: Value) -> Value:
-        """Where in the noise sequence this weight starts."""
+        """Return where in the noise sequence this weight starts."""
         salt = self._r.table("salt", np.asarray(self._salt, np.int32))
         self._salt += parameter.elements
         return salt
 
     def _rescale(self) -> None:
-        """After every update: its channels that are full get another scale."""
+        """Give the channels of every update that are full another scale."""
         for layer in self._forward.layers.values():
             if layer.tables is not None and layer.tables.complete:
                 fraction = self._fractions.get(layer.parts[0].name)

@@ -18,7 +18,7 @@ from tvm.tirx.script.parser import entry
 
 
 def _callers() -> list[inspect.FrameInfo]:
-    """inspect.stack() without the text of the callers' lines, for which it looks through all modules."""
+    """Return inspect.stack() without the text of the callers' lines, for which it looks through all modules."""
     found: list[inspect.FrameInfo] = []
     frame = inspect.currentframe()
     while frame is not None and (frame := frame.f_back) is not None:
@@ -128,7 +128,7 @@ def dot4_spread() -> str:
 
 
 def _one_sum(helper: str, shape: tuple[int, ...]) -> PrimFunc:
-    """The call of a helper that gives a sum plus products of two operands of int16."""
+    """Return the call of a helper that gives a sum plus products of two operands of int16."""
     whole, first = tuple(slice(0, extent) for extent in shape), (0,) * len(shape)
 
     @T.prim_func(s_tir=True)
@@ -195,7 +195,7 @@ def four_sums(
     strides: tuple[int, ...] | None = None,
     right: tuple[str, tuple[int, ...]] | None = None,
 ) -> PrimFunc:
-    """The call of a helper that adds to four sums: their addresses, those of two operands, and numbers.
+    """Return the call of a helper that adds to four sums: their addresses, those of two operands, and numbers.
 
     shapes: of the operands, of `dtype`, and of the sums; strides: of the first operand, if it is not dense; right: type
     and strides of the second, if it differs.
@@ -277,7 +277,8 @@ def dot_windows(rows: int, run: int, pitch: int, apart: int, in_turn: bool) -> s
 
 @cache
 def widen4(offset: int, pitch: int, columns: bool) -> str:
-    """to[odd, half] = from[odd + 2 half] + offset for four int8 of a row or column that become int16: the name."""
+    """Return to[odd, half] = from[odd + 2 half] + offset for four int8 of a row or column that become int16: the
+    name."""
     name = f"tt_widen4_{offset}" + (f"_{pitch}" if columns else "")
 
     if columns:
@@ -315,7 +316,7 @@ def widen4(offset: int, pitch: int, columns: bool) -> str:
 
 @cache
 def widen_two(offset: int, pitch: int, columns: bool, blocks: int) -> str:
-    """to[block, p, odd, half] = from[p, 4 block + odd + 2 half] + offset for two rows, or columns: the name."""
+    """Return to[block, p, odd, half] = from[p, 4 block + odd + 2 half] + offset for two rows, or columns: the name."""
     name = f"tt_widen_two_{offset}_{pitch}_{int(columns)}_{blocks}"
     shape, run = (blocks, 2, 2, 2), 4 * blocks
 
@@ -356,7 +357,7 @@ def widen_two(offset: int, pitch: int, columns: bool, blocks: int) -> str:
 
 
 def _widened(value: Expr, offset: int) -> Expr:
-    """value + offset as int16, as TIR simplifies it."""
+    """Return value + offset as int16, as TIR simplifies it."""
     wide = T.cast(value, "int16")
     return wide + T.int16(offset) if offset else wide
 
@@ -364,7 +365,8 @@ def _widened(value: Expr, offset: int) -> Expr:
 def _widening(
     helper: str, source: tuple[int, ...], target: tuple[int, ...], strides: tuple[int, ...] | None, *numbers: int
 ) -> PrimFunc:
-    """The call of a helper that makes int8 of shape `source` int16 of shape `target`: their addresses, and numbers."""
+    """Return the call of a helper that makes int8 of shape `source` int16 of shape `target`: their addresses, and
+    numbers."""
     whole = [tuple(slice(0, extent) for extent in shape) for shape in (source, target)]
     first = [(0,) * len(shape) for shape in (source, target)]
 

@@ -18,7 +18,7 @@ WORDS = 3
 
 @cache
 def ends_2x2(zero: int, pitch: int) -> str:
-    """out[i, j] = tt_requantise8_kept(sum[i, j], numbers of channel j, ..); pitch: of a pixel. The name."""
+    """Return out[i, j] = tt_requantise8_kept(sum[i, j], numbers of channel j, ..); pitch: of a pixel. The name."""
     name = f"tt_ends_2x2_{zero}_{pitch}"
 
     @T.prim_func(s_tir=True)
@@ -91,7 +91,8 @@ def depthwise_2x2(rows: int) -> str:
 
 @cache
 def depthwise_ends(zero: int, channels: int, width: int) -> str:
-    """out[i, j] = tt_requantise8_kept(sum[i, j], numbers of the channel, zero, -128, 127), of a map. The name."""
+    """Return out[i, j] = tt_requantise8_kept(sum[i, j], numbers of the channel, zero, -128, 127), of a map. The
+    name."""
     name = f"tt_depthwise_ends_{zero}_{channels}_{width}"
     strides = (width * channels, 2 * channels, channels, 1)
 
@@ -144,7 +145,8 @@ def depthwise_ends(zero: int, channels: int, width: int) -> str:
 
 @cache
 def copy_two(blocks: int, apart: int) -> str:
-    """to[block, p, i, h] = from[p * apart + 4 block + 2 i + h]: two windows of a line for tt_dot_2x2. The name."""
+    """Return to[block, p, i, h] = from[p * apart + 4 block + 2 i + h]: two windows of a line for tt_dot_2x2. The
+    name."""
     name = f"tt_copy_two_{blocks}_{apart}"
 
     @T.prim_func(s_tir=True)
@@ -179,7 +181,7 @@ def copy_two(blocks: int, apart: int) -> str:
 
 
 def _copy_of_one_block(apart: int) -> tuple[PrimFunc, PrimFunc]:
-    """`copy_two` of one block: TVM drops loops of one turn."""
+    """Return `copy_two` of one block: TVM drops loops of one turn."""
 
     @T.prim_func(s_tir=True)
     def algebra(

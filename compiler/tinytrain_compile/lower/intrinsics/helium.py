@@ -93,7 +93,7 @@ def row_sum(count: int) -> str:
 
 @cache
 def copy_row(count: int) -> str:
-    """to[i] = from[i] for `count` int8: the name of the intrinsic."""
+    """Return to[i] = from[i] for `count` int8: the name of the intrinsic."""
     name = f"tt_copy8_{count}"
 
     @T.prim_func(s_tir=True)
@@ -119,7 +119,7 @@ def copy_row(count: int) -> str:
 
 @cache
 def turn_column(count: int, pitch: int) -> str:
-    """to[i] = from[i * pitch] for `count` int8 of a column: the name of the intrinsic."""
+    """Return to[i] = from[i * pitch] for `count` int8 of a column: the name of the intrinsic."""
     name = f"tt_gather8_{count}_{pitch}"
     shape = (count, 1)
 

@@ -25,29 +25,29 @@ _LEAST_SHIFT, _MOST_SHIFT = -180, 60
 
 
 def square_limit(row: int) -> int:
-    """The largest magnitude of which `row` squares fit into an int64."""
+    """Return the largest magnitude of which `row` squares fit into an int64."""
     return min(math.isqrt(((1 << 63) - 1) // row), fx.INT32_MAX)
 
 
 def row_sums(g: Any) -> Any:
-    """int64 sums of the squares of each row."""
+    """Return int64 sums of the squares of each row."""
     rows = np.asarray(g, np.int64).reshape(g.shape[0], -1)
     limit = square_limit(rows.shape[1])
     return (np.clip(rows, -limit, limit) ** 2).sum(axis=1)
 
 
 def words_of(sums: Any) -> Array:
-    """int64 numbers as pairs of int32."""
+    """Return int64 numbers as pairs of int32."""
     return np.ascontiguousarray(np.asarray(sums, "<i8")).view("<i4").astype(np.int32).reshape(-1, WORDS)
 
 
 def sums_of(rows: Array) -> Any:
-    """The same back."""
+    """Return them as numbers again."""
     return np.ascontiguousarray(rows.astype("<i4")).view("<i8").reshape(-1)
 
 
 def squares_of(total: int, multiplier: int, shift: int) -> np.float32:
-    """A row's sum in real units (tt_squares_of)."""
+    """Return a row's sum in real units (tt_squares_of)."""
     if total == 0:
         return np.float32(0.0)
     spare = 63 - total.bit_length()

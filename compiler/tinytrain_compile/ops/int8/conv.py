@@ -75,7 +75,7 @@ class QConvGradInputAttrs(Attrs):
 
 
 def integer_conv(x: Array, w: tuple[Array, ...], conv: ConvAttrs) -> Array:
-    """The accumulator of a convolution of centred integers, exactly (float64 holds every sum below 2**53)."""
+    """Return the accumulator of a convolution of centred integers, exactly (float64 holds every sum below 2**53)."""
     plain = replace(conv, bias=False)
     arrays = (x.astype(np.float64), *(part.astype(np.float64) for part in w))
     return op_def("Conv").reference(arrays, plain)[0].astype(np.int64)
@@ -135,8 +135,8 @@ def _conv_scratch(node: Node) -> int:
 
 
 def _conv_overlaps(node: Node) -> tuple[Overlap, ...]:
-    """What a turn reads of the image is widened first; an image that is widened anew for every part of the weights is
-    wanted until the end."""
+    """Return which bytes may be shared: what a turn reads of the image is widened first; an image that is widened anew
+    for every part of the weights is wanted until the end."""
     conv, (*pixels, channels), outputs = geometry(node), operand(node, "x").shape, result(node, "y").shape[3]
     if is_product(conv):
         tiles = forward_product(node)

@@ -38,24 +38,24 @@ FORWARD_ENDS, ERROR_ENDS = 3, 2
 
 
 def geometry(node: Node) -> ConvAttrs:
-    """The convolution that a QConv, a QConvGradInput or an update of a weight is about."""
+    """Return the convolution that a QConv, a QConvGradInput or an update of a weight is about."""
     conv = getattr(node.attrs, "conv", None)
     assert isinstance(conv, ConvAttrs)
     return conv
 
 
 def is_product(conv: ConvAttrs) -> bool:
-    """Whether a convolution is a plain matrix product over pixels."""
+    """Tell whether a convolution is a plain matrix product over pixels."""
     return conv.groups == 1 and not gathers(conv) and conv.strides == (1, 1)
 
 
 def stored_dtypes(w: Value, split: Split | None) -> tuple[str, ...]:
-    """Of the operands that hold a weight, of which w is the first: int16 of one that lies prepared."""
+    """Return the types of the operands that hold a weight, of which w is the first: int16 of one that lies prepared."""
     return ("int16",) if split is None and w.dtype == "int16" else weight_dtypes(split)
 
 
 def forward_product(node: Node) -> PackedTiles:
-    """Tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
+    """Return tiles of a 1x1 QConv: pixels by output channels; a weight in two parts does not lie as it is read."""
     *image, channels = operand(node, "x").shape
     pixels = math.prod(image)
     if is_prepared(node):
@@ -65,7 +65,7 @@ def forward_product(node: Node) -> PackedTiles:
 
 
 def error_product(node: Node) -> PackedTiles:
-    """Tiles of a 1x1 QConvGradInput: pixels by input channels."""
+    """Return tiles of a 1x1 QConvGradInput: pixels by input channels."""
     *image, channels = result(node, "error").shape
     pixels = math.prod(image)
     if is_prepared(node):
@@ -75,7 +75,8 @@ def error_product(node: Node) -> PackedTiles:
 
 
 def error_product_scratch(node: Node) -> int:
-    """Bytes of scratch of a 1x1 QConvGradInput, on any core: vectors read no columns of int8, nor prepared weights."""
+    """Return bytes of scratch of a 1x1 QConvGradInput, on any core: vectors read no columns of int8, nor prepared
+    weights."""
     tiles, (*pixels, channels) = error_product(node), result(node, "error").shape
     if tiles.ready:
         return tiles.scratch_bytes
@@ -83,7 +84,7 @@ def error_product_scratch(node: Node) -> int:
 
 
 def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
-    """(tiles of some rows of a 1x1 QConv, whether all widened weights stay from call to call).
+    """Return (tiles of some rows of a 1x1 QConv, whether all widened weights stay from call to call).
 
     They do where they are few, or take at most ROW_WEIGHT_BYTES and serve at least as many pixels as they have rows:
     others are more than what the whole map's kernel has in scratch.
@@ -99,7 +100,7 @@ def forward_row_product(node: Node) -> tuple[PackedTiles, bool]:
 
 
 def error_row_product(node: Node) -> tuple[PackedTiles, bool]:
-    """(tiles of some rows of a 1x1 QConvGradInput, whether all widened weights stay from call to call).
+    """Return (tiles of some rows of a 1x1 QConvGradInput, whether all widened weights stay from call to call).
 
     They do up to ROW_WEIGHT_BYTES.
     """
@@ -113,7 +114,8 @@ def error_row_product(node: Node) -> tuple[PackedTiles, bool]:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the kernel."""
+    """Tell whether a convolution or its gradient is computed channel by channel: depthwise, without gaps in the
+    kernel."""
     conv = geometry(node)
     image = operand(node, "g" if node.op == "QConvGradInput" else "x")
     depthwise = conv.groups == image.shape[3] == node.outputs[0].shape[3] > 1
@@ -121,19 +123,21 @@ def is_depthwise(node: Node) -> bool:
 
 
 def transposed_copy(node: Node) -> Value | None:
-    """The weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data gradient."""
+    """Return the weight that this node's kernel would rather read by input channel, (in, out): of a 1x1 data
+    gradient."""
     flat = node.op == "QConvGradInput" and is_product(geometry(node)) and geometry(node).split is None
     return operand(node, "w") if flat and not is_prepared(node) else None
 
 
 def forward_depthwise(node: Node) -> DepthwiseTiles:
-    """Tiles of a depthwise QConv."""
+    """Return tiles of a depthwise QConv."""
     conv, (_, height, width, _) = geometry(node), result(node, "y").shape
     return depthwise_tiles((height, width), conv.kernel, conv.strides)
 
 
 def backward_phases(node: Node) -> tuple[int, int]:
-    """Into how many interleaved images a depthwise QConvGradInput is cut: the strides, where they divide the image.
+    """Return into how many interleaved images a depthwise QConvGradInput is cut: the strides, where they divide the
+    image.
 
     A pixel's row plus the padding, modulo the stride, tells which taps reach it; so each phase is a convolution with
     stride 1 and a subset of the taps.
@@ -143,7 +147,7 @@ def backward_phases(node: Node) -> tuple[int, int]:
 
 
 def backward_depthwise(node: Node) -> DepthwiseTiles:
-    """Tiles of a depthwise QConvGradInput: a convolution with stride 1, whatever the layer's is."""
+    """Return tiles of a depthwise QConvGradInput: a convolution with stride 1, whatever the layer's is."""
     conv, (_, height, width, _) = geometry(node), result(node, "error").shape
     phases = backward_phases(node)
     lead = [(count - 1 + pad % count) // count for count, pad in zip(phases, conv.pads, strict=False)]
@@ -151,13 +155,13 @@ def backward_depthwise(node: Node) -> DepthwiseTiles:
 
 
 def is_dense(node: Node) -> bool:
-    """Whether a QConv runs over widened rows of the image: dense, its weight in one part."""
+    """Tell whether a QConv runs over widened rows of the image: dense, its weight in one part."""
     conv = geometry(node)
     return conv.groups == 1 and conv.split is None and conv.dilations == (1, 1)
 
 
 def forward_dense(node: Node) -> DenseTiles:
-    """Tiles of a dense QConv wider than 1x1, or with a stride."""
+    """Return tiles of a dense QConv wider than 1x1, or with a stride."""
     conv = geometry(node)
     outputs = result(node, "y").shape[3]
     tiles = dense_tiles(result(node, "y").shape, conv.kernel, conv.strides, operand(node, "x").shape[3])
@@ -165,13 +169,13 @@ def forward_dense(node: Node) -> DenseTiles:
 
 
 def short_ends(node: Node) -> bool:
-    """Whether a helper finishes all sums of a tile of a QConv: they shift down, and are held within int8 alone."""
+    """Tell whether a helper finishes all sums of a tile of a QConv: they shift down, and are held within int8 alone."""
     attrs: Any = node.attrs
     return attrs.shifts_down and not attrs.above and (attrs.low, attrs.high) == (-128, 127)
 
 
 def forward_lines(node: Node) -> LineTiles | None:
-    """Tiles of a dense QConv of few channels, for cores with products in pairs."""
+    """Return tiles of a dense QConv of few channels, for cores with products in pairs."""
     conv, (_, _, width, outputs) = geometry(node), result(node, "y").shape
     channels, tiles = operand(node, "x").shape[3], forward_dense(node)
     if not short_ends(node) or tiles.ready:
@@ -181,13 +185,13 @@ def forward_lines(node: Node) -> LineTiles | None:
 
 
 def forward_row_lines(node: Node) -> LineTiles | None:
-    """forward_lines of some rows of a map: half a row at a time, in what cores without such products need."""
+    """Return forward_lines of some rows of a map: half a row at a time, in what cores without such products need."""
     lines = forward_lines(node)
     return lines.of_halves(sum(forward_dense(node).bytes_of_rows(result(node, "y").shape[3]))) if lines else None
 
 
 def dense_turn(node: Node) -> int:
-    """Output rows of a dense QConv whose input rows are copied before any of them is written, on all cores.
+    """Return output rows of a dense QConv whose input rows are copied before any of them is written, on all cores.
 
     0: the whole image is wanted until the end.
     """
@@ -198,13 +202,13 @@ def dense_turn(node: Node) -> int:
 
 
 def error_patch(node: Node) -> Patch:
-    """What a QConvGradInput of a dense convolution reads of the incoming error."""
+    """Return what a QConvGradInput of a dense convolution reads of the incoming error."""
     conv, (_, height, width, _) = geometry(node), result(node, "error").shape
     return backward_patch(conv, (height, width), operand(node, "g").shape)
 
 
 def backward_dense(node: Node, by_rows: bool = False) -> DenseTiles | None:
-    """Tiles of a dense k x k QConvGradInput over widened rows of the error; None: taps or strides leave holes.
+    """Return tiles of a dense k x k QConvGradInput over widened rows of the error; None: taps or strides leave holes.
 
     by_rows: of some rows of the error at a time, in which zeros lie where strides leave holes.
     """
@@ -222,17 +226,18 @@ def backward_dense(node: Node, by_rows: bool = False) -> DenseTiles | None:
 
 
 def is_one_sample(shape: tuple[int, ...], conv: ConvAttrs) -> bool:
-    """Whether the gradient of a weight is one product, of an error and an input. shape: of inputs, channels last."""
+    """Tell whether the gradient of a weight is one product, of an error and an input. shape: of inputs, channels
+    last."""
     return is_product(conv) and math.prod(shape[:3]) == 1
 
 
 def is_rank_one(node: Node) -> bool:
-    """Whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
+    """Tell whether an update is of a gradient that is a column times a row: of a dense layer and one sample."""
     return getattr(node.attrs, "by_steps_of_rows", False) and is_one_sample(operand(node, "x").shape, geometry(node))
 
 
 def weight_tiles(node: Node) -> CorrelationTiles | None:
-    """Tiles of the weight gradient of a dense convolution wider than 1x1, or with a stride."""
+    """Return tiles of the weight gradient of a dense convolution wider than 1x1, or with a stride."""
     conv = geometry(node)
     if conv.groups > 1 or is_product(conv):
         return None
@@ -282,15 +287,15 @@ class CorrelationTiles:
         return self.batch * self.rows * self.pitch, self.batch * self.phases * self.image_rows * self.pitch
 
     def phase(self, tap: Any) -> Any:
-        """In which of the image's phases the rows of a tap lie."""
+        """Return in which of the image's phases the rows of a tap lie."""
         return tap * self.dilations[0] % self.strides[0]
 
     def first(self, tap: Any) -> Any:
-        """The first of them."""
+        """Return the first of them."""
         return tap * self.dilations[0] // self.strides[0]
 
     def widening(self, errors: int, images: int) -> int:
-        """Instructions, about, for maps of so many channels of the error, and so many of the image."""
+        """Return instructions, about, for maps of so many channels of the error, and so many of the image."""
         error, image = self.maps
         return _ERROR * error * errors + _IMAGE * image * images
 
@@ -305,7 +310,7 @@ def _scratch(maps: tuple[int, int], tile: tuple[int, int], axis: int, strip: int
 
 
 def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...]) -> CorrelationTiles | None:
-    """Of the ways to widen both operands within a budget, one that takes little scratch; None: none fits."""
+    """Choose, of the ways to widen both operands within a budget, one that takes little scratch; None: none fits."""
     batch, height, width, outputs = error
     columns = conv.kernel[1] * image[3]
     tile = register_tile(outputs, columns)

@@ -37,7 +37,7 @@ class MaskAttrs(Attrs):
         return ("mask",) if self.kind else ()
 
     def passes(self, value: Any) -> Any:
-        """Whether the clamp let an int8 value pass: it is at neither end."""
+        """Tell whether the clamp let an int8 value pass: it is at neither end."""
         return (value > self.low) & (value < self.high)
 
 
@@ -45,13 +45,13 @@ NO_CLAMP = MaskAttrs()
 
 
 def expect_dtypes(op: str, values: tuple[Value, ...], dtypes: tuple[str, ...]) -> None:
-    """ValueError unless these operands have these element types."""
+    """Raise ValueError unless these operands have these element types."""
     if tuple(v.dtype for v in values) != dtypes:
         raise ValueError(f"{op} takes {dtypes}, got {[v.dtype for v in values]}")
 
 
 def masked(values: Any, mask: Array | None, attrs: MaskAttrs) -> Any:
-    """Zero where the clamp was active."""
+    """Return zero where the clamp was active."""
     if not attrs.kind:
         return values
     assert mask is not None
@@ -65,7 +65,7 @@ def masked(values: Any, mask: Array | None, attrs: MaskAttrs) -> Any:
 def error_infer(
     op: str, like: TensorType, inputs: tuple[Value, ...], attrs: Attrs, mask: MaskAttrs = NO_CLAMP
 ) -> tuple[TensorType, ...]:
-    """Types of (error, peak) after checking peak, exponents and mask."""
+    """Return types of (error, peak) after checking peak, exponents and mask."""
     o, kept = named(op, inputs, attrs), op_def(op).error
     assert kept is not None
     state = o.several(kept.peak, kept.exponent, *kept.read)

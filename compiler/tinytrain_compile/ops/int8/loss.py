@@ -68,34 +68,34 @@ class QLossErrorAttrs(NllAttrs):
 
 
 def table_bits(classes: int) -> int:
-    """Most fraction bits with which the sum of `classes` table entries, each at most 1, fits an int32."""
+    """Return most fraction bits with which the sum of `classes` table entries, each at most 1, fits an int32."""
     return (fx.INT32_MAX // classes).bit_length() - 1
 
 
 def probe(bits: int) -> int:
-    """Above EXPONENT_START: the smallest exponent with which no gradient, at most 1, is shifted to the left."""
+    """Return above EXPONENT_START: the smallest exponent with which no gradient, at most 1, is shifted to the left."""
     return 1 - bits - fx.EXPONENT_START
 
 
 def exponentials(scale: float, bits: int) -> Array:
-    """The table: exp(-scale d) 2**bits, rounded, for d = 0 to 255."""
+    """Return the table: exp(-scale d) 2**bits, rounded, for d = 0 to 255."""
     return np.rint(np.exp(-scale * np.arange(TABLE, dtype=np.float64)) * 2.0**bits).astype(np.int32)
 
 
 def loss_fraction_bits(scale: float, classes: int, groups: int) -> int:
-    """Most fraction bits (at most LOG_BITS) with which the terms of all groups add up in an int32."""
+    """Return most fraction bits (at most LOG_BITS) with which the terms of all groups add up in an int32."""
     largest = groups * (255.0 * scale + math.log(classes) + 1.0)
     return min(LOG_BITS, math.floor(math.log2(fx.INT32_MAX / largest)))
 
 
 def grouped(values: Array, axis: int) -> Array:
-    """A tensor as (outer, classes, inner)."""
+    """Return a tensor as (outer, classes, inner)."""
     shape = values.shape
     return values.reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
 def binary_log(values: Array) -> Array:
-    """log2 of integers >= 1 with LOG_BITS of fraction, one bit per turn, rounded down (tt_log2)."""
+    """Return log2 of integers >= 1 with LOG_BITS of fraction, one bit per turn, rounded down (tt_log2)."""
     n = np.frexp(values.astype(np.float64))[1].astype(np.int64) - 1
     m = values.astype(np.uint64) << (31 - n).astype(np.uint64)
     result = n << LOG_BITS
@@ -108,12 +108,13 @@ def binary_log(values: Array) -> Array:
 
 
 def ratio(numerator: int, divisors: Array) -> Array:
-    """numerator / divisor with RATIO_BITS of fraction, rounded down; 0 < numerator <= divisor (tt_ratio)."""
+    """Return numerator / divisor with RATIO_BITS of fraction, rounded down; 0 < numerator <= divisor (tt_ratio)."""
     return (np.int64(numerator) << RATIO_BITS) // divisors.astype(np.int64)
 
 
 def scaled_float(value: int, multiplier: int, shift: int) -> np.float32:
-    """The float32 nearest to value * multiplier * 2**(shift - 31), ties to even; 0 or normal (tt_scaled_float)."""
+    """Return the float32 nearest to value * multiplier * 2**(shift - 31), ties to even; 0 or normal
+    (tt_scaled_float)."""
     product = abs(value) * multiplier
     spare = max(product.bit_length() - 24, 0)
     mantissa = product >> spare
@@ -169,7 +170,7 @@ register(
 
 
 def check_operands(op: str, values: tuple[Value, ...], attrs: NllAttrs) -> None:
-    """ValueError unless these are (logits, labels, largest, sum)."""
+    """Raise ValueError unless these are (logits, labels, largest, sum)."""
     logits, *others = values
     shape = _group_shape(logits.shape, attrs.axis)
     dtypes = [v.dtype for v in values]
@@ -183,13 +184,14 @@ def _loss_infer(inputs: tuple[Value, ...], attrs: QLossAttrs) -> tuple[TensorTyp
 
 
 def counted(labels: Array, ignore_index: int | None, classes: int) -> Array:
-    """Which labels count: those that are a class, and not the ignored one."""
+    """Return which labels count: those that are a class, and not the ignored one."""
     counts = (labels >= 0) & (labels < classes)
     return counts if ignore_index is None else counts & (labels != ignore_index)
 
 
 def loss_terms(arrays: tuple[Array, ...], attrs: QLossAttrs) -> Array:
-    """Cross entropy of every group (outer, inner) with loss_bits of fraction; 0 where its label does not count."""
+    """Return cross entropy of every group (outer, inner) with loss_bits of fraction; 0 where its label does not
+    count."""
     whole, *per_group = arrays
     logits = grouped(whole, attrs.axis).astype(np.int64)
     labels, largest, summed = (a.reshape(logits.shape[0], logits.shape[2]).astype(np.int64) for a in per_group)
@@ -230,7 +232,7 @@ def _error_infer(inputs: tuple[Value, ...], attrs: QLossErrorAttrs) -> tuple[Ten
 
 
 def error_parts(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Any, Array, Array]:
-    """(numerator of every class, inverse sum and whether the label counts of every group), as (outer, ., inner).
+    """Return (numerator of every class, inverse sum and whether the label counts of every group), as (outer, ., inner).
 
     arrays: logits, labels, largest, sum, table.
     """

@@ -138,7 +138,7 @@ def _rescale_bound(inputs: tuple[Value, ...], attrs: QRescaleAttrs) -> int:
 
 
 def plainly_rounded(node: Node) -> Node:
-    """The node with every sum rounded to the nearest: without `above`."""
+    """Return the node with every sum rounded to the nearest: without `above`."""
     attrs = node.attrs
     if isinstance(attrs, QConvAttrs | QAddAttrs | QRescaleAttrs) and attrs.above:
         return replace(node, attrs=replace(attrs, above=False))
@@ -146,7 +146,7 @@ def plainly_rounded(node: Node) -> Node:
 
 
 def rescale_lift(elements: int) -> int:
-    """Most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
+    """Return most bits (at most ADD_BITS) by which a sum of centred int8 numbers may be shifted to the left."""
     return min(ADD_BITS, (fx.INT32_MAX // (255 * elements)).bit_length() - 1)
 
 
@@ -175,13 +175,15 @@ register(
 
 
 def round_even(x: Array) -> Array:
-    """float32 to the nearest integer, ties to even, for |x| < 2**22: what adding and subtracting 1.5 * 2**23 does."""
+    """Return float32 to the nearest integer, ties to even, for |x| < 2**22: what adding and subtracting 1.5 * 2**23
+    does."""
     magic = np.float32(12582912.0)
     return (x + magic) - magic
 
 
 def quantised(x: Array, scale: float, zero: int, low: int, high: int) -> Array:
-    """int64 within [low, high]: real numbers by a format, as Quantize computes it: a float32 product, ties to even."""
+    """Return int64 within [low, high]: real numbers by a format, as Quantize computes it: a float32 product, ties to
+    even."""
     scaled = x.astype(np.float32) * np.float32(1.0 / scale)
     limited = np.where(
         scaled > np.float32(-1024), np.where(scaled < np.float32(1024), scaled, np.float32(1024)), np.float32(-1024)
@@ -309,7 +311,7 @@ register(
 
 
 def exponent_factor(exponent: int) -> np.float32:
-    """2**exponent as float32, exponent clamped to the normal range."""
+    """Return 2**exponent as float32, exponent clamped to the normal range."""
     return np.float32(2.0) ** np.float32(min(max(exponent, -126), 127))
 
 

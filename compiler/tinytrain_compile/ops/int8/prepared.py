@@ -31,7 +31,7 @@ instructions."""
 
 
 def prepared_weight(node: Node) -> Value | None:
-    """What could stand in the place of a node's int8 weight; None: it has none that its kernel would widen.
+    """Return what could stand in the place of a node's int8 weight; None: it has none that its kernel would widen.
 
     Of a dense convolution; and of a 1x1 product, or the data gradient of one, with an even number of rows of weights
     (output channels, of a data gradient input channels), and more pixels than kernels read weights for as they lie.
@@ -57,7 +57,7 @@ def _is_widened_product(node: Node) -> bool:
 
 
 def with_prepared_weight(node: Node) -> Node:
-    """The node with its weight prepared; ValueError if it has none that can be."""
+    """Return the node with its weight prepared; ValueError if it has none that can be."""
     weight, before = prepared_weight(node), operands(node).get("w")
     if weight is None:
         raise ValueError(f"{node.name}: no weight to prepare")
@@ -65,7 +65,7 @@ def with_prepared_weight(node: Node) -> Node:
 
 
 def prepared_shape(node: Node) -> tuple[int, ...]:
-    """Of the table in flash.
+    """Return the shape of the table in flash.
 
     Of a product (pair of rows, block, row of the pair, odd, half), as `tt_widen4` leaves them; of a dense convolution
     (1, 1, tile of channels, channel, row of taps, element), channel and row of taps exchanged where `in_turn`.
@@ -80,19 +80,20 @@ def prepared_shape(node: Node) -> tuple[int, ...]:
 
 
 def same_table(one: Node, other: Node) -> bool:
-    """Whether two nodes that read one prepared weight have it in the same order."""
+    """Tell whether two nodes that read one prepared weight have it in the same order."""
     same = one.op == other.op and prepared_shape(one) == prepared_shape(other)
     whole = is_product(geometry(one))
     return same and (whole or forward_dense(one).in_turn == forward_dense(other).in_turn)
 
 
 def prepared_bytes(node: Node) -> int:
-    """Of that table."""
+    """Return the bytes of that table."""
     return 2 * math.prod(prepared_shape(node))
 
 
 def prepared_table(node: Node, weight: Array) -> Array:
-    """The table of a weight (out, row of taps, column, in) for this node; what is not whole is filled up with zeros."""
+    """Return the table of a weight (out, row of taps, column, in) for this node; what is not whole is filled up with
+    zeros."""
     shape = prepared_shape(node)
     if not is_product(geometry(node)):
         return _windows_table(node, weight, shape)
@@ -113,7 +114,7 @@ def _windows_table(node: Node, weight: Array, shape: tuple[int, ...]) -> Array:
 
 
 def widened_tenths(node: Node) -> int:
-    """Of an instruction, about how many the kernel of a whole map takes to widen a weight that is not prepared."""
+    """Estimate tenths of an instruction that the kernel of a whole map takes to widen a weight that is not prepared."""
     elements, height = operand(node, "w").elements, node.outputs[0].shape[1]
     if _is_row_conv(node):
         if forward_lines(node):
@@ -127,5 +128,5 @@ def widened_tenths(node: Node) -> int:
 
 
 def _rows(node: Node) -> int:
-    """Rows of the matrix that pixels are multiplied with: channels of the result."""
+    """Return how many rows the matrix has that pixels are multiplied with: channels of the result."""
     return result(node, "y" if node.op == "QConv" else "error").shape[3]

@@ -44,7 +44,7 @@ class Half(NamedTuple):
 
 
 def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
-    """The rule of an operator that works element by element, on maps with these names (a mask is one too)."""
+    """Return the rule of an operator that works element by element, on maps with these names (a mask is one too)."""
 
     def rule(node: Node) -> RowForm | None:
         shape = node.outputs[0].shape
@@ -60,7 +60,7 @@ def rows_of_elements(*names: str) -> Callable[[Node], RowForm | None]:
 
 
 def convolution_rows(node: Node) -> RowForm | None:
-    """The rule of a convolution."""
+    """Return the rule of a convolution."""
     conv, outputs = geometry(node), result(node, "y").shape[3]
     maps = (position(node, "x"),)
     if is_product(conv):
@@ -85,7 +85,7 @@ def convolution_rows(node: Node) -> RowForm | None:
 
 
 def error_rows(node: Node) -> RowForm | None:
-    """The rule of a data gradient: 1x1, depthwise, or dense k x k without dilations."""
+    """Return the rule of a data gradient: 1x1, depthwise, or dense k x k without dilations."""
     conv = geometry(node)
     maps = tuple(position(node, name) for name in ("g", *_mask(node)))
     if not _whole_bytes(node):
@@ -157,7 +157,7 @@ def _mask(node: Node) -> tuple[str, ...]:
 
 
 def _whole_bytes(node: Node) -> bool:
-    """Whether rows of bits, if there are any, begin with a byte."""
+    """Tell whether rows of bits, if there are any, begin with a byte."""
     bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
     return not bits or math.prod(node.outputs[0].shape[2:]) % 8 == 0
 

@@ -45,7 +45,7 @@ def _steps(q: Array, attrs: QModeAttrs) -> Array:
 
 
 def _in_float(op: str, arrays: tuple[Array, ...], attrs: ModeAttrs) -> Array:
-    """What the operator on float32 makes of these, in the order of the generated code."""
+    """Return what the operator on float32 makes of these, in the order of the generated code."""
     exact = op_def(op).exact
     assert exact is not None
     return exact(arrays, attrs)[0]
@@ -139,15 +139,16 @@ NOTHING = 1e-9
 
 
 def rows_in_int8(matrix: Array) -> tuple[Array, Array]:
-    """(int8 numbers, float64 scale of each row) of a matrix[rows, length]; a row of next to nothing becomes zeros."""
+    """Return (int8 numbers, float64 scale of each row) of a matrix[rows, length]; a row of next to nothing becomes
+    zeros."""
     peaks = np.abs(matrix).max(axis=1)
     scales = in_steps(peaks, NOTHING)
     return np.rint(matrix / scales[:, None]).astype(np.int8), scales
 
 
 def in_steps(peaks: Array, nothing: float) -> Array:
-    """A step for each peak, so that it is the largest int8 number; of the largest one where a peak is no more than this
-    share of that, so that what has it rounds to 0; 1 where there are only zeros."""
+    """Return a step for each peak, so that it is the largest int8 number; of the largest one where a peak is no more
+    than this share of that, so that what has it rounds to 0; 1 where there are only zeros."""
     largest = peaks.max() or float(LARGEST)
     return np.where(peaks > nothing * largest, peaks, largest) / LARGEST
 

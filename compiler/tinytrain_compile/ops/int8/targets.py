@@ -57,22 +57,22 @@ class TargetErrorAttrs(TargetAttrs):
 
 
 def difference_bits(count: int) -> int:
-    """Fraction bits of a difference of mse: the squares of `count` differences add up in an int64."""
+    """Return fraction bits of a difference of mse: the squares of `count` differences add up in an int64."""
     return min(30, (63 - count.bit_length()) // 2) - REACH_BITS
 
 
 def probe(bits: int) -> int:
-    """Above EXPONENT_START: the smallest exponent with which no difference is shifted to the left."""
+    """Return above EXPONENT_START: the smallest exponent with which no difference is shifted to the left."""
     return -bits - fx.EXPONENT_START
 
 
 def sigmoids(scale: float) -> Array:
-    """sigmoid(scale d) 2**SIGMOID_BITS, rounded, for d = 0 to 255."""
+    """Return sigmoid(scale d) 2**SIGMOID_BITS, rounded, for d = 0 to 255."""
     return np.rint(2.0**SIGMOID_BITS / (1.0 + np.exp(-scale * np.arange(TABLE, dtype=np.float64)))).astype(np.int32)
 
 
 def fixed(values: Array, multiplier: int, shift: int) -> Array:
-    """float32 numbers times a factor, as integers, ties away from zero; denormals count as 0 (tt_fixed)."""
+    """Return float32 numbers times a factor, as integers, ties away from zero; denormals count as 0 (tt_fixed)."""
     bits = np.asarray(values, np.float32).view(np.uint32).astype(np.int64)
     exponent, mantissa = (bits >> 23) & 255, (bits & 0x7FFFFF) | 0x800000
     right = 181 - shift - exponent
@@ -85,14 +85,14 @@ def fixed(values: Array, multiplier: int, shift: int) -> Array:
 
 
 def wide_float(value: int, multiplier: int, shift: int) -> np.float32:
-    """scaled_float of an int64, cut to 31 bits first (tt_wide_float)."""
+    """Return scaled_float of an int64, cut to 31 bits first (tt_wide_float)."""
     spare = max(abs(value).bit_length() - 31, 0)
     cut = abs(value) >> spare
     return scaled_float(-cut if value < 0 else cut, multiplier, shift + spare)
 
 
 def differences(values: Any, targets: Array, attrs: TargetAttrs) -> Array:
-    """values less targets in fixed point, within +-limit; 0 where a target is NaN (tt_difference)."""
+    """Return values less targets in fixed point, within +-limit; 0 where a target is NaN (tt_difference)."""
     wanted = fixed(targets, *attrs.target)
     return np.where(wanted == NOT_A_TARGET, 0, fx.saturate(values - wanted, -attrs.limit, attrs.limit))
 
@@ -153,7 +153,8 @@ def _mse_grad(arrays: tuple[Array, ...], attrs: TargetErrorAttrs) -> tuple[Array
 
 
 def bce_terms(logits: Array, targets: Array, table: Array, attrs: TargetLossAttrs) -> Array:
-    """Binary cross entropy of every logit with loss_bits of fraction: |z| (1 - t) or |z| t, less ln(sigmoid |z|)."""
+    """Return binary cross entropy of every logit with loss_bits of fraction: |z| (1 - t) or |z| t, less ln(sigmoid
+    |z|)."""
     distance, wanted = logits.astype(np.int64) - attrs.zero, fixed(targets, *attrs.target)
     weight = np.where(distance > 0, (1 << SIGMOID_BITS) - wanted, wanted)
     far = fx.requantise(np.abs(distance) << DISTANCE_BITS, *attrs.distance)

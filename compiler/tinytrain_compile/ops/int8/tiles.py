@@ -70,12 +70,12 @@ class PackedTiles:
         return _WORD * self.ends * self.strip
 
     def with_ends(self, words: int, channel_axis: int, others: int) -> PackedTiles:
-        """The same with so many words kept of a channel, where several tiles of the `others` rows read them."""
+        """Return the same with so many words kept of a channel, where several tiles of the `others` rows read them."""
         kept = channel_axis == self.strip_axis and self.tile == (2, 2) and not self.direct and others > 2 * _REPAID
         return replace(self, ends=words) if kept else self
 
     def unit(self, m: int) -> int:
-        """How many of the m rows of the left operand are copied before any of their output is written, at least.
+        """Return how many of the m rows of the left operand are copied before any of their output is written, at least.
 
         Kernels may take any number of units, and one row if no unit divides m.
         """
@@ -84,7 +84,7 @@ class PackedTiles:
 
 
 def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTiles:
-    """Tiles of a 1x1 data gradient: m pixels, n input channels, k output channels.
+    """Return tiles of a 1x1 data gradient: m pixels, n input channels, k output channels.
 
     columns_lie: the weight is one matrix (k, n); for one pixel it is read as it lies.
     """
@@ -94,7 +94,7 @@ def error_tiles(m: int, n: int, k: int, columns_lie: bool = False) -> PackedTile
 
 
 def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCRATCH_BYTES[1]) -> PackedTiles:
-    """Tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
+    """Return tiles of an (m, k) by (n, k) product: the cheaper of two ways to widen both operands within a budget.
 
     most: bytes of that budget. rows_lie: rows of the right operand lie as they are read; where few of the left meet
     them, they are not widened.
@@ -115,7 +115,8 @@ def packed_tiles(m: int, n: int, k: int, rows_lie: bool = False, most: int = SCR
 
 
 def ready_tiles(m: int, k: int, by_rows: bool = False) -> PackedTiles:
-    """Tiles of (m, k) by (n, k), n even, whose right operand lies widened: as much of the left as few bytes hold.
+    """Return tiles of (m, k) by (n, k), n even, whose right operand lies widened: as much of the left as few bytes
+    hold.
 
     by_rows: m are the pixels of a row of a map, a whole number of which is computed at a time.
     """
@@ -128,7 +129,7 @@ def ready_tiles(m: int, k: int, by_rows: bool = False) -> PackedTiles:
 
 
 def _whole_terms(k: int) -> bool:
-    """Whether rows of k elements can be read as they lie."""
+    """Tell whether rows of k elements can be read as they lie."""
     return k % DOT_TERMS == 0 and k > DOT_TERMS
 
 
@@ -138,12 +139,12 @@ def _direct_tiles(tile: tuple[int, int], m: int, k: int) -> PackedTiles:
 
 
 def packed_row_tiles(width: int, n: int, k: int) -> PackedTiles:
-    """Tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
+    """Return tiles for some rows of `width` pixels: all n rows of the other operand lie widened from call to call."""
     return PackedTiles(register_tile(width, n), 1, n, -(-k // DOT_TERMS) * DOT_TERMS)
 
 
 def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
-    """Tiles for some rows of `width` pixels of which nothing stays from call to call.
+    """Return tiles for some rows of `width` pixels of which nothing stays from call to call.
 
     Rows of the other operand are widened in every call, or, where few pixels meet them, read as they lie.
     """
@@ -159,7 +160,7 @@ def product_tile(m: int, n: int) -> tuple[int, int]:
 
 
 def register_tile(m: int, n: int) -> tuple[int, int]:
-    """2x2 where both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
+    """Return 2x2 where both extents are even: four sums, operands and pointers fill a Cortex-M's registers."""
     if m % 2 == 0:
         return (2, 2) if n % 2 == 0 else (2, 1)
     return (1, 4) if n % 4 == 0 else (1, 2) if n % 2 == 0 else (1, 1)
@@ -202,7 +203,7 @@ def depthwise_tiles(
     phases: tuple[int, int] = (1, 1),
     lead: tuple[int, int] = (0, 0),
 ) -> DepthwiseTiles:
-    """Strips as high as DEPTHWISE_BYTES allow; four pixels at a time where they divide the width.
+    """Return strips as high as DEPTHWISE_BYTES allow; four pixels at a time where they divide the width.
 
     phases divide out_hw; lead: rows and columns of the channel image by which the last phase is ahead of the first.
     """
@@ -268,7 +269,8 @@ class DenseTiles:
         return sum(-(-_WIDE * size // 8) * 8 for size in sizes)
 
     def bytes_of_rows(self, channels: int) -> tuple[int, int]:
-        """Of an output that is computed row by row: (weights of all of its channels, image rows of one, on 8 bytes)."""
+        """Return bytes of an output computed row by row: (weights of all its channels, image rows of one, on 8
+        bytes)."""
         weights = 0 if self.ready else math.prod(self.phases) * channels * self.taps * self.run
         rows = self.taps * (self.pitch + _PADDING)
         return -(-_WIDE * weights // _ON) * _ON, -(-_WIDE * rows // _ON) * _ON
@@ -282,7 +284,7 @@ def dense_tiles(
     phases: tuple[int, int] = (1, 1),
     budget: int = ROW_BYTES,
 ) -> DenseTiles:
-    """Tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
+    """Return tiles of a convolution of an image with `channels` channels to out_shape (n, height, width, channels).
 
     Those that widen the fewest elements, and of them those with the least scratch, above the least that operands may
     take: where the whole image is widened at once, every weight is widened once however few lie there at a time.
@@ -351,18 +353,20 @@ class LineTiles:
         return self.kept_bytes + _words(self.length) + _words(_TILE * DOT_TERMS * self.blocks)
 
     def of_halves(self, size: int) -> LineTiles | None:
-        """The same with lines of half a row; None where this much scratch does not hold it, or a row has no halves."""
+        """Return the same with lines of half a row; None where this much scratch does not hold it, or a row has no
+        halves."""
         half = replace(self, width=self.width // 2)
         return half if self.width % (2 * _TILE) == 0 and half.scratch_bytes <= size else None
 
 
 def _words(elements: int) -> int:
-    """Bytes of so many elements of int16, on 8 bytes."""
+    """Return bytes of so many elements of int16, on 8 bytes."""
     return -(-_WIDE * elements // _ON) * _ON
 
 
 def line_tiles(width: int, outputs: int, apart: int, run: int, words: int, rows: DenseTiles) -> LineTiles | None:
-    """The form, if it has fewer products than `rows`, in no more memory. words: that the ends read of a channel."""
+    """Return the form, if it has fewer products than `rows`, in no more memory. words: that the ends read of a
+    channel."""
     terms = -(-rows.taps * run // DOT_TERMS) * DOT_TERMS
     if rows.tile != (_TILE, _TILE) or terms > MOST_BLOCKS * DOT_TERMS or terms >= rows.taps * rows.run:
         return None

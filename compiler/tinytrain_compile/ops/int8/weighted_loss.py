@@ -39,22 +39,22 @@ class LabelWeightAttrs(Attrs):
 
 
 def weight_bits(groups: int) -> int:
-    """Fraction bits of a weight, at most 1, with which those of all labels add up to 2**30 at most."""
+    """Return fraction bits of a weight, at most 1, with which those of all labels add up to 2**30 at most."""
     return 30 - (groups - 1).bit_length()
 
 
 def weight_probe(bits: int) -> int:
-    """Above EXPONENT_START: the smallest exponent with which no gradient, at most 1, is shifted to the left."""
+    """Return above EXPONENT_START: the smallest exponent with which no gradient, at most 1, is shifted to the left."""
     return 2 - bits - fx.EXPONENT_START
 
 
 def class_weights(weights: Array, groups: int) -> Array:
-    """Weights >= 0 relative to the largest, as integers of weight_bits."""
+    """Return weights >= 0 relative to the largest, as integers of weight_bits."""
     return np.rint(weights.astype(np.float64) / weights.max() * 2.0 ** weight_bits(groups)).astype(np.int32)
 
 
 def quotient_float(value: int, divisor: int, multiplier: int, shift: int) -> np.float32:
-    """The float32 of value / divisor times a factor; |value| < 2**62, divisor > 0 (tt_quotient_float)."""
+    """Return the float32 of value / divisor times a factor; |value| < 2**62, divisor > 0 (tt_quotient_float)."""
     spare = 62 - abs(value).bit_length()
     quotient = (abs(value) << spare) // divisor
     return wide_float(-quotient if value < 0 else quotient, multiplier, shift - spare)

@@ -16,7 +16,7 @@ from tinytrain_compile.ops.names import operand
 
 @kernel("QScoreChannels")
 def qscore_channels(node: Node, _context: KernelContext) -> KernelSpec:
-    """Sums of squares in integers, then two products for each channel."""
+    """Compute sums of squares in integers, then two products for each channel."""
     *rest, count = operand(node, "x").shape
     p, unit = tensors(node, "p", "unit")
     x = tensor(node, "x", (math.prod(rest), count))

@@ -31,7 +31,7 @@ from tinytrain_compile.ops.names import operand
 
 @kernel("QRowSquares")
 def qrow_squares(node: Node, _context: KernelContext) -> KernelSpec:
-    """One channel at a time: both words of its sum."""
+    """Compute one channel at a time: both words of its sum."""
     channels, row = channel_rows(operand(node, "g"))
     g, (k,), limit = tensor(node, "g", (channels, row)), reduce_axes(row), i32(square_limit(row))
 
@@ -53,7 +53,7 @@ def _by_channel(sch: s_tir.Schedule) -> None:
 
 @kernel("QSquareTotal")
 def qsquare_total(node: Node, _context: KernelContext) -> KernelSpec:
-    """One sum over channels, in their order."""
+    """Compute one sum over channels, in their order."""
     attrs = node.attrs
     assert isinstance(attrs, SquareTotalAttrs)
     before, (rows, multiplier, shift, p) = flat_tensor(node, "total"), tensors(node, "rows", "multiplier", "shift", "p")
@@ -67,7 +67,7 @@ def qsquare_total(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QClipRate")
 def qclip_rate(node: Node, _context: KernelContext) -> KernelSpec:
-    """Pairs of multiplier and shift, of which the second is divided by the factor."""
+    """Compute pairs of multiplier and shift, of which the second is divided by the factor."""
     rate, factor = tensor(node, "rate"), flat_tensor(node, "factor")
 
     def number(i: Expr) -> Expr:

@@ -54,7 +54,7 @@ from tinytrain_compile.ops.names import is_prepared, operand, result
 
 @kernel("QConv")
 def qconv(node: Node, context: KernelContext) -> KernelSpec:
-    """Sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
+    """Compute sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if (spec := dense_forward(node, context)) is not None:
@@ -94,7 +94,8 @@ Taps = tuple[TapWindow, Patch, Callable[[Expr], Expr] | None]
 def any_windows(
     node: Node, context: KernelContext, image: tuple[te.Tensor, Elements], shape: MapShape, taps: Taps
 ) -> KernelSpec:
-    """k x k with several groups, dilations, or a weight in two parts; image: the placeholder, and how it is read."""
+    """Compute k x k with several groups, dilations, or a weight in two parts; image: the placeholder, and how it is
+    read."""
     attrs, (given, x), (window, patch, row_exists) = node.attrs, image, taps
     assert isinstance(attrs, QConvAttrs)
     conv, weights, operands = attrs.conv, weight_parts(node), tensors(node, "bias", "multiplier", "shift")
@@ -118,7 +119,7 @@ def any_windows(
 
 
 def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
-    """A 1x1 weight by (output channel, input channel): its parts, and how it is read."""
+    """Return a 1x1 weight by (output channel, input channel): its parts, and how it is read."""
     attrs, outputs, channels = node.attrs, result(node, "y").shape[3], operand(node, "x").shape[3]
     assert isinstance(attrs, QConvAttrs)
     if attrs.conv.split is not None:
@@ -132,7 +133,7 @@ def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
 
 
 def ready_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
-    """A 1x1 weight that lies in flash as it is multiplied: the table, and how it is read."""
+    """Return a 1x1 weight that lies in flash as it is multiplied: the table, and how it is read."""
     table = tensor(node, "w", prepared_shape(node))
     return [table], PackedOperand(lambda j, a: table[j, a], ready=table)
 
@@ -145,7 +146,8 @@ def dense_kernel(
     stages: Sequence[te.Tensor],
     block: RowBlock | None = None,
 ) -> KernelSpec:
-    """k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero point."""
+    """Compute k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero
+    point."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     conv, channels = attrs.conv, operand(node, "x").shape[3]
@@ -179,7 +181,7 @@ def dense_kernel(
 
 @kernel("QConvGradInput")
 def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
-    """Sums of g w, requantised per input channel to the exponent of the error that comes out."""
+    """Compute sums of g w, requantised per input channel to the exponent of the error that comes out."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, shape, error = attrs.conv, map_shape(result(node, "error")), operand(node, "g").shape
@@ -225,7 +227,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transposed: bool) -> PackedOperand:
-    """A 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
+    """Return a 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if attrs.conv.split is not None:

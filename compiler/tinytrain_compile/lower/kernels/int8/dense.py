@@ -72,7 +72,7 @@ Gradient = tuple[te.Tensor, te.Tensor, te.Tensor, Schedule]
 
 
 def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
-    """A QConv of one pixel with a rest of outputs (tt_dense.h); None: it is another, or shared by layers.
+    """Compute a QConv of one pixel with a rest of outputs (tt_dense.h); None: it is another, or shared by layers.
 
     Nor on cores with products in pairs but no vectors: sums one by one are nearly as fast there, and less code.
     """
@@ -141,7 +141,7 @@ def dense_update(node: Node) -> KernelSpec | None:
 
 
 def gradient_rows(node: Node, context: KernelContext) -> DenseTiles | None:
-    """Tiles of a k x k data gradient if it is to run over widened rows of the error."""
+    """Return tiles of a k x k data gradient if it is to run over widened rows of the error."""
     tiles = backward_dense(node)
     if tiles is None:
         return None
@@ -160,7 +160,7 @@ def row_gradient(
     stages: Sequence[te.Tensor],
     block: RowBlock | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """Like a convolution of the error g (n, rows, columns x channels) with the turned weight, phase by phase.
+    """Compute like a convolution of the error g (n, rows, columns x channels) with the turned weight, phase by phase.
 
     block: of some rows of each phase; g is its image.
     """
@@ -200,7 +200,7 @@ def row_gradient(
 
 
 def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
-    """Tiles of a weight gradient if it is to run over widened maps."""
+    """Return tiles of a weight gradient if it is to run over widened maps."""
     tiles = weight_tiles(node)
     if tiles is None or (context.uses_vectors and lane_sums(node.outputs[0].shape, geometry(node).groups)):
         return None
@@ -208,7 +208,7 @@ def _maps(node: Node, context: KernelContext) -> CorrelationTiles | None:
 
 
 def keeps_tables(node: Node, context: KernelContext) -> bool:
-    """Whether what the end of a channel's sums reads can be kept in registers: see `stages` of weight_gradient."""
+    """Tell whether what the end of a channel's sums reads can be kept in registers: see `stages` of weight_gradient."""
     return is_product(geometry(node)) or _maps(node, context) is not None
 
 
@@ -220,7 +220,7 @@ def weight_gradient(
     context: KernelContext,
     stages: Sequence[te.Tensor] = (),
 ) -> Gradient:
-    """(x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
+    """Return (x, g, out, schedule) of out = finish(sum of g (x - zero), indices of the weight).
 
     stages: what finish reads of an output channel, if keeps_tables.
     """
@@ -242,7 +242,8 @@ def weight_gradient(
 def _correlated(
     node: Node, attrs: QUpdateAttrs | QSumAttrs, finish: Finish, tiles: CorrelationTiles, stages: Sequence[te.Tensor]
 ) -> Gradient:
-    """The same of a dense k x k convolution, or one with a stride: tap columns and image channels are one axis."""
+    """Return the same of a dense k x k convolution, or one with a stride: tap columns and image channels are one
+    axis."""
     conv, (_, rows, columns, outputs) = geometry(node), operand(node, "g").shape
     batch, height, width, channels = operand(node, "x").shape
     x, g = tensor(node, "x"), tensor(node, "g", (batch, rows * columns, outputs))
@@ -265,7 +266,7 @@ def _correlated(
 def _flat_weight_gradient(
     node: Node, x_zero: int, finish: Finish, style: CodeStyle, stages: Sequence[te.Tensor]
 ) -> Gradient:
-    """The same for a 1x1 convolution: a product over pixels."""
+    """Return the same for a 1x1 convolution: a product over pixels."""
     *image, inputs = operand(node, "x").shape
     pixels, outputs = math.prod(image), operand(node, "g").shape[3]
     x, g = tensor(node, "x", (pixels, inputs)), tensor(node, "g", (pixels, outputs))

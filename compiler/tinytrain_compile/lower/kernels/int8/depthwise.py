@@ -32,7 +32,7 @@ def depthwise(
     block: RowBlock | None = None,
     pairs: bool = False,
 ) -> tuple[te.Tensor, Schedule]:
-    """Forward: the channel image is the image less its zero point, with a border of zeros.
+    """Take a forward pass: the channel image is the image less its zero point, with a border of zeros.
 
     pairs: two rows of it may be a word (of whole maps, on cores with products in pairs).
     """
@@ -64,7 +64,7 @@ def depthwise(
 
 
 def _ahead(pads: Sequence[int], phases: Sequence[int]) -> Callable[[Expr, Expr], tuple[Expr, Expr]]:
-    """By how many rows and columns the pixels that a phase reads begin further on."""
+    """Return by how many rows and columns the pixels that a phase reads begin further on."""
 
     def ahead(p: Expr, q: Expr) -> tuple[Expr, Expr]:
         row, column = (
@@ -85,7 +85,7 @@ def depthwise_gradient(
     lanes: bool = False,
     block: RowBlock | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """The padded image is the error with a border of zeros; taps run backwards.
+    """Take the error as the padded image, with a border of zeros; taps run backwards.
 
     Between the rows of an error whose strides do not divide the image there are zeros; else the phases are computed
     one by one (see backward_phases), and the channel image has only what there is.

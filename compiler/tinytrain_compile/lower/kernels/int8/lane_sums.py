@@ -16,14 +16,14 @@ MOST_VECTORS = 3
 
 
 def vectors_of(extent: int) -> int:
-    """Vectors of a tile along an axis of whole vectors."""
+    """Return vectors of a tile along an axis of whole vectors."""
     return max(count for count in range(1, MOST_VECTORS + 1) if extent % (count * LANES) == 0)
 
 
 def lane_sums(
     shape: tuple[int, ...], groups: int, ends: bool = False, tables: Sequence[te.Tensor] = ()
 ) -> Schedule | None:
-    """Of weight gradients (out, row, column, in): four input channels, or four of a depthwise one, at a time.
+    """Schedule weight gradients (out, row, column, in): four input channels, or four of a depthwise one, at a time.
 
     ends: what becomes of the sums is in lanes too, and not scalar; tables: what it reads of an output channel. None:
     there are no whole vectors, or several output channels read the same one.
@@ -53,7 +53,7 @@ def lane_sums(
 
 
 def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], copies: bool) -> None:
-    """Of patch_conv: so many pixels by up to three vectors of channels; tables: what is kept of a channel."""
+    """Schedule a patch_conv: so many pixels by up to three vectors of channels; tables: what is kept of a channel."""
     batch, row, p, x, q, o = sch.get_loops(sch.get_sblock("out"))
     vectors = vectors_of(int(sch.get(o).extent))
     tile, pixel = sch.split(x, [None, across])
@@ -75,7 +75,8 @@ def patch_lanes(sch: s_tir.Schedule, across: int, tables: Sequence[te.Tensor], c
 
 
 def _lane_tile(sch: s_tir.Schedule, place: LoopRV, depth: int, rank: int, axis: int) -> None:
-    """The sums of a tile in registers, where a loop (the depth-th) starts: `axis` of their `rank` axes is in lanes."""
+    """Keep the sums of a tile in registers, where a loop (the depth-th) starts: `axis` of their `rank` axes is in
+    lanes."""
     acc = sch.get_sblock("acc")
     sch.set_scope(acc, 0, "local")
     sch.compute_at(acc, place, preserve_unit_loops=True)

@@ -33,7 +33,7 @@ from tinytrain_compile.ops.names import operand, operands
 
 
 def _view(node: Node, attrs: NllAttrs) -> tuple[Labels, te.Tensor, te.Tensor, te.Tensor]:
-    """(labels, logits, largest, sum) as (outer, [classes,] inner)"""
+    """Return (labels, logits, largest, sum) as (outer, [classes,] inner)"""
     view = Labels(node, attrs, operand(node, "logits").shape)
     groups = (view.outer, view.inner)
     x = tensor(node, "logits", (view.outer, view.classes, view.inner))
@@ -46,7 +46,7 @@ def _exponential(table: te.Tensor, largest: Expr, logit: Expr) -> Expr:
 
 @kernel("QSoftmaxSum")
 def softmax_sum(node: Node, _context: KernelContext) -> KernelSpec:
-    """The maximum, then the sum of table entries."""
+    """Compute the maximum, then the sum of table entries."""
     attrs = node.attrs
     assert isinstance(attrs, SoftmaxSumAttrs)
     shape = operand(node, "logits").shape
@@ -62,7 +62,7 @@ def softmax_sum(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QSoftmaxLoss", "QWeightedSoftmaxLoss")
 def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
-    """Fixed-point terms, added; the sum becomes a float32 by its bits."""
+    """Compute fixed-point terms, added; the sum becomes a float32 by its bits."""
     attrs = node.attrs
     assert isinstance(attrs, QLossAttrs)
     view, x, largest, summed = _view(node, attrs)
@@ -88,7 +88,7 @@ def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
 
 
 def _weights(node: Node, view: Labels) -> list[te.Tensor]:
-    """(weight of each label, divisor), if labels have weights."""
+    """Return (weight of each label, divisor), if labels have weights."""
     if "weight" not in operands(node):
         return []
     return [tensor(node, "weight", (view.outer, view.inner)), tensor(node, "divisor")]
@@ -96,7 +96,7 @@ def _weights(node: Node, view: Labels) -> list[te.Tensor]:
 
 @kernel("QLabelWeight")
 def label_weight(node: Node, _context: KernelContext) -> KernelSpec:
-    """The weight of each label; then their sum, or 1 if that is 0."""
+    """Compute the weight of each label; then their sum, or 1 if that is 0."""
     attrs = node.attrs
     assert isinstance(attrs, LabelWeightAttrs)
     count, classes = operand(node, "labels").elements, operand(node, "weights").elements
@@ -116,7 +116,7 @@ def label_weight(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QSoftmaxError", "QWeightedSoftmaxError")
 def softmax_error(node: Node, _context: KernelContext) -> KernelSpec:
-    """One division per group; every class is then scaled like any requantised sum."""
+    """Compute one division per group; every class is then scaled like any requantised sum."""
     attrs = node.attrs
     assert isinstance(attrs, QLossErrorAttrs)
     peak, p_out = tensors(node, "peak", "p_out")

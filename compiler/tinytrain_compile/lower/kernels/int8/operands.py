@@ -35,12 +35,12 @@ class Centred:
 
 
 def saturated(value: Expr, zero: int, low: int, high: int) -> Expr:
-    """value + zero in [low, high], as int8."""
+    """Return value + zero in [low, high], as int8."""
     return call_int("tt_saturate8", value, i32(zero), i32(low), i32(high), dtype="int8")
 
 
 def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[list[te.Tensor], Keep | None]:
-    """The mask as an operand and as a test; shape: how the error's elements are indexed."""
+    """Return the mask as an operand and as a test; shape: how the error's elements are indexed."""
     if not attrs.kind:
         return [], None
     if attrs.kind == "value":
@@ -59,24 +59,25 @@ def mask_operand(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tupl
 
 
 def passes(value: Expr, attrs: MaskAttrs) -> Expr:
-    """Whether a clamp let an int8 value pass."""
+    """Tell whether a clamp let an int8 value pass."""
     return call_int("tt_passes", i32(value), i32(attrs.low), i32(attrs.high), dtype="bool")
 
 
 def error_output(value: Expr, peak: te.Tensor) -> Expr:
-    """An int8 error of an int32 value; the helper updates the peak."""
+    """Return an int8 error of an int32 value; the helper updates the peak."""
     return call_int("tt_error", value, address(peak), dtype="int8")
 
 
 def kept_here(keep: Keep | None, index: Sequence[Expr]) -> Expr:
-    """Whether an error's element is kept, as an operand of a helper."""
+    """Tell whether an error's element is kept, as an operand of a helper."""
     return tirx.const(True, "bool") if keep is None else keep(*index)
 
 
 def kept_factors(
     multiplier: te.Tensor, shift: Callable[[Expr], Expr], kept: bool = True, bias: te.Tensor | None = None
 ) -> tuple[Factor, list[te.Tensor]]:
-    """(a channel's factor, behind its bias if there is one; the stage that holds those of all channels if it is kept).
+    """Return (a channel's factor, behind its bias if there is one; the stage that holds those of all channels if it is
+    kept).
 
     The stage is (channel, number): what the end of a sum reads are neighbours.
     """
@@ -91,7 +92,7 @@ def kept_factors(
 def kept_numbers(
     channels: Index, numbers: Callable[[Expr], Sequence[Expr]], name: str = "ends"
 ) -> tuple[Factor, list[te.Tensor]]:
-    """(a channel's numbers, the stage that holds those of all channels)."""
+    """Return (a channel's numbers, the stage that holds those of all channels)."""
     count = len(numbers(tirx.const(0, "int32")))
 
     def number(c: Expr, which: Expr) -> Expr:
@@ -105,7 +106,8 @@ def kept_numbers(
 
 
 def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
-    """(sum, indices -> int8, the stage that holds what belongs to a channel); operands: bias, multiplier, shift."""
+    """Return (sum, indices -> int8, the stage that holds what belongs to a channel); operands: bias, multiplier,
+    shift."""
     attrs, (bias, multiplier, shift) = node.attrs, operands
     assert isinstance(attrs, QConvAttrs)
     kept = is_product(attrs.conv) or is_dense(node) or is_depthwise(node)
@@ -127,14 +129,14 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
 
 
 def tile_end(node: Node) -> str | None:
-    """The intrinsic for `finish` of requantised_end of all sums of a 2x2 tile, if there is one."""
+    """Return the intrinsic for `finish` of requantised_end of all sums of a 2x2 tile, if there is one."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     return ends_2x2(attrs.y_zero, result(node, "y").shape[3]) if short_ends(node) else None
 
 
 def error_end(operands: Sequence[te.Tensor], keep: Keep | None, kept: bool) -> tuple[Finish, list[te.Tensor]]:
-    """(sum, indices -> int8 error, the stages that hold a channel's factor if it is kept in registers).
+    """Return (sum, indices -> int8 error, the stages that hold a channel's factor if it is kept in registers).
 
     operands: peak, p_out, p_in, multiplier, shift; keep: which errors are not 0.
     """
@@ -160,23 +162,23 @@ Body = Callable[[Buffer, Sequence[Buffer]], Stmt]
 
 
 def first(buffer: Buffer) -> Expr:
-    """The address of a buffer's first element."""
+    """Return the address of a buffer's first element."""
     element = buffer[tuple([0] * len(buffer.shape))]
     return ir.Call("tirx.address_of", [element], ret_ty=ir.PointerType(ir.PrimType(str(buffer.dtype))))
 
 
 def struct(name: str, numbers: Sequence[Index]) -> Expr:
-    """A struct of numbers, by the helper that makes it."""
+    """Return a struct of numbers, by the helper that makes it."""
     return call_int(name, *(i32(number) for number in numbers))
 
 
 def called(name: str, *operands: Expr) -> Stmt:
-    """A call as a statement."""
+    """Return a call as a statement."""
     return tirx.Evaluate(call_int(name, *operands))
 
 
 def written(inputs: Sequence[te.Tensor], shape: Sequence[Index], dtype: str, body: Body) -> te.Tensor:
-    """An output that a statement writes."""
+    """Return an output that a statement writes."""
     sources = [tirx.decl_buffer(t.shape, t.dtype, t.op.name) for t in inputs]
     target = tirx.decl_buffer(shape, dtype, "y")
 

@@ -60,7 +60,7 @@ def _inverse(value: float) -> Expr:
 
 
 def _map(node: Node, name: str, function: Callable[[Expr], Expr]) -> KernelSpec:
-    """A kernel from one operand to an output of as many elements."""
+    """Compute a kernel from one operand to an output of as many elements."""
     x = flat_tensor(node, name)
     return KernelSpec([x], [te.compute(x.shape, lambda i: function(x[i]), "out")], plain)
 
@@ -70,7 +70,8 @@ UPPER = 32 - 31 + ADD_BITS
 
 
 def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
-    """Bits to the left with which one rounding gives what the factor of a QAdd's operand gives with two, of every int8.
+    """Return bits to the left with which one rounding gives what the factor of a QAdd's operand gives with two, of
+    every int8.
 
     One rounding: the upper half of the product with the multiplier. None: there are no such bits.
     """
@@ -84,7 +85,8 @@ def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
 
 @kernel("QAdd")
 def qadd(node: Node, context: KernelContext) -> KernelSpec:
-    """Both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8 anyway."""
+    """Compute both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8
+    anyway."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
     a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
@@ -100,7 +102,7 @@ def qadd(node: Node, context: KernelContext) -> KernelSpec:
     lifts = [upper_half(zero, factor) for _, zero, factor in sides] if context.isa.dsp else [None]
 
     def sum_at(i: Expr) -> Expr:
-        """Of both operands in one multiply-add each, where that rounds alike."""
+        """Sum both operands in one multiply-add each, if that rounds alike."""
         acc = i32(0)
         for (x, zero, factor), lift in zip(sides, lifts, strict=True):
             assert lift is not None
@@ -121,7 +123,7 @@ def qadd(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("QRescale")
 def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
-    """Another scale, element by element or of sums over axes."""
+    """Compute it on another scale, element by element or of sums over axes."""
     attrs = node.attrs
     assert isinstance(attrs, QRescaleAttrs)
 
@@ -155,7 +157,7 @@ def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("ErrorScale")
 def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
-    """Another unit per channel, and another exponent."""
+    """Compute an error in another unit per channel, and another exponent."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
     shape = pixel_rows(operand(node, "e"))
@@ -180,7 +182,7 @@ def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("ErrorAdd")
 def error_add(node: Node, _context: KernelContext) -> KernelSpec:
-    """The sum of two errors with exponents of their own."""
+    """Compute the sum of two errors with exponents of their own."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorAttrs)
     peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
@@ -207,7 +209,7 @@ def error_add(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("Quantize")
 def quantise(node: Node, _context: KernelContext) -> KernelSpec:
-    """round(x / scale) + zero, clamped."""
+    """Compute round(x / scale) + zero, clamped."""
     attrs = node.attrs
     assert isinstance(attrs, QuantAttrs)
     rest = (_inverse(attrs.scale), i32(attrs.zero), i32(attrs.low), i32(attrs.high))
@@ -216,7 +218,7 @@ def quantise(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("Dequantize")
 def dequantise(node: Node, context: KernelContext) -> KernelSpec:
-    """(q - zero) scale; without an FPU the float32 is made of integers (the product rounds once either way)."""
+    """Compute (q - zero) scale; without an FPU the float32 is made of integers (the product rounds once either way)."""
     attrs = node.attrs
     assert isinstance(attrs, QuantAttrs)
     if not context.isa.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
@@ -227,7 +229,7 @@ def dequantise(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("QuantizeError")
 def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
-    """round(g / (unit 2**p)); the peak gathers magnitudes as float bits."""
+    """Compute round(g / (unit 2**p)); the peak gathers magnitudes as float bits."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
     peak, p_out = tensors(node, "peak", "p_out")
@@ -242,7 +244,7 @@ def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("DequantizeError")
 def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
-    """e 2**p unit."""
+    """Compute e 2**p unit."""
     attrs = node.attrs
     assert isinstance(attrs, ErrorUnitAttrs)
     (p,), e = tensors(node, "p"), flat_tensor(node, "e")
@@ -255,7 +257,7 @@ def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QClipMask")
 def clip_mask(node: Node, _context: KernelContext) -> KernelSpec:
-    """Where the clamp to int8 was not active."""
+    """Compute where the clamp to int8 was not active."""
     attrs = node.attrs
     assert isinstance(attrs, MaskAttrs)
     limits = (i32(attrs.low), i32(attrs.high))

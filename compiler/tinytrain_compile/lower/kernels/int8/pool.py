@@ -18,7 +18,8 @@ from tinytrain_compile.ops.names import result
 
 @kernel("QMaxPoolGrad")
 def qmax_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
-    """Every pixel collects from the windows in which it won, then takes the exponent of the error that comes out."""
+    """Collect for every pixel from the windows in which it won, then take the exponent of the error that comes
+    out."""
     attrs, shape = node.attrs, result(node, "error").shape
     assert isinstance(attrs, QMaxPoolGradAttrs)
     peak, p_out, p_in, g, index = tensors(node, "peak", "p_out", "p_in", "g", "index")

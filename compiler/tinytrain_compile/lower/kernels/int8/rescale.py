@@ -24,7 +24,7 @@ from tinytrain_compile.ops.names import operand, operands, result
 
 @kernel("ChannelRescale")
 def channel_rescale(node: Node, _context: KernelContext) -> KernelSpec:
-    """One channel at a time; operands that are not there are null."""
+    """Compute one channel at a time; operands that are not there are null."""
     attrs = node.attrs
     assert isinstance(attrs, ChannelRescaleAttrs)
     rows, row = channel_rows(operand(node, "w"))

@@ -96,7 +96,8 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
 
 
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    """1x1: all weights are widened before, so that a few pixels cost as much as they do in a map, if these are few."""
+    """Compute 1x1: all weights are widened before, so that a few pixels cost as much as they do in a map, if these are
+    few."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
@@ -195,7 +196,8 @@ def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> Ker
 
 
 def _error_windows(node: Node) -> Windows:
-    """The rows of the channel image that depthwise_gradient reads: errors, zeros between them, and the border."""
+    """Return the rows of the channel image that depthwise_gradient reads: errors, zeros between them, and the
+    border."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, phases, height = attrs.conv, backward_phases(node)[0], operand(node, "g").shape[1]
@@ -211,7 +213,7 @@ def _error_windows(node: Node) -> Windows:
 
 
 def _of_elements(*maps: str) -> RowRule:
-    """The rule of the whole map, for a node of `count` rows; maps: names of the operands that are maps."""
+    """Return the rule of the whole map, for a node of `count` rows; maps: names of the operands that are maps."""
 
     def rule(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
         shape = node.outputs[0].shape
@@ -234,7 +236,7 @@ row_kernel("QClipMask")(_of_elements("y"))
 
 
 def _check_mask(node: Node, elements: int) -> None:
-    """Rows of bits have to begin with a byte."""
+    """Raise NoRowsError if rows of bits do not begin with a byte."""
     bits = any(value.dtype == "bits" for value in (*node.inputs, *node.outputs))
     if bits and elements % 8:
         raise NoRowsError(f"{node.name}: rows of {elements} bits do not begin with a byte")

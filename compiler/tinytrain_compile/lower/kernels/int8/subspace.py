@@ -27,7 +27,7 @@ from tinytrain_compile.ops.subspace import mode_form
 
 
 def _steps(node: Node, element: Expr) -> Expr:
-    """q - zero as float32."""
+    """Return q - zero as float32."""
     attrs = node.attrs
     assert isinstance(attrs, QModeAttrs)
     return (i32(element) - i32(attrs.zero)).astype("float32")
@@ -35,24 +35,24 @@ def _steps(node: Node, element: Expr) -> Expr:
 
 @kernel("QSubspacePower")
 def subspace_power(node: Node, _context: KernelContext) -> KernelSpec:
-    """As on float32."""
+    """Compute it as on float32."""
     return power_spec(node, lambda element: _steps(node, element))
 
 
 @kernel("QModeProduct")
 def mode_product(node: Node, context: KernelContext) -> KernelSpec:
-    """Sums of an outer index at a time, in register tiles."""
+    """Compute sums of an outer index at a time, in register tiles."""
     return _product(node, context)
 
 
 @kernel("QModeExpand")
 def mode_expand(node: Node, context: KernelContext) -> KernelSpec:
-    """The same, rounded to int8."""
+    """Compute the same, rounded to int8."""
     return _product(node, context)
 
 
 def _product(node: Node, context: KernelContext) -> KernelSpec:
-    """With rows of x where the axis is the last one, else one for each outer index."""
+    """Compute it with rows of x where the axis is the last one, else one for each outer index."""
     attrs = node.attrs
     assert isinstance(attrs, QModeAttrs)
     outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
@@ -80,7 +80,7 @@ def _product(node: Node, context: KernelContext) -> KernelSpec:
 
 @kernel("QModeProductInt8")
 def along(node: Node, context: KernelContext) -> KernelSpec:
-    """Sums of an outer index at a time, in register tiles."""
+    """Compute sums of an outer index at a time, in register tiles."""
     attrs = node.attrs
     assert isinstance(attrs, QModeInt8Attrs)
     outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)

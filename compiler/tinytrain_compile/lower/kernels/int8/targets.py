@@ -26,7 +26,7 @@ from tinytrain_compile.ops.names import operand
 
 
 def _operands(node: Node) -> list[te.Tensor]:
-    """(outputs, targets[, table])"""
+    """Return (outputs, targets[, table])"""
     pair = [flat_tensor(node, "y"), flat_tensor(node, "target")]
     return pair + tensors(node, "table?")
 
@@ -48,7 +48,7 @@ def _magnitude(value: Expr) -> Expr:
 
 @kernel("QMeanSquaredError", "QSigmoidCrossEntropy")
 def target_loss(node: Node, _context: KernelContext) -> KernelSpec:
-    """The sum of exact terms; its float32 is put together from bits."""
+    """Compute the sum of exact terms; its float32 is put together from bits."""
     attrs = node.attrs
     assert isinstance(attrs, TargetLossAttrs)
     inputs = _operands(node)
@@ -69,7 +69,7 @@ def target_loss(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QMeanSquaredErrorGrad", "QSigmoidCrossEntropyGrad")
 def target_error(node: Node, _context: KernelContext) -> KernelSpec:
-    """One difference per element, with the exponent of the error."""
+    """Compute one difference per element, with the exponent of the error."""
     attrs = node.attrs
     assert isinstance(attrs, TargetErrorAttrs)
     peak, p_out = tensors(node, "peak", "p_out")

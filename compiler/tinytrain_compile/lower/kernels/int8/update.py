@@ -64,7 +64,7 @@ CHANNEL_TILE = 4
 
 @kernel("QUpdate")
 def update(node: Node, context: KernelContext) -> KernelSpec:
-    """The step of a weight, by what its gradient is made of."""
+    """Compute the step of a weight, by what its gradient is made of."""
     attrs = node.attrs
     assert isinstance(attrs, QUpdateAttrs)
     if attrs.gradient == "product":
@@ -73,7 +73,7 @@ def update(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def _of_product(node: Node, attrs: QUpdateAttrs, context: KernelContext) -> KernelSpec:
-    """The gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
+    """Compute the gradient of a few weights at a time in registers, then their step: the gradient is never stored."""
     if (rank_one := dense_update(node)) is not None:
         return rank_one
     shape, named = operand(node, "w").shape, {"velocity": "v"} | ({} if attrs.momentum else {"fraction": "f"})
@@ -94,7 +94,7 @@ def _of_product(node: Node, attrs: QUpdateAttrs, context: KernelContext) -> Kern
 
 
 def _stepped(given: dict[str, te.Tensor], attrs: QUpdateAttrs, shape: tuple[int, ...]) -> Finish:
-    """What ends the sums of a weight with momentum or fractions."""
+    """Return what ends the sums of a weight with momentum or fractions."""
     scale, signed = [given[name] for name in SCALE], attrs.momentum == "sign"
 
     def finish(acc: Expr, *index: Expr) -> Expr:
@@ -112,7 +112,7 @@ def _stepped(given: dict[str, te.Tensor], attrs: QUpdateAttrs, shape: tuple[int,
 def _rounded_by_noise(
     node: Node, attrs: QUpdateAttrs, given: dict[str, te.Tensor], context: KernelContext
 ) -> tuple[Finish, list[te.Tensor]]:
-    """(what ends the sums of a weight that noise rounds, the stages of what belongs to a channel)."""
+    """Return (what ends the sums of a weight that noise rounds, the stages of what belongs to a channel)."""
     scale, noise, salt = [given[name] for name in SCALE], given["noise"], given["salt"]
     shape, spare = operand(node, "w").shape, 31 - op_def(node.op).accumulator(node.inputs, attrs).bit_length()
     kept, stages, random, move = None, list[te.Tensor](), (noise, salt), "tt_quick_move"
@@ -129,7 +129,7 @@ def _rounded_by_noise(
 
 
 def _of_sum(node: Node, attrs: QUpdateAttrs) -> KernelSpec:
-    """The step of a running sum of weight gradients."""
+    """Compute the step of a running sum of weight gradients."""
     shape = channel_rows(operand(node, "w"))
     w, (summed, gradient) = tensor(node, "w", shape), _as_weight(node, "sum", operand(node, "w"), attrs.by_rows)
     scale = tensors(node, *SCALE)
@@ -151,7 +151,7 @@ def _of_sum(node: Node, attrs: QUpdateAttrs) -> KernelSpec:
 
 
 def _as_weight(node: Node, name: str, weight: Value, by_rows: bool) -> tuple[te.Tensor, Callable[[Expr, Expr], Expr]]:
-    """(the sum of a weight's gradients, its element by output channel and place after that)."""
+    """Return (the sum of a weight's gradients, its element by output channel and place after that)."""
     (outputs, rows, *_), (_, row) = weight.shape, channel_rows(weight)
     if not by_rows:
         summed = tensor(node, name, (outputs, row))
@@ -169,19 +169,19 @@ def _rounded(g: Expr) -> Expr:
 
 
 def _summed(_op: str, _attrs: Attrs, inputs: Named[te.Tensor], g: Load, _end: Finish) -> Results:
-    """The running sum plus the gradient."""
+    """Return the running sum plus the gradient."""
     running = inputs["sum"]
     return [te.compute(running.shape, lambda *i: call_int("tt_add", running[i], _rounded(g(*i))), "out")]
 
 
 def _channel(inputs: Named[te.Tensor], index: tuple[Expr, ...]) -> Expr:
-    """The output channel of a weight; its first index may count rows of several for each channel."""
+    """Return the output channel of a weight; its first index may count rows of several for each channel."""
     rows, channels = int(inputs["w"].shape[0]), int(inputs["multiplier"].shape[0])
     return index[0] if rows == channels else tirx.indexdiv(index[0], rows // channels)
 
 
 def _updated(_op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, _end: Finish) -> Results:
-    """The step of a weight, with noise or with fractions, which the helper writes."""
+    """Return the step of a weight, with noise or with fractions, which the helper writes."""
     w, scale = inputs["w"], [inputs[name] for name in SCALE]
 
     def weight(*i: Expr) -> Expr:
@@ -198,7 +198,7 @@ UPDATES.update(QSum=_summed, QUpdate=_updated)
 
 
 def _of_stored_floats(node: Node) -> KernelSpec:
-    """All of an update or a sum by a float32 gradient that is stored, row by row of an output channel."""
+    """Compute all of an update or a sum by a float32 gradient that is stored, row by row of an output channel."""
     rows, whole = channel_rows(node.outputs[0]), {"g", *op_def(node.op).overwritten}
 
     def given(name: str) -> te.Tensor:
@@ -215,7 +215,7 @@ def _of_stored_floats(node: Node) -> KernelSpec:
 
 @kernel("QSum")
 def gradient_sum(node: Node, context: KernelContext) -> KernelSpec:
-    """The gradient as int32, or added to the running sum."""
+    """Compute the gradient as int32, or added to the running sum."""
     attrs = node.attrs
     assert isinstance(attrs, QSumAttrs)
     if attrs.of == "product":
@@ -239,7 +239,7 @@ def gradient_sum(node: Node, context: KernelContext) -> KernelSpec:
 
 
 def _sum_of_rows(node: Node, attrs: QSumAttrs) -> KernelSpec:
-    """One sample's sum over rows, added to the running sum."""
+    """Compute one sample's sum over rows, added to the running sum."""
     running = operand(node, "sum")
     if not attrs.by_rows:
         known, more = flat_tensor(node, "sum"), flat_tensor(node, "rows")
@@ -264,7 +264,7 @@ def error_sums(g: te.Tensor, finish: Callable[[Expr, Expr], Expr]) -> tuple[te.T
 
 
 def _column_sums(sch: s_tir.Schedule, pixels: int, channels: int) -> None:
-    """The sums of four channels over all pixels are one helper call."""
+    """Compute the sums of four channels over all pixels in one helper call."""
     acc, (channel,) = sch.get_sblock("acc"), sch.get_loops(sch.get_sblock("out"))
     four, one = sch.split(channel, [None, CHANNEL_TILE])
     sch.unroll(one)
@@ -286,7 +286,7 @@ def _pixels(node: Node) -> te.Tensor:
 
 @kernel("QBiasUpdate")
 def bias_update(node: Node, _context: KernelContext) -> KernelSpec:
-    """The sums of g over all pixels, or a running sum, then the step."""
+    """Compute the sums of g over all pixels, or a running sum, then the step."""
     attrs = node.attrs
     assert isinstance(attrs, QBiasUpdateAttrs)
     bias, scale = tensor(node, "bias"), tensors(node, *SCALE)
@@ -313,7 +313,7 @@ def bias_update(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QMomentum")
 def momentum(node: Node, _context: KernelContext) -> KernelSpec:
-    """One element at a time: the helper writes velocity and peak, and returns what the step is taken with."""
+    """Compute one element at a time: the helper writes velocity and peak, and returns what the step is taken with."""
     attrs = node.attrs
     assert isinstance(attrs, QMomentumAttrs)
     channels, row = channel_rows(operand(node, "sum"))
@@ -333,7 +333,7 @@ def momentum(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QSharedBias")
 def qshared_bias(node: Node, _context: KernelContext) -> KernelSpec:
-    """One number per channel."""
+    """Compute one number per channel."""
     bias, multiplier, shift = tensors(node, "bias", "multiplier", "shift")
     out = te.compute(
         bias.shape, lambda c: call_int("tt_requantise", bias[c], multiplier[c], shift[c].astype("int32")), "out"
@@ -343,7 +343,7 @@ def qshared_bias(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("QGradientAdd")
 def qgradient_add(node: Node, _context: KernelContext) -> KernelSpec:
-    """Both terms at the common exponent, which is the second result."""
+    """Compute both terms at the common exponent, which is the second result."""
     attrs = node.attrs
     assert isinstance(attrs, GradientAddAttrs)
     channels, row = channel_rows(result(node, "total"))
@@ -371,7 +371,7 @@ def qgradient_add(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("ExponentUpdate")
 def exponent_update(node: Node, _context: KernelContext) -> KernelSpec:
-    """The helper writes the state and returns the cleared peak."""
+    """Compute the cleared peak; the helper writes the state."""
     attrs = node.attrs
     assert isinstance(attrs, ExponentAttrs)
     state, peak = tensors(node, "state", "peak")
@@ -385,6 +385,6 @@ def exponent_update(node: Node, _context: KernelContext) -> KernelSpec:
 
 @kernel("NoiseTick")
 def noise_tick(node: Node, _context: KernelContext) -> KernelSpec:
-    """One step of the generator."""
+    """Compute one step of the generator."""
     (state,) = tensors(node, "state")
     return KernelSpec([state], [te.compute((1,), lambda i: call_int("tt_next_noise", state[i]), "out")], plain)

@@ -23,7 +23,7 @@ def correlation(
     tiles: CorrelationTiles,
     tables: Sequence[te.Tensor] = (),
 ) -> tuple[te.Tensor, Schedule]:
-    """out[o,r,j] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, j, tap row r, y, x), o, r, j).
+    """Return out[o,r,j] = finish(sum over n, y, x of error[n, y * width + x, o] image(n, j, tap row r, y, x), o, r, j).
 
     shape: (output channels, rows of taps, columns of taps times image channels). error: int8 (n, pixels, channels).
     image(n, j, phase, row of it, x): int16, 0 outside of the image. tables: what finish reads of an output channel.
@@ -89,7 +89,7 @@ def _schedule(
 
 
 def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:
-    """All four sums of a square tile are one call; others take a few calls per turn."""
+    """Compute all four sums of a square tile in one call, others in a few calls per turn."""
     acc = sch.get_sblock("acc")
     rows, columns, batch, step, *lanes = sch.get_loops(acc)[-6:]
     square = tiles.tile == (2, 2)

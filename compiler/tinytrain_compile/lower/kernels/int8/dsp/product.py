@@ -50,7 +50,7 @@ class PackedOperand:
     ready: te.Tensor | None = None
 
     def element(self, row: Expr, k: Expr) -> Expr:
-        """The widened element."""
+        """Return the widened element."""
         wide = self.load(row, k).astype("int16")
         return wide + tirx.const(self.offset, "int16") if self.offset else wide
 
@@ -66,7 +66,7 @@ def packed_product(
     channel_axis: int = 1,
     end: str | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n.
+    """Return out[m,n] = finish(sum_k left(m,k) right(n,k), m, n); tables: what finish reads of a channel, m or n.
 
     end: the intrinsic that finishes all sums of a 2x2 tile, if there is one for `finish`.
     """
@@ -104,12 +104,13 @@ def packed_product(
 
 
 def _tiles_of(rows: Index, tile: int) -> Index:
-    """How many tiles so many rows take; beyond the rows the last one has the last row again."""
+    """Return how many tiles so many rows take; beyond the rows the last one has the last row again."""
     return rows // tile + (1 if left_over(rows, tile) else 0)
 
 
 def _stage(operand: PackedOperand, extents: tuple[Index, int], tile: int, tiles: PackedTiles, name: str) -> te.Tensor:
-    """An operand as blocks of DOT_TERMS elements of each row of a tile, even ones before odd ones (see tt_widen4)."""
+    """Return an operand as blocks of DOT_TERMS elements of each row of a tile, even ones before odd ones (see
+    tt_widen4)."""
     rows, k = extents
 
     def element(i: Expr, step: Expr, p: Expr, odd: Expr, half: Expr) -> Expr:
@@ -128,7 +129,7 @@ def _loops(
     ragged: bool,
     whole: bool,
 ) -> None:
-    """Strip of one operand, tile of the other, tile of the strip; operands are widened where their loop starts.
+    """Nest loops: strip of one operand, tile of the other, tile of the strip; operands are widened where theirs starts.
 
     ragged: the last tile of rows of the left operand is not whole, and is split off. whole: one
     helper finishes all sums of a tile.
@@ -161,7 +162,7 @@ def _loops(
 
 
 def _in_scratch(sch: s_tir.Schedule, name: str, strip: LoopRV) -> None:
-    """What belongs to the channels of a strip is put into scratch with them."""
+    """Put what belongs to the channels of a strip into scratch with them."""
     block = sch.get_sblock(name)
     sch.compute_at(block, strip, preserve_unit_loops=True)
     sch.unroll(sch.get_loops(block)[-1])

@@ -48,7 +48,7 @@ def line_conv(
     tables: Sequence[te.Tensor],
     end: str,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,o] = finish(sum over r, f of rows[n, y stride + r, x columns + f] weight(o, r, f)).
+    """Return out[n,y,x,o] = finish(sum over r, f of rows[n, y stride + r, x columns + f] weight(o, r, f)).
 
     element(n, row, position in the row): int16, 0 outside of the image; end: the intrinsic that finishes a tile.
     """
@@ -131,7 +131,7 @@ FARTHEST = 255
 
 
 def direct_rows(node: Node, block: RowBlock) -> KernelSpec | None:
-    """One call of tt_depthwise_rows3, whose sums all shift down; None where it is not for a layer."""
+    """Compute one call of tt_depthwise_rows3, whose sums all shift down; None where it is not for a layer."""
     if not _fits(node):
         return None
     shape, numbers = output_shape(node, block.count), _numbers(node)
@@ -144,7 +144,8 @@ def direct_rows(node: Node, block: RowBlock) -> KernelSpec | None:
 
 
 def direct_maps(node: Node) -> KernelSpec | None:
-    """One call of tt_depthwise_maps3, for maps in steps of two; those in steps of one are faster as pairs of rows.
+    """Compute one call of tt_depthwise_maps3, for maps in steps of two; those in steps of one are faster as pairs of
+    rows.
 
     Its instructions wait for one another: a quarter fewer than with the image in scratch, but 6 % more cycles by the
     model of a core that issues two at once.
@@ -173,7 +174,7 @@ def _fits(node: Node) -> bool:
 
 
 def _numbers(node: Node) -> list[Expr]:
-    """(outputs of a row, channels, stride, zero points)"""
+    """Return (outputs of a row, channels, stride, zero points)"""
     attrs, (_, _, across, channels) = node.attrs, node.outputs[0].shape
     assert isinstance(attrs, QConvAttrs)
     return [i32(number) for number in (across, channels, attrs.conv.strides[0], attrs.x_zero, attrs.y_zero)]
@@ -196,7 +197,8 @@ class PairsOfRows:
 
 
 def pairs_of_rows(node: Node, strip: int) -> PairsOfRows | None:
-    """Whether a depthwise convolution has this form: 3x3 in steps of one, whole tiles, sums whose ends all shift down.
+    """Tell whether a depthwise convolution has this form: 3x3 in steps of one, whole tiles, sums whose ends all shift
+    down.
 
     strip: rows for which there is room.
     """
@@ -212,7 +214,7 @@ def pairs_of_rows(node: Node, strip: int) -> PairsOfRows | None:
 def depthwise_pairs(
     shape: MapShape, pixel: Pixel, weight: Load, finish: Finish, form: PairsOfRows, tables: Sequence[te.Tensor]
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,c] = finish(sum over taps of padded[c, x + s, y + r] weight(c, r, s, 0)); see depthwise_sums."""
+    """Return out[n,y,x,c] = finish(sum over taps of padded[c, x + s, y + r] weight(c, r, s, 0)); see depthwise_sums."""
     n, height, width, channels = shape
     image = (n, channels, width + TAPS - 1, height + TAPS - 1)
     padded = te.compute(image, lambda b, c, x, y: pixel(b, y, x, c), "padded")
@@ -238,7 +240,7 @@ def depthwise_pairs(
 
 
 def _pair_schedule(sch: s_tir.Schedule, form: PairsOfRows, line: tuple[int, int], tables: Sequence[te.Tensor]) -> None:
-    """line: pixels of a row, and their channels."""
+    """Schedule rows in pairs. line: pixels of a row, and their channels."""
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, row, width, column, channel = sch.get_loops(out)
     strip, inside = sch.split(height, [None, form.strip // TILE])

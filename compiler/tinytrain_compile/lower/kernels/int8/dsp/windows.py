@@ -39,12 +39,12 @@ Pixel = Callable[[Expr, Expr, Expr, Expr], Expr]
 
 
 def within(place: Expr, extent: int) -> Expr:
-    """Whether a place along an axis of an image is inside of it."""
+    """Tell whether a place along an axis of an image is inside of it."""
     return tirx.And(place >= 0, place < extent)
 
 
 def inside_image(row: Expr, column: Expr, image_hw: tuple[int, int]) -> Expr:
-    """Whether a pixel lies in the image; the test of columns last, because it may be split off."""
+    """Tell whether a pixel lies in the image; the test of columns last, because it may be split off."""
     return tirx.And(within(row, image_hw[0]), within(column, image_hw[1]))
 
 
@@ -61,17 +61,17 @@ class RowBlock:
     row_at: te.Tensor
 
     def inside(self, y: Expr) -> Expr:
-        """Whether row y of the channel image is one of the image."""
+        """Tell whether row y of the channel image is one of the image."""
         return self.row_at[y] >= 0
 
     def depthwise(self, tiles: DepthwiseTiles, stride: int) -> DepthwiseTiles:
-        """Strips of one row."""
+        """Return strips of one row."""
         rows = tiles.strip_rows - (tiles.strip - 1) * stride
         whole = (rows + (self.count - 1) * stride, tiles.padded[1])
         return replace(tiles, strip=1, strip_rows=rows, padded=whole)
 
     def rows(self, tiles: DenseTiles, stride: int, channels: int) -> DenseTiles:
-        """Strips of one row, and the weights of all channels widened before."""
+        """Return strips of one row, and the weights of all channels widened before."""
         rows = tiles.taps + (self.count - 1) * stride
         return replace(tiles, strip=1, channels=channels, rows=rows, strip_rows=tiles.taps, weights_first=True)
 
@@ -100,7 +100,8 @@ def depthwise_sums(
     lanes: int = 0,
     inside: tuple[int, int] | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,c] = finish(sum over taps of padded[c, y stride + r, x stride + s] tap(c, r, s)), phase by phase.
+    """Return out[n,y,x,c] = finish(sum over taps of padded[c, y stride + r, x stride + s] tap(c, r, s)), phase by
+    phase.
 
     tables: what finish reads of a channel. lanes: columns of taps, if four pixels are computed at a time on vectors.
     inside: rows of the channel image that are not its border, if that is known; only these are summed.
@@ -182,7 +183,7 @@ def _packed_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, i
 
 
 def _pixel_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, step: int) -> None:
-    """Of four pixels of a row, the sums over a row of taps are one helper call."""
+    """Compute the sums of four pixels of a row over a row of taps in one helper call."""
     acc = sch.get_sblock("acc")
     own = sch.get_loops(acc)[7:]
     (*spatial, pixels), (r, s) = own[:6], own[6:]
@@ -200,13 +201,14 @@ def _pixel_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, st
 
 
 def output_shape(node: Node, rows: Index | None = None) -> MapShape:
-    """Of the output, or of so many rows of one image."""
+    """Return the shape of the output, or of so many rows of one image."""
     count, height, width, channels = node.outputs[0].shape
     return (count, height, width, channels) if rows is None else (1, rows, width, channels)
 
 
 def dense_rows(node: Node, block: RowBlock | None) -> tuple[te.Tensor, MapShape, DenseTiles, Read]:
-    """(image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one run."""
+    """Return (image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one
+    run."""
     attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
     conv, shape, tiles = attrs.conv, output_shape(node), forward_dense(node)
@@ -252,7 +254,8 @@ def row_conv(
     filling: Filling = PLAIN,
     ready: te.Tensor | None = None,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]), for every phase.
+    """Return out[n,y,x,o] = finish(sum over r, f of rows[n, y pitch + r, x pitch + f] weights[o, r, f]), for every
+    phase.
 
     element(n, row, position in the row): int16, 0 outside of the image; pitches: rows and elements between output
     pixels of a phase; run: elements under a row of taps (the rest of tiles.run is zero weights). weight(o, phase row,
@@ -284,7 +287,8 @@ def row_conv(
 
 
 def _stage_of_weights(weight: Load, run: int, tiles: DenseTiles, count: int) -> te.Tensor:
-    """Widened weights of `count` tiles of channels, see row_conv: their windows, one behind the other or in turn."""
+    """Return widened weights of `count` tiles of channels, see row_conv: their windows, one behind the other or in
+    turn."""
     deep = tiles.tile[1]
 
     def filled(p: Expr, q: Expr, o: Expr, first: Expr, second: Expr, f: Expr) -> Expr:
@@ -297,7 +301,7 @@ def _stage_of_weights(weight: Load, run: int, tiles: DenseTiles, count: int) -> 
 
 
 def has_windows(tiles: DenseTiles, apart: int, style: CodeStyle) -> bool:
-    """Whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
+    """Tell whether one helper call computes all sums of a tile: its numbers are parts of instructions."""
     fits = max(apart, tiles.run) <= WINDOW
     return fits and tiles.taps > 1 and tiles.tile == (2, 2) and style.row_calls == SPEED.row_calls
 
@@ -311,7 +315,7 @@ def _schedule_rows(
     apart: int,
     filling: Filling,
 ) -> None:
-    """apart: elements between the windows of a tile's two pixels, if one call sums over them; or 0."""
+    """Schedule rows. apart: elements between the windows of a tile's two pixels, if one call sums over them; or 0."""
     out, acc = sch.get_sblock("out"), sch.get_sblock("acc")
     batch, height, phase_row, width, phase_column, channel = sch.get_loops(out)
     strip, row = sch.split(height, [None, tiles.strip])
@@ -346,7 +350,7 @@ def _schedule_rows(
 
 
 def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling: Filling) -> None:
-    """The loops that leave weights in scratch."""
+    """Make the loops that leave weights in scratch."""
     channel, first, second, _ = sch.get_loops(sch.get_sblock("weights"))[-4:]
     if tiles.in_turn:
         sch.reorder(second, first)
@@ -362,7 +366,7 @@ def _widen_weights(sch: s_tir.Schedule, tiles: DenseTiles, whole: bool, filling:
 
 
 def _row_turns(sch: s_tir.Schedule, own: Sequence[LoopRV], tiles: DenseTiles, style: CodeStyle) -> list[LoopRV]:
-    """The sums' loops (outer ones first) where a call adds a few products to one sum."""
+    """Return the sums' loops (outer ones first) where a call adds a few products to one sum."""
     *spatial, r, f = own
     steps = tiles.run // tiles.terms
     turn = max(u for u in range(1, style.row_calls + 1) if steps % u == 0)

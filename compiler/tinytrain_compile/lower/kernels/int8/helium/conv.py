@@ -72,7 +72,8 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 
 @vector_kernel("QConv")
 def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
-    """1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see _patches."""
+    """Compute 1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see
+    _patches."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if is_depthwise(node):
@@ -102,7 +103,8 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
 
 
 def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None:
-    """k x k over all channels: the rows of the image lie copied with their border, then the patches of a few pixels."""
+    """Compute k x k over all channels: the rows of the image lie copied with their border, then the patches of a few
+    pixels."""
     attrs, (*image, channels), shape = node.attrs, operand(node, "x").shape, result(node, "y").shape
     assert isinstance(attrs, QConvAttrs)
     conv, run = attrs.conv, attrs.conv.kernel[1] * channels
@@ -122,13 +124,13 @@ def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None
 
 
 def _on_rows(tiles: DepthwiseTiles, conv: ConvAttrs, step: int) -> bool:
-    """Whether four pixels of a row, and a row of taps, are what tt_dot16_x4 takes."""
+    """Tell whether four pixels of a row, and a row of taps, are what tt_dot16_x4 takes."""
     columns = -(-conv.kernel[1] // tiles.phases[1])
     return tiles.width == LANES and 1 < columns <= MOST_TAPS and step <= LARGEST_STEP
 
 
 def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
-    """Depthwise: four pixels of a row of a channel at a time."""
+    """Compute depthwise: four pixels of a row of a channel at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if (bands := band_depthwise(node, block)) is not None:
@@ -144,12 +146,12 @@ def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None 
 
 
 def near(clamp: str, shift: Expr) -> Expr:
-    """A shift as helpers on vectors take it, by tt_clamp or its twin."""
+    """Return a shift as helpers on vectors take it, by tt_clamp or its twin."""
     return call_int(clamp, shift, i32(-31), i32(31))
 
 
 def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tuple[list[te.Tensor], Finish]:
-    """(what is kept of a channel, the end of its sums); operands: bias, multiplier, shift."""
+    """Return (what is kept of a channel, the end of its sums); operands: bias, multiplier, shift."""
     bias, multiplier, shift = operands
     kept = [kept_lanes(bias, "kept_bias"), kept_lanes(multiplier, "kept_multiplier")]
     if attrs.shifts_down:
@@ -166,7 +168,7 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
 
 
 def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) -> KernelSpec | None:
-    """1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
+    """Compute 1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
     attrs = node.attrs
     assert isinstance(attrs, QConvAttrs)
     if not fits(extents):
@@ -184,7 +186,7 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) ->
 
 @vector_kernel("QConvGradInput")
 def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
-    """1x1: errors where they lie; of four input channels, weights are transposed at a time."""
+    """Compute 1x1: errors where they lie; of four input channels, weights are transposed at a time."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if is_depthwise(node):
@@ -199,7 +201,7 @@ def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
 def vector_error_product(
     node: Node, context: KernelContext, pixels: Index, strip: int | None, stays: bool
 ) -> KernelSpec | None:
-    """The data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip.
+    """Compute the data gradient of a 1x1 convolution for so many pixels, a variable if there is no strip.
 
     stays: all transposed weights lie in scratch before.
     """
@@ -229,7 +231,8 @@ def vector_error_product(
 
 
 def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
-    """k x k over all channels: an error, which all lanes share, times the weights of four neighbouring channels."""
+    """Compute k x k over all channels: an error, which all lanes share, times the weights of four neighbouring
+    channels."""
     conv, shape = attrs.conv, map_shape(result(node, "error"))
     g, w = tensors(node, "g", "w")
     patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
@@ -249,7 +252,7 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
 
 
 def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
-    """Depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
+    """Compute depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
     attrs = node.attrs
     assert isinstance(attrs, QConvGradInputAttrs)
     if (bands := band_gradient(node, block)) is not None:
@@ -288,7 +291,7 @@ class ErrorEnd:
         self.kept = [kept_lanes(multiplier, "kept_multiplier"), kept_lanes(shift, "kept_shift", exponent)]
 
     def finish(self, acc: Expr, *index: Expr) -> Expr:
-        """An int8 error of a sum; index: of the element."""
+        """Return an int8 error of a sum; index: of the element."""
         operands = (kept_here(self._keep, index), acc, *(table[index[-1]] for table in self.kept))
         return call_int("tt_rescaled_error_x4", *operands, address(self.exponents[0]), dtype="int8")
 
@@ -315,7 +318,7 @@ def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[
 
 
 def vector_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | None:
-    """The step of a weight, or a running sum, by the gradient of a product.
+    """Compute the step of a weight, or a running sum, by the gradient of a product.
 
     1x1: both operands transposed, so that a weight's gradient is a sum over neighbours. k x k: see lane_sums.
     """
@@ -344,7 +347,7 @@ def vector_update(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> KernelSpec | N
 
 
 def _old(node: Node, shape: tuple[int, ...]) -> te.Tensor:
-    """What a step or a running sum overwrites."""
+    """Return what a step or a running sum overwrites."""
     return placeholder(node.inputs[0], "w", shape)
 
 
@@ -365,7 +368,7 @@ def _flat_update(node: Node, attrs: QUpdateAttrs | QSumAttrs, extents: tuple[int
 
 
 def _step(node: Node, attrs: QUpdateAttrs | QSumAttrs) -> tuple[list[te.Tensor], list[te.Tensor], Callable[..., Expr]]:
-    """(operands, what is kept of a channel, moved) of a step or a running sum.
+    """Return (operands, what is kept of a channel, moved) of a step or a running sum.
 
     moved(old weight or sum, gradient, output channel, index of the weight): of four neighbours.
     """

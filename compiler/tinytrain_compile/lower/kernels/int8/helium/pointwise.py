@@ -49,12 +49,13 @@ MOST_VECTORS = 4
 
 
 def is_ragged(elements: Index, lanes: int = LANES) -> bool:
-    """Whether there are no whole vectors of them; a number that is not known yet is one of rows of whole vectors."""
+    """Tell whether there are no whole vectors of them; a number that is not known yet is one of rows of whole
+    vectors."""
     return left_over(elements, lanes) > 0
 
 
 def _each_four(sch: s_tir.Schedule, name: str = "out") -> None:
-    """The last loop of a stage is one over vectors."""
+    """Make the last loop of a stage one over vectors."""
     _, lane = sch.split(sch.get_loops(sch.get_sblock(name))[-1], [None, LANES])
     sch.vectorize(lane)
 
@@ -72,7 +73,7 @@ def _saturated(value: Expr, attrs: QAddAttrs | QRescaleAttrs) -> Expr:
 
 @vector_kernel("QAdd")
 def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Both operands at 8 bits of fraction on the output's scale."""
+    """Compute both operands at 8 bits of fraction on the output's scale."""
     attrs = node.attrs
     assert isinstance(attrs, QAddAttrs)
     if is_ragged(result(node, "y").elements):
@@ -93,7 +94,7 @@ def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("QRescale")
 def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Another scale, element by element, or of the sums of each channel."""
+    """Compute it on another scale, element by element, or of the sums of each channel."""
     attrs, shape = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QRescaleAttrs)
     if attrs.above or is_ragged(result(node, "y").elements):
@@ -109,7 +110,7 @@ def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 
 def _mean(node: Node, attrs: QRescaleAttrs) -> KernelSpec | None:
-    """Sums over all pixels; the zero point is taken from a whole sum."""
+    """Compute sums over all pixels; the zero point is taken from a whole sum."""
     pixels, channels = pixel_rows(operand(node, "x"))
     if len(operand(node, "x").shape) - 1 in attrs.axes or channels % LANES:
         return None
@@ -124,7 +125,7 @@ def _mean(node: Node, attrs: QRescaleAttrs) -> KernelSpec | None:
 
 @vector_kernel("QClipMask")
 def vector_clip_mask(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Sixteen elements are compared together."""
+    """Compare sixteen elements together."""
     attrs, count = node.attrs, operand(node, "y").elements
     assert isinstance(attrs, MaskAttrs)
     if is_ragged(count, 8):
@@ -142,7 +143,7 @@ def vector_clip_mask(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("ErrorScale")
 def vector_error_scale(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Another unit for each of four channels, and another exponent."""
+    """Compute an error in another unit for each of four channels, and another exponent."""
     attrs, shape = node.attrs, pixel_rows(operand(node, "e"))
     assert isinstance(attrs, ErrorAttrs)
     if shape[1] % LANES:
@@ -167,7 +168,7 @@ def vector_error_scale(node: Node, _context: KernelContext) -> KernelSpec | None
 
 @vector_kernel("ErrorAdd")
 def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """The sum of two errors with exponents of their own."""
+    """Compute the sum of two errors with exponents of their own."""
     attrs, shape = node.attrs, (operand(node, "a").elements,)
     assert isinstance(attrs, ErrorAttrs)
     if is_ragged(shape[0]):
@@ -199,13 +200,13 @@ def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("QBiasUpdate")
 def vector_bias_update(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """The step of a bias by an error."""
+    """Compute the step of a bias by an error."""
     return None if node.attrs == QBiasUpdateAttrs(summed=True) else _vector_bias(node)
 
 
 @vector_kernel("QSum")
 def vector_sum(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """A running sum of gradients of products or errors."""
+    """Compute a running sum of gradients of products or errors."""
     attrs = node.attrs
     assert isinstance(attrs, QSumAttrs)
     if attrs.of == "product":
@@ -215,7 +216,7 @@ def vector_sum(node: Node, _context: KernelContext) -> KernelSpec | None:
 
 @vector_kernel("QUpdate")
 def vector_weight_update(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """The step of a weight that noise rounds."""
+    """Compute the step of a weight that noise rounds."""
     attrs = node.attrs
     assert isinstance(attrs, QUpdateAttrs)
     if attrs.fine or attrs.momentum or attrs.squares or attrs.gradient == "float":
@@ -224,7 +225,7 @@ def vector_weight_update(node: Node, _context: KernelContext) -> KernelSpec | No
 
 
 def _vector_bias(node: Node) -> KernelSpec | None:
-    """The sums of g over all pixels, a few vectors of channels at a time; then the step, or a running sum."""
+    """Compute the sums of g over all pixels, a few vectors of channels at a time; then the step, or a running sum."""
     pixels, channels = pixel_rows(operand(node, "g"))
     if channels % LANES:
         return None
@@ -244,7 +245,7 @@ def _vector_bias(node: Node) -> KernelSpec | None:
 
 
 def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Schedule]:
-    """out[c] = finish(sum over rows of g[row, c], c)."""
+    """Return out[c] = finish(sum over rows of g[row, c], c)."""
     rows, channels = (int(extent) for extent in g.shape)
     (k,) = reduce_axes(rows)
     acc = te.compute((channels,), lambda c: total(i32(g[k, c]), [k]), "acc")
@@ -269,7 +270,7 @@ def _channel_sums(g: te.Tensor, finish: Finish) -> tuple[te.Tensor, Schedule]:
 
 
 def _vector_apply(node: Node, attrs: QUpdateAttrs) -> KernelSpec | None:
-    """The step of a running sum of weight gradients, four weights of a channel at a time."""
+    """Compute the step of a running sum of weight gradients, four weights of a channel at a time."""
     channels, row = channel_rows(operand(node, "w"))
     if attrs.by_rows or row % LANES:
         return None

@@ -16,7 +16,7 @@ from tinytrain_compile.ops.pool import PoolAttrs
 
 @vector_kernel("MaxPool")
 def vector_max_pool(node: Node, _context: KernelContext) -> KernelSpec | None:
-    """Of int8, without dilations."""
+    """Compute a MaxPool of int8, without dilations."""
     attrs, image, shape = node.attrs, operand(node, "x"), result(node, "y").shape
     assert isinstance(attrs, PoolAttrs)
     if image.dtype != "int8" or attrs.dilations != (1, 1):

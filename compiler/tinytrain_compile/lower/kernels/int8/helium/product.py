@@ -42,12 +42,12 @@ class Epilogue:
 
 
 def fits(extents: tuple[Index, int, int]) -> bool:
-    """Whether a product has whole vectors of output channels, and sums."""
+    """Tell whether a product has whole vectors of output channels, and sums."""
     return extents[1] % LANES == 0 and extents[2] > 1
 
 
 def kept_lanes(operand: te.Tensor, name: str, value: Callable[[Expr], Expr] | None = None) -> te.Tensor:
-    """An operand of a channel that is loaded once, as int32."""
+    """Return an operand of a channel that is loaded once, as int32."""
     return te.compute(operand.shape, value or (lambda c: i32(operand[c])), name)
 
 
@@ -59,7 +59,8 @@ def channel_product(
     strip: int | None,
     stays: bool,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a strip.
+    """Return out[m,n] = finish(sum_k (left(m,k) - zero) right(n,k), m, n), four channels n at a time for all m of a
+    strip.
 
     strip: rows of a copied left operand in scratch. None: all rows are a strip, none is copied, and what is made of the
     right operand, if it stays, and sums of it lie in scratch before (see rows.py).
@@ -94,7 +95,7 @@ def channel_product(
 def pixel_product(
     extents: tuple[int, int, int], left: VectorOperand, right: VectorOperand, end: Epilogue, strip: int
 ) -> tuple[te.Tensor, Schedule]:
-    """out[m,n] = finish(sum_k left(m,k) (right(n,k) - zero), m, n); channels are m, and lanes along n.
+    """Return out[m,n] = finish(sum_k left(m,k) (right(n,k) - zero), m, n); channels are m, and lanes along n.
 
     strip: rows of the right operand in scratch; tables are scalars.
     """
@@ -135,7 +136,7 @@ def patch_product(
     end: Epilogue,
     tiles: DenseTiles,
 ) -> tuple[te.Tensor, Schedule]:
-    """out[n,y,x,o] = finish(sum over k of (patch(n,y,x)[k] - zero) right(o, k)): a dense convolution.
+    """Return out[n,y,x,o] = finish(sum over k of (patch(n,y,x)[k] - zero) right(o, k)): a dense convolution.
 
     A patch is what the taps of a pixel read: of every row of taps a run of `run` elements, which begins a pitch (rows
     and elements) after the last pixel's. element(n, row, position in the row): int8, the zero point outside of the
@@ -176,7 +177,7 @@ def patch_product(
 
 
 def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -> None:
-    """Rows once per strip, the patches of a few pixels out of them: a run of elements at a time, if it is one."""
+    """Copy rows once per strip, the patches of a few pixels out of them: a run of elements at a time, if it is one."""
     sch.compute_at(sch.get_sblock("patches"), group, preserve_unit_loops=True)
     sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
     if run > 1:
@@ -186,14 +187,14 @@ def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -
 
 
 def patch_pixels(width: int, depth: int, tiles: DenseTiles, row_pitch: int) -> int:
-    """Of how many pixels of a row the patches lie in scratch: what the scratch of widened rows has room for."""
+    """Return of how many pixels of a row the patches are in scratch: what that of widened rows has room for."""
     room = tiles.scratch_bytes - (tiles.strip_rows * row_pitch + 7) // 8 * 8
     return max((pixels for pixels in range(1, width + 1) if width % pixels == 0 and pixels * depth <= room), default=1)
 
 
 def copied_rows(extents: tuple[int, int, int], tiles: PackedTiles, pieced: bool) -> int:
-    """How many rows of the left operand lie copied at a time: whole strips (or tiles) of the plan, whose input may lie
-    above its output; as many as fit in the scratch of the pairs."""
+    """Return how many rows of the left operand lie copied at a time: whole strips (or tiles) of the plan, whose input
+    may lie above its output; as many as fit in the scratch of the pairs."""
     m, _, k = extents
     unit = tiles.unit(m)
     room = tiles.scratch_bytes - (LANES * k + 8 if pieced else 0)
@@ -201,7 +202,7 @@ def copied_rows(extents: tuple[int, int, int], tiles: PackedTiles, pieced: bool)
 
 
 def turned_rows(extents: tuple[int, int, int], tiles: PackedTiles) -> int:
-    """How many rows of the right operand lie transposed at a time, besides one of the left."""
+    """Return how many rows of the right operand lie transposed at a time, besides one of the left."""
     _, n, k = extents
     room = tiles.scratch_bytes - k - 8
     return max((rows for rows in range(LANES, n + 1, LANES) if n % rows == 0 and rows * k <= room), default=LANES)
@@ -215,7 +216,7 @@ def _stage(rows: VectorOperand, shape: tuple[Index, int], name: str) -> Load:
 
 
 def _copied(rows: VectorOperand, shape: tuple[Index, int]) -> Load:
-    """VectorOperand in one piece, so that one call copies several."""
+    """Return a VectorOperand in one piece, so that one call copies several."""
     staged = te.compute((shape[0] * shape[1],), rows.load, "left")
 
     def element(i: Expr, k: Expr) -> Expr:
@@ -225,7 +226,7 @@ def _copied(rows: VectorOperand, shape: tuple[Index, int]) -> Load:
 
 
 def _sums(rows: tuple[Index, ...], n: int, k: int, a: Load, b: Load) -> te.Tensor:
-    """acc[*rows, n // LANES, LANES], of a(*row, k) and b(n, k)."""
+    """Return acc[*rows, n // LANES, LANES], of a(*row, k) and b(n, k)."""
     (axis,) = reduce_axes(k)
 
     def term(*index: Expr) -> Expr:
@@ -255,24 +256,24 @@ class Correction:
                 self._values = kept_lanes(self._values, "kept_correction")
 
     def added(self, value: Expr, channel: Expr) -> Expr:
-        """A sum of this channel, made right."""
+        """Return a sum of this channel, made right."""
         return value + self._values[channel] if self._zero else value
 
     def move(self, sch: s_tir.Schedule, place: LoopRV) -> None:
-        """To where the loop over channels starts."""
+        """Move it to where the loop over channels starts."""
         if self._zero:
             sch.vectorize(sch.get_loops(_move(sch, str(self._values.op.name), place))[-1])
             _move(sch, "row_sum", sch.get_loops(sch.get_sblock("correction"))[-1] if self._early else place)
 
     def compute(self, sch: s_tir.Schedule, depth: int) -> None:
-        """Once what it reads is at its place as well; that loop is the depth-th."""
+        """Compute it once what it reads is at its place as well; that loop is the depth-th."""
         if self._zero:
             _compute_row_sums(sch, 1 if self._early else depth, self._depth)
 
 
 def _compute_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
-    """Once they are at their place, the depth-th loop, and what they read is as well: TVM may move no operand of them
-    once they are an intrinsic."""
+    """Schedule sums once they are at their place, the depth-th loop, and what they read is too: TVM may move no operand
+    of them once they are an intrinsic."""
     acc = sch.get_sblock("acc")
     lanes = sch.get_loops(acc)[-2]
     start = sch.decompose_reduction(acc, lanes)
@@ -282,7 +283,7 @@ def _compute_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
 
 
 def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
-    """Once they are at their place, the depth-th loop, and what they read is as well."""
+    """Schedule sums of rows once they are at their place, the depth-th loop, and what they read is as well."""
     block = sch.get_sblock("row_sum")
     axis = sch.get_loops(block)[-1]
     start = sch.decompose_reduction(block, axis)
@@ -292,7 +293,7 @@ def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
 
 
 def _move(sch: s_tir.Schedule, name: str, place: LoopRV) -> SBlockRV:
-    """A stage into registers, where a loop starts."""
+    """Return a stage into registers, where a loop starts."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, place, preserve_unit_loops=True)

@@ -66,7 +66,8 @@ class Window:
 
 
 def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, strips: Sequence[int]) -> Bands | None:
-    """The cheapest bands whose scratch is no more than the plan's; strips: those that may be taken. None: none is."""
+    """Return the cheapest bands whose scratch is no more than the plan's; strips: those that may be taken. None: none
+    is."""
     phases = tiles.phases
     width = out_hw[1] // phases[1]
     across = (width - 1) * window.strides[1] + window.taps[1] + window.lead[1]
@@ -86,7 +87,7 @@ def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, st
 
 
 def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
-    """A depthwise QConv: a strip of its plan at a time, or a row; None where bands are not for it."""
+    """Compute a depthwise QConv: a strip of its plan at a time, or a row; None where bands are not for it."""
     attrs, (count, height, width, channels) = node.attrs, operand(node, "x").shape
     assert isinstance(attrs, QConvAttrs)
     conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
@@ -110,7 +111,8 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
 
 def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
-    """A depthwise QConvGradInput: its rows in one strip if they fit, or row by row; None where bands are not for it."""
+    """Compute a depthwise QConvGradInput: its rows in one strip if they fit, or row by row; None where bands are not
+    for it."""
     attrs, (count, height, width, channels) = node.attrs, operand(node, "g").shape
     assert isinstance(attrs, QConvGradInputAttrs)
     conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
@@ -142,7 +144,7 @@ def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
 
 
 def image_of(node: Node, name: str, block: RowBlock | None) -> te.Tensor:
-    """The map that windows read: whole, or as calls of a few rows find it."""
+    """Return the map that windows read: whole, or as calls of a few rows find it."""
     return tensor(node, name) if block is None else block.image
 
 
@@ -155,14 +157,14 @@ def _by_rows(helper: str, block: RowBlock | None) -> str:
 
 
 def _gradient_window(conv: ConvAttrs, phases: tuple[int, int]) -> Window:
-    """What a phase of a data gradient reads of the incoming error."""
+    """Return what a phase of a data gradient reads of the incoming error."""
     taps = (-(-conv.kernel[0] // phases[0]), -(-conv.kernel[1] // phases[1]))
     lead = [(phases[axis] - 1 + conv.pads[axis] % phases[axis]) // phases[axis] for axis in (0, 1)]
     return Window(taps, (1, 1), (lead[0], lead[1]))
 
 
 def _takes(node: Node) -> bool:
-    """Whether a channel's weights are in one place, and few."""
+    """Tell whether a channel's weights are in one place, and few."""
     conv = geometry(node)
     channels = result(node, "y" if node.op == "QConv" else "error").shape[3]
     return conv.split is None and math.prod(conv.kernel) <= LARGEST_AREA and channels < LARGEST_PITCH
@@ -191,7 +193,7 @@ def _in_bands(
     bands: Bands,
     body: Callable[[Buffer, Buffer, Sequence[Buffer]], Stmt],
 ) -> te.Tensor:
-    """An int8 output that one call writes; body: (output, scratch, inputs, of rows with their table) -> it."""
+    """Return an int8 output that one call writes; body: (output, scratch, inputs, of rows with their table) -> it."""
     scratch = tirx.decl_buffer((bands.scratch_bytes,), "int8", "bands")
 
     def make(y: Buffer, given: Sequence[Buffer]) -> Stmt:
