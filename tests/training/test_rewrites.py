@@ -20,7 +20,7 @@ from tinytrain_compile.ops.base import attribute_types, infer, new_builder
 from tinytrain_compile.training.rewrites import fold_frozen, fuse_updates, join_pieces, keep_masks
 
 Shapes = Mapping[str, tuple[int, ...]]
-VALUE = re.compile(r"\('([\w.]+)', \([^)]*\), '\w+', '', ''\)")
+VALUE = re.compile(r"\('([\w.@]+)', \([^)]*\), '\w+', '', ''\)")
 
 
 def read(shapes: Shapes, nodes: str, outputs: str = "", updates: str = "") -> Graph:

@@ -387,12 +387,6 @@ def streaming(without: MemoryPlan, arena_with_bytes: int) -> Streaming:
     return Streaming(without.arena_bytes, arena_with_bytes, tuple(zip(names, loads, strict=False)))
 
 
-def live_buffers_at(plan: MemoryPlan, step: int) -> list[Buffer]:
-    """Return buffers that hold something while `plan.order[step]` runs, largest first (then by offset)."""
-    live = [buffer for buffer in plan.buffers if buffer.first_step <= step <= buffer.last_step]
-    return sorted(live, key=lambda buffer: (-buffer.size_bytes, buffer.offset, buffer.name))
-
-
 def load_per_step(plan: MemoryPlan) -> list[int]:
     """Return live bytes at every step (header, persistent buffers, scratch and alignment included); one entry at
     least."""
