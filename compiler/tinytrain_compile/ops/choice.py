@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, DType, Layout, Node, TensorType, Value
+from tinytrain_compile.ops.arithmetic import Arithmetic
 from tinytrain_compile.ops.base import (
     ELEMENTWISE,
     GradientContext,
@@ -22,6 +23,7 @@ from tinytrain_compile.ops.base import (
     Samples,
     register,
 )
+from tinytrain_compile.ops.elementwise import elementwise
 from tinytrain_compile.ops.exact import largest_of
 from tinytrain_compile.ops.names import (
     BACKWARD,
@@ -108,12 +110,6 @@ def _infer_reduce_max_grad(inputs: tuple[Value, ...], attrs: ReduceMaxAttrs) -> 
 # ---- the larger of two ----------------------------------------------------------------------------------------------
 
 
-def _share(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-    dy, a, b = arrays
-    half = dy * dy.dtype.type(0.5)
-    return (np.where(a > b, dy, np.where(a == b, half, 0)).astype(dy.dtype),)
-
-
 def _two_gradient(larger: bool) -> GradientRule:
     def rule(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
         dy, (a, b) = only(dys), node.inputs
@@ -127,40 +123,27 @@ def _two_gradient(larger: bool) -> GradientRule:
     return rule
 
 
-def _two(name: str, doc: str, larger: bool) -> None:
-    def choose(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
-        a, b = arrays
-        first, second = (a > b, a <= b) if larger else (a < b, a >= b)
-        return (np.where(first, a, np.where(second, b, a + b)),)  # a + b: a NaN stays
-
-    register(
-        OpDef(
-            name,
-            doc,
-            _infer_floats,
-            choose,
-            _two_gradient(larger),
-            inputs=("a", "b"),
-            reuses=("a", "b"),
-            traits=ELEMENTWISE,
-        )
-    )
+def _larger(m: Arithmetic, a: Any, b: Any) -> Any:
+    return m.where(a > b, a, m.where(a <= b, b, a + b))  # a + b: a NaN stays
 
 
-_two("Maximum", "The larger of a and b; where they are equal each has half of the gradient.", True)
-_two("Minimum", "The smaller of a and b; where they are equal each has half of the gradient.", False)
-register(
-    OpDef(
-        "MaximumGrad",
-        "dy where a > b, dy / 2 where a = b, else 0.",
-        _infer_floats,
-        _share,
-        BACKWARD,
-        inputs=("dy", "a", "b"),
-        outputs=("dx",),
-        reuses=("dy", "a", "b"),
-        traits=ELEMENTWISE,
-    )
+def _smaller(m: Arithmetic, a: Any, b: Any) -> Any:
+    return m.where(a < b, a, m.where(a >= b, b, a + b))
+
+
+_PAIR: dict[str, Any] = {"inputs": ("a", "b"), "infer": _infer_floats, "by_rows": False}
+_HALF = "where they are equal each has half of the gradient."
+elementwise("Maximum", f"The larger of a and b; {_HALF}", _larger, _two_gradient(True), **_PAIR)
+elementwise("Minimum", f"The smaller of a and b; {_HALF}", _smaller, _two_gradient(False), **_PAIR)
+elementwise(
+    "MaximumGrad",
+    "dy where a > b, dy / 2 where a = b, else 0.",
+    lambda m, dy, a, b: m.where(a > b, dy, m.where(m.equal(a, b), dy * 0.5, 0.0)),
+    BACKWARD,
+    ("dy", "a", "b"),
+    output="dx",
+    infer=_infer_floats,
+    by_rows=False,
 )
 
 # ---- truth values ---------------------------------------------------------------------------------------------------

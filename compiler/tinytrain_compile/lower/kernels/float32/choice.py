@@ -30,10 +30,6 @@ def _truth(test: Callable[..., Expr]) -> Callable[..., Expr]:
     return lambda *operands: select(test(*operands), _byte(1), _byte(0))
 
 
-# a + b where neither is the larger: one is NaN.
-_enter("Maximum", lambda a, b: select(a > b, a, select(a <= b, b, a + b)))
-_enter("Minimum", lambda a, b: select(a < b, a, select(a >= b, b, a + b)))
-_enter("MaximumGrad", lambda dy, a, b: select(a > b, dy, select(tirx.EQ(a, b), dy * f32(0.5), f32(0))))
 _enter("Greater", _truth(lambda a, b: a > b))
 _enter("GreaterOrEqual", _truth(lambda a, b: a >= b))
 _enter("Equal", _truth(lambda a, b: tirx.EQ(a, b)))

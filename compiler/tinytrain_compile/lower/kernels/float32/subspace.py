@@ -154,6 +154,6 @@ def _pair(extent: int) -> int:
 
 @kernel("KeepSubspace")
 def keep_subspace(node: Node, _context: KernelContext) -> KernelSpec:
-    """Copy."""
+    """Copy it."""
     u, new = tensors(node, "u", "new")
     return KernelSpec([u, new], [te.compute(u.shape, lambda i, j: new[i, j], "out")], plain)
