@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tinytrain_compile.learn.processes import in_processes
+from tinytrain_compile.learn.runs import in_processes
 
 
 class Record:

@@ -17,6 +17,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,18 +105,17 @@ def is_number(value: ast.expr) -> bool:
     return isinstance(value, ast.UnaryOp) and is_number(value.operand)
 
 
-def refusals() -> int:
-    """Count the rules of driver/checks/combinations.py: rows of its tables, and errors that are raised apart."""
-    tree = ast.parse((PACKAGE / "driver" / "checks" / "combinations.py").read_text(encoding="utf-8"))
-    count = 0
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Tuple) and len(node.elts) in (2, 4):
-            first, second = node.elts[:2]
-            named = isinstance(first, ast.Constant | ast.JoinedStr) and not isinstance(second, ast.Constant)
-            count += named and isinstance(node.ctx, ast.Load)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "CompileError":
-            count += 1
-    return count - 2  # the two functions that raise for the rows of the tables
+def refusals() -> tuple[int, int]:
+    """Count the pairs of options that cannot be together (driver/checks/combinations.py, parts/), and their rules."""
+    from tinytrain_compile.driver.checks import combinations as rules
+    from tinytrain_compile.parts.part import Part
+
+    folders = (path.parent.name for path in sorted((PACKAGE / "parts").glob("*/part.py")))
+    parts: list[type[Part]] = [import_module(f"tinytrain_compile.parts.{name}.part").PART for name in folders]
+    beside, named = [part.not_with for part in parts if part.not_with], sum(bool(part.named_update) for part in parts)
+    # One rule is for all of UNDER_LOCK; dampening, activations, memories and counting have one each.
+    apart = len(rules.NEEDS) + named + 4
+    return sum(map(len, beside)) + len(rules.UNDER_LOCK.split()) + apart, len(beside) + 1 + apart
 
 
 def templates() -> Iterator[tuple[int, int, str]]:
@@ -143,7 +143,8 @@ def figures() -> Iterator[tuple[str, str]]:
     yield "longest template", f"{lines} lines, {tags} control tags ({name})"
     for kind in (Summary, TrainGraph, OpDef, Interface):
         yield f"fields of {kind.__name__}", f"{len(dataclasses.fields(kind))}"
-    yield "refusals in driver/checks/combinations.py", f"{refusals()}"
+    pairs, rules = refusals()
+    yield "pairs of options that are refused", f"{pairs} in {rules} rules"
     texts = [text for m in modules for _, _, text in documented_functions(m.tree)]
     verbs = sum(map(begins_with_a_verb, texts))
     yield "docstrings of functions that begin with a verb", f"{verbs:,} of {len(texts):,} ({verbs / len(texts):.0%})"

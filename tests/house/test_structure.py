@@ -141,7 +141,7 @@ TUNED = ("driver", "learn", "plan", "quantize", "report", "sparse")
 """Rooms whose constants tune a search, an algorithm or a layout. A test says what users are promised, as a figure."""
 INTERFACES = {
     "driver.pipeline": "STAGES",
-    "learn.known_runs": "PARTIAL",
+    "learn.runs": "PARTIAL",
     "quantize.rescale": "READERS",
     "report.layout": "WIDTH",
     "report.rows": "ROWS",

@@ -22,7 +22,7 @@ from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn import short_runs
 from tinytrain_compile.learn.contribution import Effort, measure
-from tinytrain_compile.learn.known_runs import PARTIAL
+from tinytrain_compile.learn.runs import PARTIAL
 from tinytrain_compile.learn.short_runs import Run, make_desk
 from tinytrain_compile.options.compile_options import CompileOptions
 

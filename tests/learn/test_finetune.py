@@ -26,10 +26,8 @@ from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Finding, Learned, RateSchedule, Score, Tried, mean_curve
 from tinytrain_compile.learn import rate_search as search
-from tinytrain_compile.learn.finetune import Effort, finetune, write_finding
-from tinytrain_compile.learn.known_runs import PARTIAL
-from tinytrain_compile.learn.nothing_learned import check_learned
-from tinytrain_compile.learn.replay_size import kept_of, reservoir_sizes
+from tinytrain_compile.learn.finetune import Effort, check_learned, finetune, kept_of, reservoir_sizes, write_finding
+from tinytrain_compile.learn.runs import PARTIAL
 from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all
 from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import numpy as np
 
-from tinytrain_compile.data.arrays import as_array, said
+from tinytrain_compile.data.samples import as_array, said
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES
 from tinytrain_compile.ir.types import Array

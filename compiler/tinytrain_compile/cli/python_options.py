@@ -19,7 +19,7 @@ from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.config import long_name
 from tinytrain_compile.cli.options import options_of
 from tinytrain_compile.cli.python_inputs import ARRAYS
-from tinytrain_compile.data.arrays import said
+from tinytrain_compile.data.samples import said
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.options.option import GROUPS, Option

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinytrain_compile.data.labels import check_finite
-from tinytrain_compile.data.samples import class_count, read_arrays, samples_of
+from tinytrain_compile.data.samples import check_finite, class_count, read_arrays, samples_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import open_file
 from tinytrain_compile.ir.imported import ImportedModel

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
-from tinytrain_compile.data import labels
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
 from tinytrain_compile.ir.imported import DataInput, ImportedModel, WholeNumbers
@@ -19,6 +20,102 @@ from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.embedding import rows_to_choose_from
 from tinytrain_compile.ops.input_lines import BYTE_ZERO
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
+
+
+def said(value: Any) -> str:
+    """Return what a value is, without its content, which may be large."""
+    shape, kind = getattr(value, "shape", None), type(value).__name__
+    return f"{kind} of shape {tuple(cast('tuple[int, ...]', shape))}" if isinstance(shape, tuple) else kind
+
+
+def as_array(where: str, name: str, value: Any) -> Array:
+    """Return the array that a value holds; CompileError E0105 for what holds no numbers. where: as messages say it."""
+    if hasattr(value, "detach"):  # a PyTorch tensor, which may need a gradient or be on another device
+        value = value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except Exception as problem:  # whatever an object's own conversion raises
+        what = f"{name}, {said(value)}, cannot be read as an array"
+        raise CompileError("E0105", where, what, "give an array of numbers") from problem
+    if array.dtype.kind not in "fiub":
+        raise CompileError("E0105", where, f"{name} is {said(value)} of {array.dtype}", "give an array of numbers")
+    return array
+
+
+def shaped_labels(name: str, y: Array, wanted: tuple[int, ...], classes: int) -> Array:
+    """Shape labels as the loss takes them: axes of size 1 may be missing or too many. E0305 for any other shape.
+
+    classes: how many there are where labels are class indices, else 0. wanted: samples first.
+    """
+    if y.shape == wanted:
+        return y
+    if y.shape[:1] == wanted[:1] and _significant(y.shape) == _significant(wanted):
+        return y.reshape(wanted)
+    # Where the number of samples is no fault it is left out: `finetune` splits a file before this looks at it.
+    show = shape_of_samples if y.shape[:1] == wanted[:1] else str
+    given, taken = show(y.shape), show(wanted)
+    what, way = f"y has shape {given}", f"this loss takes {taken}"
+    if classes and _is_one_hot(y, wanted, classes):
+        what, way = f"y is one-hot, of shape {given}", f"give class indices of shape {taken}: y.argmax(axis=1)"
+    elif classes and y.dtype.kind == "f" and y.size == math.prod(wanted) * classes:
+        way = f"classes are integers of shape {taken}; for values: --loss mse (or bce for yes and no)"
+    raise CompileError("E0305", name, what, way)
+
+
+def shape_of_samples(shape: tuple[int, ...]) -> str:
+    """Return the shape of an array of samples with a word in place of their number, like "(samples, 8, 8)"."""
+    return f"({', '.join(['samples', *map(str, shape[1:])])}{',' if len(shape) == 1 else ''})"
+
+
+def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -> Array:
+    """Return labels as int32 class indices; E0305 for others, with a word on what they may be meant for."""
+    if y.dtype.kind not in "iu":
+        whole = y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()
+        way = f"class indices are integers 0..{classes - 1}" + (": y.astype('int32')" if whole else "")
+        raise CompileError("E0305", name, f"y is {y.dtype}", way)
+    wrong = y[((y < 0) | (y >= classes)) & ~np.isin(y, ignored)]
+    if wrong.size:
+        from_one = int(y.min()) == 1 and int(y.max()) == classes
+        way = f"class indices are 0..{classes - 1}" + (", not from 1: subtract 1" if from_one else "")
+        raise CompileError("E0305", name, f"y holds {wrong[0]}", way)
+    return np.ascontiguousarray(y.astype(np.int32))
+
+
+def label_values(name: str, y: Array) -> Array:
+    """Return labels that are numbers, as float32; E0305 unless they are finite."""
+    if y.dtype.kind not in "fiub":
+        raise CompileError("E0305", name, f"y is {y.dtype}", "this loss takes finite numbers")
+    check_finite(name, "y", y, "E0305")
+    return y.astype(np.float32)
+
+
+def check_finite(where: str, name: str, array: Array, code: str = "E0105") -> None:
+    """Raise an error for the first sample with NaN, infinity, or a number that would become infinity in float32."""
+    if array.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(array.astype(np.float32))
+    if not bad.any():
+        return
+    place = np.unravel_index(int(bad.argmax()), array.shape)
+    value, sample = float(array[place]), f"sample {place[0]} of {name}" if array.ndim else name
+    if not np.isfinite(value):
+        what = f"{name} holds NaN or infinity: {value:g} in {sample}"
+        raise CompileError(code, where, what, "leave such samples out, or mend what made them")
+    what = f"{name} holds {value:.4g} in {sample}, more than float32 can hold (3.4e38)"
+    raise CompileError(code, where, what, "scale the data as in training, or leave such samples out")
+
+
+def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the lengths of a sample's axes, but for those of size 1."""
+    return tuple(dim for dim in shape[1:] if dim != 1)
+
+
+def _is_one_hot(y: Array, wanted: tuple[int, ...], classes: int) -> bool:
+    if y.ndim < 2 or y.shape[1] != classes or y.size != math.prod(wanted) * classes or y.dtype.kind not in "fiub":
+        return False
+    return bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
+
 
 INT8_SPREAD = 40
 """Standard deviation of random int8 inputs, in units of the input's scale."""
@@ -254,10 +351,10 @@ def _graph_input(where: str, name: str, x: Array, one: DataInput, model: Importe
     wanted = tuple(one.shape[i] for i in given[1:])
     if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
         # How many there are is no fault unless there are none: `finetune` splits a file before this looks at it.
-        shown = labels.shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
-        hint = f"expected numbers of shape {labels.shape_of_samples((0, *wanted))}"
+        shown = shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
+        hint = f"expected numbers of shape {shape_of_samples((0, *wanted))}"
         raise CompileError("E0105", where, f"{name} is {x.dtype} {shown}", hint)
-    labels.check_finite(where, name, x)
+    check_finite(where, name, x)
     rows, whole = rows_of(model.graph, source), one.whole
     if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
         raise CompileError(
@@ -302,10 +399,10 @@ def has_labels(model: ImportedModel) -> bool:
 def labels_of(where: str, y: Array, count: int, model: ImportedModel, train: TrainGraph) -> Array:
     """Return labels of so many samples alone."""
     classes = class_count(train)
-    y = labels.shaped(where, y, label_shape(count, model, train), classes)
+    y = shaped_labels(where, y, label_shape(count, model, train), classes)
     if classes:
-        return labels.class_indices(where, y, classes, ignored_labels(train))
+        return class_indices(where, y, classes, ignored_labels(train))
     if is_written(model):
-        return labels.values(where, y)
-    each = labels.values(where, y).reshape(count, *model.output_shape)
+        return label_values(where, y)
+    each = label_values(where, y).reshape(count, *model.output_shape)
     return np.ascontiguousarray(each.transpose(0, *(axis + 1 for axis in model.output_perm)))

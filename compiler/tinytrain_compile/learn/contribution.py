@@ -20,7 +20,7 @@ from tinytrain_compile.driver.pipeline import Progress
 from tinytrain_compile.files.output_folder import replace_file
 from tinytrain_compile.ir.learning import Score, mean_score
 from tinytrain_compile.ir.stages import ChannelSlice
-from tinytrain_compile.learn.known_runs import KnownRuns, check_out, unwritten
+from tinytrain_compile.learn.runs import KnownRuns, check_out, unwritten
 from tinytrain_compile.learn.short_runs import RATE_STEPS, Desk, Run, make_desk
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.options.compile_options import CompileOptions

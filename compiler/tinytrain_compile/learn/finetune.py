@@ -7,9 +7,10 @@ judged by samples that nothing was chosen by; if that made nothing better, finet
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -21,22 +22,149 @@ from tinytrain_compile.data.own_data import OwnData, own_data, read_own_data
 from tinytrain_compile.data.samples import graph_inputs, in_slots, names_in
 from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
 from tinytrain_compile.driver.pipeline import Progress, Project, Result, imported, make_project
+from tinytrain_compile.driver.search.board import most_samples, with_board
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.ir.imported import ImportedModel
-from tinytrain_compile.ir.learning import Finding
+from tinytrain_compile.ir.learning import Finding, Learned, Score
 from tinytrain_compile.ir.stages import Samples
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.choice_by_data import choose_by_data
-from tinytrain_compile.learn.known_runs import PARTIAL, KnownRuns, check_out, unwritten
-from tinytrain_compile.learn.nothing_learned import check_learned
-from tinytrain_compile.learn.rate_search import Effort, RateSearch, Searched, Trainings, Variant
-from tinytrain_compile.learn.replay_size import Room, final_trainings, kept_of, reservoir_sizes, room_for
+from tinytrain_compile.learn.rate_search import Effort, Place, RateSearch, Searched, Trainings, Variant
+from tinytrain_compile.learn.runs import PARTIAL, KnownRuns, check_out, unwritten
 from tinytrain_compile.learn.training import CHECK_SHARE, Build
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.part import refuse_shifted
-from tinytrain_compile.report.learning import finding_html, finding_toml
+from tinytrain_compile.parts.replay.part import record_bytes
+from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml, score_text
+from tinytrain_compile.target import load_target
 from tinytrain_compile.verify import build_library, find_tools, work_folder
+
+FEWEST_KEPT = 20
+"""Old samples that are tried first: in learning tasks these brought back 57 of the 65 points that 100 brought back."""
+FORGOTTEN, REPLAY_GAIN, FORGOTTEN_LOSS = 0.02, 0.01, 1.1
+"""Of the accuracy on old samples: what may be lost before replay is asked for, and what more of it has to bring back;
+where labels are values, how many times larger the loss on them may become."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What old samples take: bytes of each, and how many the target's RAM holds beside the model (None: not known)."""
+
+    target: str
+    record_bytes: int
+    most: int | None
+
+    def notes(self, wanted: int) -> tuple[str, ...]:
+        """Return the note for so many old samples that have no room."""
+        if self.most is None or self.most >= wanted:
+            return ()
+        many = f"at most {self.most} old samples" if self.most else "no old samples"
+        needed = f"{min(FEWEST_KEPT, wanted)} need {min(FEWEST_KEPT, wanted) * self.record_bytes:,} B"
+        return (f"{self.target} has room for {many} beside the model ({needed}): a smaller --arena leaves more",)
+
+
+def room_for(options: CompileOptions, summary: Summary) -> Room:
+    """Return room for old samples beside a compilation and the other parts of --runtime."""
+    target = with_board(options, load_target(options.target))[1]
+    feature_bytes = summary.feature_bytes
+    most = most_samples(target, summary.plan, summary.train, options.runtime, feature_bytes)
+    return Room(target.name, record_bytes(summary.train, feature_bytes), most)
+
+
+def reservoir_sizes(asked: int, old: int, most: int | None) -> tuple[int, ...]:
+    """Return sizes to try, smallest first.
+
+    asked: the largest that the user allows; old: old samples of the file, half of which judge; most: what fits (None:
+    anything).
+    """
+    allowed = min(asked, old // 2, asked if most is None else most)
+    return tuple(sorted({min(FEWEST_KEPT, allowed), allowed} - {0}))
+
+
+def final_trainings(trainings: Trainings, place: Place, epochs: int, sizes: Sequence[int]) -> tuple[Learned, ...]:
+    """Train without replay, and with reservoirs of these sizes until one keeps what was known."""
+    learned = [trainings.learned(place, epochs, 0)]
+    for size in sizes:
+        learned.append(trainings.learned(place, epochs, size))
+        if not _lost(learned[-1]):
+            break
+    return tuple(learned)
+
+
+def kept_of(learned: Sequence[Learned]) -> int:
+    """Return how many old samples to keep: 0 if nothing is forgotten without them, or nothing is brought back.
+
+    More only if that brings back more.
+    """
+    best = learned[0]
+    for one in learned[1:]:
+        if _lost(best) and _brings_back(one.old[-1], best.old[-1]):
+            best = one
+    return best.replay
+
+
+def _lost(one: Learned) -> bool:
+    """Tell whether what was known before is forgotten."""
+    first, last = one.old[0], one.old[-1]
+    if first.accuracy is None or last.accuracy is None:
+        return not last.loss <= FORGOTTEN_LOSS * first.loss
+    return first.accuracy - last.accuracy > FORGOTTEN
+
+
+def _brings_back(one: Score, other: Score) -> bool:
+    if one.accuracy is None or other.accuracy is None:
+        return one.loss < other.loss
+    return one.accuracy - other.accuracy > REPLAY_GAIN
+
+
+KNOWN = 0.98
+"""Accuracy before training from which on there is little left to learn."""
+
+
+def check_learned(finding: Finding, where: str) -> None:
+    """Raise E0309 if neither held-back nor test samples are known better after training, or only the former."""
+    if finding.worth_it:
+        return
+    cause, way = _cause(finding)
+    first, last = _ends(finding)
+    what = f"nothing was learned ({first} -> {last} at the best rate); likely cause: {cause}"
+    raise CompileError("E0309", where, what, way, tuple(finding_lines(finding)))
+
+
+def _ends(finding: Finding) -> tuple[str, str]:
+    """Return the scores before and after that an error shows."""
+    curve = finding.learned[0].curve if _held_back_are_known(finding) else finding.chosen.curve
+    return score_text(curve[0]), score_text(curve[-1])
+
+
+def _cause(finding: Finding) -> tuple[str, str]:
+    """Return the first of the known causes that this looks like, and what to do."""
+    tried = [one for rounds in finding.rounds for one in rounds]
+    first = finding.chosen.curve[0]
+    if finding.suspects:
+        return finding.suspects[0], "mend the samples and call it again"
+    if _knows(first):
+        return "the network knows these samples already", "give samples that it does not know, or use it as it is"
+    if all(one.failed == one.seeds for one in tried):
+        cause = f"all rates from {min(one.rate for one in tried):.2g} ended in NaN or infinity"
+        return cause, "scale x as in training, or give a smaller --lr to begin with"
+    if _held_back_are_known(finding):
+        return "x_test is unlike x, whose held-back samples were learned", "draw both from the same samples"
+    own = [one.rate for one in finding.rounds[0]]
+    if max(finding.rounds[0], key=lambda one: one.best.worth).rate in (min(own), max(own)):
+        return f"the best of the rates {min(own):.2g} to {max(own):.2g} is at an end", "give another --lr to begin with"
+    return "y does not belong to x, or the trained layers cannot learn it", "check the labels, or try --update all"
+
+
+def _held_back_are_known(finding: Finding) -> bool:
+    """Tell whether held-back samples were learned, so that it is the test samples that were not."""
+    return replace(finding, learned=(replace(finding.learned[0], curve=finding.chosen.curve),)).worth_it
+
+
+def _knows(score: Score) -> bool:
+    return score.accuracy is not None and math.isfinite(score.loss) and score.accuracy >= KNOWN
 
 
 def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress, keep: bool = False) -> Finding:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.driver.pipeline import Progress, Project
 from tinytrain_compile.ir.learning import Curve, Learned, RateSchedule, Score, Tried, curve_of, mean_curve
-from tinytrain_compile.learn.known_runs import KnownRuns
+from tinytrain_compile.learn.runs import KnownRuns
 from tinytrain_compile.learn.training import CHECK_SHARE, Build, LearningRun, learn_all
 
 STEP = 10.0**0.5  # two rates a decade: on a wider grid the best may lie unseen between two

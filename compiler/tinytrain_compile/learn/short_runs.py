@@ -22,7 +22,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Score
 from tinytrain_compile.ir.stages import ChannelSlice, Interface, Samples, SourceBundle, TrainGraph, channel_axis
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.learn.processes import in_processes
+from tinytrain_compile.learn.runs import in_processes
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, CompileOptions
 from tinytrain_compile.sparse import Layer, layers_of, parameter_of
 from tinytrain_compile.target import load_target

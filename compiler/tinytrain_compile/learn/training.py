@@ -17,7 +17,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Curve, RateSchedule, Score, warm_up_updates
 from tinytrain_compile.ir.stages import Interface, Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.learn.processes import in_processes
+from tinytrain_compile.learn.runs import in_processes
 from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.twin import Instance

@@ -8,8 +8,8 @@ from types import TracebackType
 
 import numpy as np
 
-from tinytrain_compile.data.arrays import as_array
 from tinytrain_compile.data.samples import (
+    as_array,
     in_input_slot,
     in_label_type,
     in_slots,

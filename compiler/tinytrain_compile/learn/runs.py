@@ -1,11 +1,13 @@
-"""Outcomes of training runs, kept in a file while others are still to be made: an interrupted command goes on."""
+"""What searches by runs need: runs in several processes, and a file beside the result of those that are done."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+import joblib  # pyright: ignore[reportMissingTypeStubs]
 
 from tinytrain_compile.errors import CompileError
 
@@ -62,3 +64,12 @@ def check_out(out: Path, ending: str, what: str) -> None:
 def unwritten(path: Path, why: str) -> CompileError:
     """Return the error for a file that cannot be written."""
     return CompileError("E0104", str(path), why, "name a file in a folder that can be written")
+
+
+Found = TypeVar("Found")
+
+
+def in_processes(call: Callable[..., Found], work: Iterable[tuple[Any, ...]], jobs: int) -> Iterator[Found]:
+    """Yield what `call` makes of each, in order, as it comes. jobs: processes, -1 for all cores."""
+    pool: Any = joblib.Parallel(n_jobs=jobs, return_as="generator")
+    yield from pool((call, one, {}) for one in work)
