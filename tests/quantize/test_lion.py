@@ -14,6 +14,7 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import OPS
+from tinytrain_compile.ops.int8 import steps as int8_steps
 from tinytrain_compile.ops.int8 import update as int8_update
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.steps import split_rate
@@ -68,15 +69,22 @@ def test_signs_and_moments_are_those_of_the_paper(p: int, shift: int) -> None:
 
 def test_the_new_moment_in_a_sign_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """beta2 in the place of beta1: the sign of what is stored."""
-    real = int8_update.sign_ahead
+    real = int8_steps.sign_ahead
     same = [0, 1, 2, 3, 4, 5, 2, 3]
-    monkeypatch.setattr(int8_update, "sign_ahead", lambda v, g, rate, *rest: real(v, g, rate[same], *rest))
+
+    def wrong(velocity: Any, gradient: Any, rate: Any, *rest: Any) -> Any:
+        return real(velocity, gradient, rate[same], *rest)
+
+    monkeypatch.setattr(int8_update, "sign_ahead", wrong)
     with pytest.raises(AssertionError):
         check_moment()
 
 
 def test_a_sign_without_the_moment_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_update, "sign_ahead", lambda _v, g, *_: np.sign(g))
+    def wrong(_velocity: Any, gradient: Any, *_rest: Any) -> Any:
+        return np.sign(gradient)
+
+    monkeypatch.setattr(int8_update, "sign_ahead", wrong)
     with pytest.raises(AssertionError):
         check_moment()
 
@@ -88,7 +96,7 @@ STEPS, RATE = 10, 4e-3
 
 def trained(batch: int, steps: int = STEPS, **more: Any) -> tuple[TrainGraph, Trainer, dict[str, np.ndarray], Trainer]:
     """(graph, its trainer after some steps, how far its weights went in real numbers, float32 on the same inputs)."""
-    options = {"batch": batch, "optimizer": "lion", "learning_rate": RATE, **more}
+    options: dict[str, Any] = {"batch": batch, "optimizer": "lion", "learning_rate": RATE, **more}
     train = nets.int8_train(nets.cnn(), head="int8", store="q8.8", **options)
     floats = nets.float_train(nets.cnn(), head="int8", **options)
     samples = random_samples(train, batch, 0)
@@ -124,8 +132,12 @@ def check_displacements(batch: int) -> None:
 
 
 def test_steps_along_the_gradient_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = int8_update.sign_ahead
-    monkeypatch.setattr(int8_update, "sign_ahead", lambda *arguments: -real(*arguments))
+    real = int8_steps.sign_ahead
+
+    def wrong(*arguments: Any) -> Any:
+        return -real(*arguments)
+
+    monkeypatch.setattr(int8_update, "sign_ahead", wrong)
     with pytest.raises(AssertionError):
         check_displacements(1)
 
@@ -149,7 +161,7 @@ def test_the_learning_rate_is_not_divided_by_the_batch() -> None:
     """Unless each sample is a step of its own."""
     ways = ("exact", "inplace")
     whole, place = (nets.int8_train(nets.cnn(), batch=4, optimizer="lion", accumulate=way) for way in ways)
-    rates = {}
+    rates = dict[str, Any]()
     for name, train in (("whole", whole), ("place", place)):
         trainer = Trainer(train)
         trainer.set_scalars(4)

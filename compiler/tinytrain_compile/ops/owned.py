@@ -62,7 +62,8 @@ class Owned:
         What is fused is not made integer any more: graphs are quantised before.
         """
         sums: dict[str, Kind] = dict.fromkeys(rows, "SUM")
-        return Owned({name: self.holds[name] for name in held} | sums, "refused" if self.is_float_step else self.int8)
+        own: dict[str, Kind] = {name: self.holds[name] for name in held}
+        return Owned(own | sums, "refused" if self.is_float_step else self.int8)
 
 
 @dataclass(frozen=True)

@@ -320,7 +320,7 @@ def dense_tiles(
 
 MOST_BLOCKS = 7
 """Blocks of DOT_TERMS products for which one helper call computes a row of tiles (TT_BLOCKS of tt_dsp_tiles.h)."""
-_WIDE, _WORD, _ON, _TILE = 2, 4, 8, 2
+_TILE = 2
 
 
 @dataclass(frozen=True)

@@ -386,8 +386,10 @@ def _sum_infer(inputs: tuple[Value, ...], attrs: QSumAttrs) -> tuple[TensorType,
     elif attrs.of == "errors":
         expect_dtypes("QSum", (o["g"],), ("int8",))
         _expect_channels("QSum", total, o["g"])
+    elif attrs.of == "float":
+        _expect_like("QSum", total, o["g"], "float32")
     else:
-        _expect_like("QSum", total, *o.several("g?", "rows?"), "float32" if attrs.of == "float" else "int32")
+        _expect_like("QSum", total, o["rows"], "int32")
     expect_dtypes("QSum", (total,), ("int32",))
     return (total.type,)
 

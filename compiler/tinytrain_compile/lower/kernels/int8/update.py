@@ -188,7 +188,7 @@ def _updated(_op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, _end: Fini
         size, gradient = step(scale, _channel(inputs, i), FRACTION_BITS), _rounded(g(*i))
         if attrs.fine:
             return moved_fine(w[i], address(inputs["fraction"], *i), gradient, size, attrs.limit)
-        place = flat_index([int(extent) for extent in w.shape], i)
+        place = flat_index(tuple(int(extent) for extent in w.shape), i)
         return moved_weight(w[i], gradient, size, inputs["noise"], inputs["salt"], place, attrs.limit)
 
     return [te.compute(w.shape, weight, "out"), *([None] if attrs.fine else [])]
