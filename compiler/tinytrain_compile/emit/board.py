@@ -9,7 +9,7 @@ import jinja2
 
 from tinytrain_compile.ir.buffers import ALIGNMENT_BYTES, RuntimeBuffer, placed, taken_by
 from tinytrain_compile.ir.stages import Interface, MemoryPlan
-from tinytrain_compile.target.model import BoardMemory, Target
+from tinytrain_compile.target.model import Target
 
 LINK_SCRIPT = "board/link.ld"
 
@@ -32,11 +32,7 @@ def board_files(
         **model,
         "board": target.name,
         "link_script": LINK_SCRIPT if has_script(target) else "",
-        "part": board.part,
-        "flash": board.flash,
-        "memories": [_region(memory) for memory in board.memories],
-        "stack": _region(board.stack),
-        "reserve": _region(board.reserve),
+        "of_board": board,
         "places": [
             (number, name, _macro(prefix, number), "ARENA" if number == 0 else f"MEMORY_{number}")
             for number, name in enumerate(names)
@@ -65,25 +61,4 @@ def _buffer(prefix: str, buffer: RuntimeBuffer, memory: str) -> dict[str, Any]:
         "definition": buffer.definition.format(p=prefix, P=upper),
         "section": f".tt_{memory}.{prefix}_{buffer.part}",
         "alignment": ALIGNMENT_BYTES,
-    }
-
-
-def _region(memory: BoardMemory) -> dict[str, Any]:
-    return {
-        "name": memory.name,
-        "region": memory.name.upper(),
-        "origin": memory.region.origin,
-        "size": memory.region.size_bytes,
-        "end": memory.region.end,
-        "stack": memory.stack_bytes,
-        "reserve": memory.reserve_bytes,
-        "facts": ", ".join(
-            text
-            for text, is_so in (
-                ("kept in standby", memory.retained),
-                ("reached by DMA" if memory.dma else "no DMA", True),
-                ("behind the data cache", memory.cached),
-            )
-            if is_so
-        ),
     }

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tinytrain_compile import emit
+from tinytrain_compile.emit.c_text import comment_text
+from tinytrain_compile.emit.checkpoint import stored
+from tinytrain_compile.emit.part import Part as EmittedPart
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import as_typed, is_asked_for, refuse_auto
 
+_KINDS = {"float32": "FLOAT32", "int8": "STEPS", "int32": "INT32"}
+"""Type of a trained tensor -> what its numbers count, as the C of parts names it: an int8 weight counts in steps."""
 
-class Part(emit.Part):
+
+class Part(EmittedPart):
     """A part of a project. Every hook does nothing unless a part has something to do there.
 
     flag: that asks for it, as errors name it. not_with: options that it is not possible with (see `is_asked_for`);
@@ -67,3 +72,16 @@ def refuse_shifted(train: TrainGraph, where: str) -> None:
     if any(part.unit is not None and part.unit.shift for part in train.trained.values()):
         what = "is not possible with --rescale on, whose weights count in steps that change on the device"
         raise CompileError("E0101", where, what, "leave one of the two out")
+
+
+def trained_slots(train: TrainGraph) -> list[dict[str, object]]:
+    """Describe every trained tensor of a checkpoint for C: its place in `state_slots`, and that of its fractions."""
+    places, rows = {value.name: place for place, value in enumerate(stored(train))}, list[dict[str, object]]()
+    for value in stored(train):
+        part = train.trained.get(value.name)
+        if part is not None:
+            fraction = "" if part.unit is None else part.unit.fraction
+            at = {"place": places[value.name], "fraction": f"{places[fraction]}u" if fraction else "NO_SLOT"}
+            row = {"name": comment_text(value.name), "count": value.elements, "kind": _KINDS[value.dtype], **at}
+            rows.append({**row, "value": value.name, "fraction_value": fraction})
+    return rows

@@ -9,13 +9,13 @@ from typing import cast
 
 import numpy as np
 
-from tinytrain_compile.emit.c_text import Names, comment_text
+from tinytrain_compile.emit.c_text import Names
 from tinytrain_compile.emit.checkpoint import CRC_BYTES, HEAD_BYTES, model_hash, stored
 from tinytrain_compile.emit.part import PlanCode
 from tinytrain_compile.ir.buffers import RuntimeBuffer
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.parts.delta.twin import DeltaSlot, DeltaTable, DeltaType
-from tinytrain_compile.parts.part import Part
+from tinytrain_compile.parts.part import Part, trained_slots
 
 _NUMBER = 2
 """Bytes of an exponent, and of a number."""
@@ -59,33 +59,21 @@ class Delta(Part):
 def _data(train: TrainGraph, tables: Names) -> dict[str, object]:
     """Return for every tensor its place in `state_slots`, that of its fractions, and what flash has of both."""
     table, constants = delta_table(train), train.graph.constants
-    places = {value.name: place for place, value in enumerate(stored(train))}
 
-    def in_flash(name: str) -> str:
-        return tables.of(name) if name and bool(np.any(constants[name])) else "NULL"
+    def in_flash(name: object) -> str:
+        return tables.of(str(name)) if name and bool(np.any(constants[str(name)])) else "NULL"
 
-    rows: list[dict[str, object]] = []
-    for slot in table.slots:
-        unit = train.trained[slot.name].unit
-        fraction = unit.fraction if unit is not None else ""
-        rows.append(
-            {
-                "name": comment_text(slot.name),
-                "place": places[slot.name],
-                "fraction": f"{places[fraction]}u" if fraction else "NO_SLOT",
-                "count": slot.count,
-                "kind": slot.type.upper(),
-                "first": in_flash(slot.name),
-                "first_fraction": in_flash(fraction),
-            }
-        )
+    rows = [
+        {**row, "first": in_flash(row["value"]), "first_fraction": in_flash(row["fraction_value"])}
+        for row in trained_slots(train)
+    ]
     state = next((node.inputs[0].name for node in train.graph.nodes if node.op == "NoiseTick"), None)
     first = 0 if state is None else int(constants[state].reshape(-1)[0]) & 0xFFFFFFFF
     kinds = {slot.type for slot in table.slots}
     return {
         "slots": rows,
         "bytes": table.size_bytes,
-        "noise": None if state is None else places[state],
+        "noise": next((place for place, value in enumerate(stored(train)) if value.name == state), None),
         "first_noise": first,
         "real": "float32" in kinds,
         "whole": bool(kinds - {"float32"}),
