@@ -21,6 +21,9 @@ from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ops.input_lines import takes_lines
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan.memories.spread import spread
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
@@ -59,9 +62,9 @@ def plan_of(train: TrainGraph, effort: str = "full") -> MemoryPlan:
 
 def bundle_of(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, debug: bool) -> SourceBundle:
     header = read_text("runtime_c", "tt_debug.h") if debug else ""
-    return emit_project(
-        train, plan, kernels, EmitOptions("net", ALIGNMENT, ("test",), runtime_headers(), header, fma=True)
-    )
+    parts = parts_of(CompileOptions(Path(), input_lines=any(map(takes_lines, plan.order))), train)
+    emit = EmitOptions("net", ALIGNMENT, ("test",), runtime_headers(), header, fma=True, parts=parts)
+    return emit_project(train, plan, kernels, emit)
 
 
 def outcome(train: TrainGraph, bundle: SourceBundle, folder: Path, mode: str) -> RunResult:
