@@ -45,6 +45,8 @@ MORE = 3
 """Further batches on which a tensor that disagrees is judged."""
 WEAKEST = 1e-3
 """A tensor without a gradient is right if the file's is below this share of the strongest."""
+RESIDUE = 1e-6
+"""Share of the strongest gradient that float32 leaves of opposite numbers: some units of its last place, 6e-8."""
 REACH = 2.0**13
 """Steps of an output's format that a difference of mse reaches in integers."""
 LOSS = 2e-3
@@ -137,16 +139,19 @@ class IntegerCheck:
     def _agrees(self, row: Compared) -> bool:
         """Tell whether a tensor is within the bounds, and what rounding adds to them."""
         more = ALLOWED * row.noise
+        strongest = max(other.strength for other in self.slopes.found.values())
         if not sum(row.ours):
-            strongest = max(other.strength for other in self.slopes.found.values())
             return max(row.file, default=0.0) * row.size <= WEAKEST * strongest
+        if row.strength <= RESIDUE * strongest:  # of a gradient that is nothing: the file's must be nothing as well
+            return bool(np.sqrt(row.distance) * row.strength <= WEAKEST * strongest)
         if row.part in self._step.judged.approximate:
             return LOOSE[0] - more <= row.length <= LOOSE[1] + more
         return SHORTEST - more <= row.length <= LONGEST + more and row.distance <= APART + more
 
     def _excused(self, row: Compared) -> bool:
         """Tell whether a tensor agrees on all batches together, or cannot be judged (see `_why`)."""
-        rounding = row.noise > NOISY if sum(row.ours) else sum(row.finer) > 0
+        lost = sum(row.finer) > 0 or ALLOWED * max(row.rounding, default=0.0) >= max(row.file, default=0.0) ** 2
+        rounding = row.noise > NOISY if sum(row.ours) else lost
         return self._agrees(row) or rounding or len(row.rounding) in (row.cut, row.coarse)
 
     def _why(self, row: Compared) -> str:
@@ -155,7 +160,7 @@ class IntegerCheck:
         if row.coarse == len(row.rounding):
             return "beside numbers that are lost as they are stored, but read unrounded as well"
         if not sum(row.ours):
-            return "whose gradient is less than one step of an int8 error"
+            return "whose gradient is less than one step of an int8 error or number"
         return f"whose gradient is {min(row.noise, 1.0):.0%} rounding of int8 errors (squared)"
 
     def _differs(self, rows: Sequence[Compared]) -> CompileError:

@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 
 @cache
 def sum_columns(rows: int, pitch: int) -> str:
-    """sum[j] += a[k, j] over rows of four int8, `pitch` elements behind each other: the intrinsic's name."""
+    """Name the intrinsic sum[j] += a[k, j] over rows of four int8, `pitch` elements behind each other."""
     name = f"tt_sum_columns_{rows}_{pitch}"
 
     @T.prim_func(s_tir=True)

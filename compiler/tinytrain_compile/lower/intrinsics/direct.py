@@ -15,7 +15,7 @@ from tinytrain_compile.lower.intrinsics.dsp import four_sums
 
 @cache
 def dot_direct(tile: tuple[int, int], blocks: int, pitch: int) -> str:
-    """sum[i, j] += a[block, i, odd, half] b[j, 4 block + odd + 2 half] of a tile 2x2, 1x4, 4x1 or 1x1: the name.
+    """Name sum[i, j] += a[block, i, odd, half] b[j, 4 block + odd + 2 half] of a tile 2x2, 1x4, 4x1 or 1x1.
 
     a: blocks of int16; b: rows of int8, `pitch` elements behind each other. blocks: more than 1.
     """
@@ -27,7 +27,7 @@ def dot_direct(tile: tuple[int, int], blocks: int, pitch: int) -> str:
 
 @cache
 def dot_columns(blocks: int, pitch: int) -> str:
-    """sum[j] += a[block, 0, odd, half] b[4 block + odd + 2 half, j] of a row and four columns of int8: the name.
+    """Name sum[j] += a[block, 0, odd, half] b[4 block + odd + 2 half, j] of a row and four columns of int8.
 
     pitch: elements of int8 from a row to the next.
     """

@@ -84,7 +84,7 @@ WRITES_FIRST = {
 
 @cache
 def dot(lanes: int) -> str:
-    """sum += a[k] b[k] over 2 or 4 int16: the name of the intrinsic."""
+    """Name the intrinsic sum += a[k] b[k] over 2 or 4 int16."""
     name = f"tt_dot{lanes}"
 
     @T.prim_func(s_tir=True)
@@ -107,7 +107,7 @@ def dot(lanes: int) -> str:
 
 @cache
 def dot4_spread() -> str:
-    """sum += a[k] b[k] over 2x2 int16: the name of the intrinsic."""
+    """Name the intrinsic sum += a[k] b[k] over 2x2 int16."""
 
     @T.prim_func(s_tir=True)
     def algebra(
@@ -147,7 +147,7 @@ def _one_sum(helper: str, shape: tuple[int, ...]) -> PrimFunc:
 
 @cache
 def dot_2x2(blocks: int) -> str:
-    """sum[i, j] += a[block, i, k] b[block, j, k] over blocks of 2x2 int16 of two rows: the intrinsic's name."""
+    """Name the intrinsic sum[i, j] += a[block, i, k] b[block, j, k] over blocks of 2x2 int16 of two rows."""
     name = f"tt_dot_2x2_{blocks}"
     shape = (blocks, 2, 2, 2)
 
@@ -234,7 +234,7 @@ def four_sums(
 
 @cache
 def dot_windows(rows: int, run: int, pitch: int, apart: int, in_turn: bool) -> str:
-    """sum[i, j] += a[row, i * apart + k] b[j, row, k] over rows of `run` int16; pitch: of a row of a. The name.
+    """Name sum[i, j] += a[row, i * apart + k] b[j, row, k] over rows of `run` int16; pitch: of a row of a.
 
     in_turn: of b[row, j, k], its two windows row by row.
     """

@@ -67,7 +67,7 @@ def ends_2x2(zero: int, pitch: int) -> str:
 
 @cache
 def depthwise_2x2(rows: int) -> str:
-    """sum[i, j] += sum over r, s of a[j + s, i + r] b[s, r]; rows: from a column of a to the next. The name."""
+    """Name sum[i, j] += sum over r, s of a[j + s, i + r] b[s, r]; rows: from a column of a to the next."""
     name = f"tt_depthwise_2x2_{rows}"
 
     @T.prim_func(s_tir=True)

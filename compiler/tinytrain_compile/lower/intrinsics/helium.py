@@ -14,7 +14,7 @@ from tinytrain_compile.lower.intrinsics.dsp import four_sums
 
 @cache
 def dot_x4(count: int) -> str:
-    """sum[j] += a[k] b[j, k] over `count` int8 of a row and of four rows: the name of the intrinsic."""
+    """Name the intrinsic sum[j] += a[k] b[j, k] over `count` int8 of a row and of four rows."""
     name = f"tt_dot8_x4_{count}"
 
     @T.prim_func(s_tir=True)
@@ -38,7 +38,7 @@ def dot_x4(count: int) -> str:
 
 @cache
 def taps_x4(count: int, step: int) -> str:
-    """sum[i] += a[i step + k] b[k] over `count` int16 of a row: the name of the intrinsic."""
+    """Name the intrinsic sum[i] += a[i step + k] b[k] over `count` int16 of a row."""
     name = f"tt_dot16_x4_{count}_{step}"
     width = 3 * step + count
 
@@ -63,7 +63,7 @@ def taps_x4(count: int, step: int) -> str:
 
 @cache
 def row_sum(count: int) -> str:
-    """sum += a[k] over `count` int8: the name of the intrinsic."""
+    """Name the intrinsic sum += a[k] over `count` int8."""
     name = f"tt_sum8_{count}"
 
     @T.prim_func(s_tir=True)

@@ -310,7 +310,7 @@ def _scratch(maps: tuple[int, int], tile: tuple[int, int], axis: int, strip: int
 
 
 def correlation_tiles(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...]) -> CorrelationTiles | None:
-    """Choose, of the ways to widen both operands within a budget, one that takes little scratch; None: none fits."""
+    """Choose a way to widen both operands within a budget that takes little scratch; None if none fits."""
     batch, height, width, outputs = error
     columns = conv.kernel[1] * image[3]
     tile = register_tile(outputs, columns)

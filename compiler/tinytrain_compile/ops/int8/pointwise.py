@@ -10,8 +10,8 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import ELEMENTWISE, OpDef, register, traits
-from tinytrain_compile.ops.int8.conv import BACKWARD, QConvAttrs
-from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
+from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import rows_of_elements
 from tinytrain_compile.ops.names import named
 from tinytrain_compile.ops.overlap import element_by_element, packed_bits

@@ -155,7 +155,7 @@ def light_row_tiles(width: int, n: int, k: int, rows_lie: bool) -> PackedTiles:
 
 
 def product_tile(m: int, n: int) -> tuple[int, int]:
-    """register_tile; of an odd m above 1 too, if n is even: of the last tile a row is computed in vain."""
+    """Return register_tile, also for an odd m above 1 if n is even: a row of the last tile is computed in vain."""
     return register_tile(m + m % 2, n) if m > 1 and n % 2 == 0 else register_tile(m, n)
 
 

@@ -129,7 +129,7 @@ def _loops(
     ragged: bool,
     whole: bool,
 ) -> None:
-    """Nest loops: strip of one operand, tile of the other, tile of the strip; operands are widened where theirs starts.
+    """Order the loops: strip of one operand, tile of the other, tile of the strip; operands widen where theirs starts.
 
     ragged: the last tile of rows of the left operand is not whole, and is split off. whole: one
     helper finishes all sums of a tile.

@@ -297,7 +297,7 @@ class ErrorEnd:
 
 
 def mask_lanes(node: Node, attrs: MaskAttrs, shape: tuple[Index, ...]) -> tuple[list[te.Tensor], Keep | None]:
-    """mask_operand, where four neighbours are tested together: their bits are in one byte."""
+    """Return mask_operand for four neighbours that are tested together: their bits are in one byte."""
     if not attrs.kind:
         return [], None
     if attrs.kind == "value":

@@ -187,7 +187,7 @@ def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -
 
 
 def patch_pixels(width: int, depth: int, tiles: DenseTiles, row_pitch: int) -> int:
-    """Return of how many pixels of a row the patches are in scratch: what that of widened rows has room for."""
+    """Return how many pixels of a row have their patches in scratch: as many as the scratch of widened rows holds."""
     room = tiles.scratch_bytes - (tiles.strip_rows * row_pitch + 7) // 8 * 8
     return max((pixels for pixels in range(1, width + 1) if width % pixels == 0 and pixels * depth <= room), default=1)
 
