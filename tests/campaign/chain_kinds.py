@@ -28,6 +28,9 @@ from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
+from tinytrain_compile.ops.input_lines import takes_lines
+from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan.check.streams import validate_streams
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
@@ -92,8 +95,11 @@ def _bundle(train: TrainGraph, graph: Graph, target: Target, mode: Mode, cache: 
     context = kernel_context(target.features, fused)
     kernels = lower_nodes(plan.order, LowerOptions("net", context, fused), cache=cache)
     header = read_text("runtime_c", "tt_debug.h") if mode == "debug" else ""
-    options = EmitOptions("net", ALIGNMENT, ("test",), runtime_headers(), header, fma=target.features.fma)
-    return emit_project(train, plan, kernels, options)
+    parts = parts_of(CompileOptions(Path(), input_lines=any(map(takes_lines, plan.order))), train)
+    fma = target.features.fma
+    return emit_project(
+        train, plan, kernels, EmitOptions("net", ALIGNMENT, ("test",), runtime_headers(), header, fma=fma, parts=parts)
+    )
 
 
 CHAIN_KINDS = (

@@ -27,7 +27,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel, importer
 from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import ImportContext
-from tinytrain_compile.frontend.operators import loss as import_loss
+from tinytrain_compile.frontend.loss import ending
 from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.int8.pointwise import QuantAttrs
 
@@ -143,8 +143,8 @@ def weighted_loss() -> onnx.ModelProto:
 def test_loss_of_a_model_that_ends_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(weighted_loss(), tmp_path)
     assert agreement(path).whole
-    real = import_loss.describe_loss
-    monkeypatch.setattr(importer, "describe_loss", lambda *a: replace(real(*a), class_weights=None))
+    real = ending.describe_loss
+    monkeypatch.setattr(ending, "describe_loss", lambda *a: replace(real(*a), class_weights=None))
     with pytest.raises(CompileError, match=r"E0605.*tensor loss \(node SoftmaxCrossEntropyLoss_loss"):
         agreement(path)
 

@@ -21,7 +21,7 @@ from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.place import choose as choose_module
-from tinytrain_compile.plan.planner import arena_bound, least_need, live_buffers_at, load_per_step, plan_memory
+from tinytrain_compile.plan.planner import arena_bound, least_need, load_per_step, plan_memory
 
 CASES = {
     "head": {"trained": 1, "blocks": 4, "side": 32},
@@ -92,7 +92,8 @@ def test_figures_of_realistic_graphs(name: str) -> None:
         loads = load_per_step(plan)
         assert len(loads) == len(graph.nodes)
         assert max(loads) == loads[plan.peak_step] == plan.lower_bound_bytes
-        assert sum(b.size_bytes for b in live_buffers_at(plan, plan.peak_step)) == plan.lower_bound_bytes
+        live = [b.size_bytes for b in plan.buffers if b.first_step <= plan.peak_step <= b.last_step]
+        assert sum(live) == plan.lower_bound_bytes
         assert plan.persistent_bytes == sum(value.size_bytes for value in graph.state)
         assert plan.arena_bytes == max(b.offset + b.size_bytes for b in plan.buffers)
 

@@ -21,7 +21,7 @@ def with_prepared_weights(planner: Planner, candidate: Candidate, report: Report
     """Return the candidate with prepared weights, or itself where the budget has no room for any.
 
     Not with --code size, whose budget is for code alone; not where a step takes several samples, whose inference has
-    kernels of its own; not on vectors, which read int8. Then copies of weights may still follow (`code.py`).
+    kernels of its own; not on vectors, which read int8. Then copies of weights may still follow (`generate.py`).
     """
     o = planner.options
     if o.flash_budget_bytes is None or not _possible(planner, candidate):
