@@ -116,6 +116,13 @@ def test_beside_other_options(flags: str, folder: Path) -> None:
     assert [path for path in old if path.endswith((".c", ".h")) and old[path] != new[path]] == []
 
 
+def test_samples_of_a_step_one_after_the_other(folder: Path) -> None:
+    """--micro-batch 1 is what rows have anyway."""
+    run("net.onnx", *INT8, "--batch", "2", "--micro-batch", "1", "--verify", "host", "-o", "made").check_success()
+    report = json.loads((folder / "made" / "report.json").read_text())
+    assert report["verify"]["result"] == "pass" and report["plan"]["streams"]["input_lines"] is True
+
+
 def test_a_lock_of_a_whole_image_is_refused(folder: Path) -> None:
     """And one of rows where the image is to come as a whole."""
     whole = (*INT8[:4], "--update", "last:4", "--verify", "none")
