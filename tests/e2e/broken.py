@@ -283,7 +283,7 @@ OPTIONS = [
     Broken("arena of 5,000 digits", "E0101", 2, given("--arena", "9" * 5000)),
     Broken("arena too small", "E0401", 3, given("--arena", "100")),
     Broken("unknown option", "E0101", 2, given("--frobnicate")),
-    Broken("unknown optimizer", "E0101", 2, given("--optimizer", "lion")),
+    Broken("unknown optimizer", "E0101", 2, given("--optimizer", "adabelief")),
     Broken("learning rate NaN", "E0101", 2, given("--lr", "nan")),
     Broken("negative learning rate", "E0101", 2, given("--lr", "-1")),
     Broken("batch 0", "E0101", 2, given("--batch", "0")),

@@ -11,7 +11,7 @@ from testing.networks.zoo import Network, networks, networks3, trained
 from testing.networks.zoo_verdicts import NOT_ASKED, OTHERWISE, judge, judged
 from testing.places import ROOT
 from tests.e2e.marks import needs_shared
-from tinytrain_compile.frontend import derived, importer
+from tinytrain_compile.frontend import accounts, derived, importer
 from tinytrain_compile.frontend.weights import known_constants, parameters
 from tinytrain_compile.frontend.weights.parameters import Trainables
 from tinytrain_compile.ir.graph import GraphBuilder
@@ -125,7 +125,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "torch-ts/instancenorm",
         options(trainable=("/4/Constant_output_0", "/4/Constant_1_output_0")),
     ),
-    "a split tie": ("torch-ts/tied_ae", replaced(importer, "tied_weights", always(frozenset[str]()))),
+    "a split tie": ("torch-ts/tied_ae", replaced(accounts, "tied_weights", always(frozenset[str]()))),
     "equal values tied": ("torch-ts/x_fresh_norms", options(untie=False)),
     "a copy of a parameter": ("torch-dynamo/rnn_tanh", replaced(importer, "without_copies", unchanged)),
     "folded through a parameter": ("torch-ts/x_temp_param", replaced(derived, "is_trained_through", always(False))),
