@@ -133,3 +133,22 @@ def test_a_norm_that_scales_by_half_is_refused(batch: int, per: str, monkeypatch
     monkeypatch.setitem(OPS, "ClipFactor", replace(OPS["ClipFactor"], reference=wrong))
     with pytest.raises(CompileError, match=r"E0607.*tensor "):
         judged(batch=batch, clip_norm=0.05, clip_per=per)
+
+
+def test_lion_is_judged_where_a_gradient_shows() -> None:
+    """Of an int8 weight only the sign of a gradient shows; the float32 head keeps a moment, which tells all of it."""
+    found = judged(optimizer="lion")
+    assert (found.tensors, found.unjudged) == (2, 6)
+    assert sum("is a sign" in text for text in found.skipped) == 6
+
+
+@pytest.mark.parametrize("name", ["NegativeLogLikelihood", "NegativeLogLikelihoodGrad"])
+def test_a_wrong_loss_is_refused_with_lion(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = OPS[name].exact or OPS[name].reference
+
+    def wrong(arrays: tuple[Array, ...], attrs: Attrs) -> tuple[Array, ...]:
+        return tuple(np.float32(2) * array for array in right(arrays, attrs))
+
+    monkeypatch.setitem(OPS, name, replace(OPS[name], exact=wrong))
+    with pytest.raises(CompileError, match="E0607"):
+        judged(optimizer="lion")

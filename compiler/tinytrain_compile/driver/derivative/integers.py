@@ -79,8 +79,6 @@ class IntegerCheck:
         """Judge all tensors on one batch; what disagrees there again by itself, and on further ones."""
         if not self.slopes.batches:
             return self._agreed((), ("no label of these samples counts",))
-        if self._train.velocity is not None and self._train.velocity.signed:
-            return self._agreed((), ("int8 moves weights by signs, which do not tell how large gradients are",))
         suspects = self._first()
         if suspects is None:
             return self._agreed((), ("the loss of these samples is not finite, or beyond what their formats hold",))
@@ -95,7 +93,18 @@ class IntegerCheck:
         if wrong:
             raise self._differs(wrong)
         noisy = [row for row in suspects if row.noise > NOISY or not sum(row.ours) or row in left]
-        return self._agreed([f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy])
+        signs = [part for part in self._step.parts if self._by_sign(part)]
+        return self._agreed(
+            [
+                *(f"not judged: {row.part.origin}, {self._why(row)}" for row in noisy),
+                *(f"not judged: {part.origin}, whose int8 update is a sign: it hides the gradient" for part in signs),
+            ]
+        )
+
+    def _by_sign(self, part: Part) -> bool:
+        """Tell whether a tensor moves by the sign of its gradient alone: int8 weights with Lion."""
+        velocity = self._train.velocity
+        return velocity is not None and velocity.signed and not self.is_real(part)
 
     def is_real(self, part: Part) -> bool:
         """Tell whether a tensor is float32."""
@@ -110,16 +119,17 @@ class IntegerCheck:
             if self._output_saturates(point):
                 return None
             raise self._other_loss(found.losses, point)
-        shown = self._step.gradients(found, self._step.parts)
-        if self._train.velocity is not None:
+        groups = [[part for part in group if not self._by_sign(part)] for group in self.slopes.groups]
+        shown = self._step.gradients(found, [part for group in groups for part in group])
+        if self._train.velocity is not None and not self._train.velocity.signed:
             self._hidden = check_later(self._step, found, {})
         if self._how.clip_norm is not None:
             clipping = IntegerStep(self._train, self._model, self._how)
             clipped = Clipped(self._how, self._model, self._step.parts)
             hidden = check_clipped(clipping, clipping.run(batch.x, batch.y), shown, clipped)
             self._hidden = tuple(dict.fromkeys((*self._hidden, *hidden)))
-        self.slopes.compare(batch, point, shown, self.slopes.groups)
-        return [row for row in self.slopes.found.values() if not self._agrees(row)]
+        self.slopes.compare(batch, point, shown, groups)
+        return [row for row in self.slopes.found.values() if not self._by_sign(row.part) and not self._agrees(row)]
 
     def _again(self, suspects: Sequence[Compared], number: int) -> None:
         """Compare them on a further batch, each by itself, and measure the rounding."""
