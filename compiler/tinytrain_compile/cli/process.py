@@ -1,4 +1,4 @@
-"""What the process of a command does at its ends: signals that stop it, stdout that nobody reads or that is full."""
+"""Start and end of the process of a command: signals that stop it, and a stdout that nobody reads or that is full."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def silent(_what: str, _share: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """What was asked for and read.
+    """Options, target and model, as they were read.
 
     options: with what the board offers and the file says; asked: without what the board offers. floats: the graph
     before the formats of int8; None: the file brings them.

@@ -1,4 +1,4 @@
-"""What a caller sees of a plan: inputs, outputs, labels and rates, for the header and the calls around the step."""
+"""Interface of a plan for its callers: inputs, outputs, labels and rates, for the header and the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emitter asks of a part that not every project has; parts themselves are above it, in parts/ (ADR 49)."""
+"""Hooks by which the emitter asks a part that not every project has; the parts themselves are in parts/ (ADR 49)."""
 
 from __future__ import annotations
 

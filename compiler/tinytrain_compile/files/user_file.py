@@ -117,7 +117,7 @@ def read_text(
 
 @dataclass(frozen=True)
 class TableKind:
-    """What a file of tables is: the ids of its errors (it cannot be read; it is wrong), what to try, what it is."""
+    """A kind of file with tables: the ids of its errors (it cannot be read; it is wrong), what to try, and its kind."""
 
     unreadable: str
     wrong: str

@@ -52,7 +52,7 @@ MOST_INPUTS = 8
 _CHANNELS_LAST_READERS = frozenset(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"))
 """Operators that work on the last ONNX axis: a rank 4 input that goes straight to them is no NCHW image."""
 _SIGNAL_RANK = 3
-"""Of signals (batch, channels, length), which firmware may have with the channels of a point in time together."""
+"""Axes of signals (batch, channels, length), whose channels of one point in time firmware may keep together."""
 _CHANNELS_FIRST_READERS = frozenset(
     (
         *("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "GroupNormalization", "PRelu"),
@@ -61,7 +61,7 @@ _CHANNELS_FIRST_READERS = frozenset(
 )
 """Operators whose channels are axis 1."""
 _PASSING = frozenset(("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Abs", "Neg", "Pad", "Dropout"))
-"""What may come before them: scaling of the input, and its borders. (A quantised file has no QDQ pairs here.)"""
+"""Operators that may come before them: they scale or pad the input. (A quantised file has no QDQ pairs here.)"""
 
 
 def import_model(model: OnnxModel, options: FrontendOptions, training: FileTraining | None = None) -> ImportedModel:

@@ -78,7 +78,7 @@ def load_of(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
 # What a build uses of which memory, buffers of the loop around the step included.
 
 ALIGNMENT_BYTES = 4
-"""Of every buffer: what it takes in a memory is a multiple of this."""
+"""Granularity of the bytes that a buffer takes in a memory."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class RuntimeBuffer:
 
     @property
     def placed_bytes(self) -> int:
-        """What it takes in a memory."""
+        """Bytes that it takes in a memory."""
         return -(-self.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True)
 class RamUse:
-    """What takes RAM, and in which memory of the board: "" for a core, and if no memory has room for it."""
+    """Consumer of RAM, and its memory of the board: "" for a core, and if no memory has room for it."""
 
     what: str
     size_bytes: int
@@ -124,7 +124,7 @@ class PartRam:
 
     @property
     def fits(self) -> bool:
-        """Whether a firmware of this build would link."""
+        """Tell whether a firmware of this build would link."""
         return not self.lacking and not self.too_large
 
     @property

@@ -133,7 +133,7 @@ def _define(known: dict[str, Value], value: Value) -> None:
 
 
 class Dependencies:
-    """What depends on what: a bit set for each node, made once, for who asks about many pairs of nodes."""
+    """Dependencies of nodes: a bit set for each node, made once, for callers that ask about many pairs."""
 
     def __init__(self, graph: Graph) -> None:
         self._bit = {node.name: 1 << place for place, node in enumerate(graph.nodes)}

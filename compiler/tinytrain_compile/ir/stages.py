@@ -77,7 +77,7 @@ class TrainedPart:
 
 @dataclass(frozen=True)
 class Velocity:
-    """How the updates of integers use a velocity, which counts in gradients of one sample.
+    """Use of a velocity by the updates of integers. It counts in gradients of one sample.
 
     It enters a gradient sum times `kept`; that sum, times `stored`, is the next velocity. The step is taken with the
     sum, or with the sign of another one, into which the velocity enters times `ahead`.
@@ -89,7 +89,7 @@ class Velocity:
 
     @property
     def signed(self) -> bool:
-        """Whether a step follows the sign of a gradient: then the learning rate is not divided by what a sum counts."""
+        """Tell whether a step follows the sign of a gradient. The rate is then not divided by the samples of a sum."""
         return self.ahead is not None
 
     @property

@@ -135,7 +135,7 @@ def _load(twin: Twin, checkpoint: Path, left_out: bool) -> None:
 SAMPLES = 4
 """On which the file and the device are compared: each runs the whole file in onnx.reference."""
 TOLERANCE = 1e-5
-"""Of float32 outputs: |file - twin| <= TOLERANCE max(1, max |twin|)."""
+"""Tolerance of float32 outputs: |file - twin| <= TOLERANCE max(1, max |twin|)."""
 
 
 @dataclass(frozen=True)

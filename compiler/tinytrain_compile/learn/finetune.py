@@ -50,7 +50,7 @@ where labels are values, how many times larger the loss on them may become."""
 
 @dataclass(frozen=True)
 class Room:
-    """What old samples take: bytes of each, and how many the target's RAM holds beside the model (None: not known)."""
+    """Memory of old samples: bytes of each, and how many the target's RAM holds beside the model (None: not known)."""
 
     target: str
     record_bytes: int

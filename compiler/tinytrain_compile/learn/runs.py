@@ -1,4 +1,4 @@
-"""What searches by runs need: runs in several processes, and a file beside the result of those that are done."""
+"""Training runs of a search: in several processes, with a file beside the result that keeps the finished ones."""
 
 from __future__ import annotations
 

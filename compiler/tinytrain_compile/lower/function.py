@@ -1,4 +1,4 @@
-"""What every C function of a kernel is made from: lowered TIR, who prints it, names of its operands, its comment.
+"""Ingredients of the C function of a kernel: lowered TIR, who prints it, names of its operands, its comment.
 
 TVM's passes are listed one by one. Left out on purpose: StorageRewrite (the planner owns buffers, and it merges
 register tiles), CommonSubexprElim (the C compiler is better at it), MakePackedAPI and LowerTVMBuiltin (they bring in

@@ -27,7 +27,7 @@ _LONGEST = 4
 """Numbers of an attribute that a name may list."""
 
 Facet = tuple[str, str]
-"""What may tell a kernel from others: a key, and its value as a part of a C name."""
+"""Difference that may tell a kernel from others: a key, and its value as a part of a C name."""
 
 
 def name_kernels(kernels: KernelSet, nodes: Mapping[str, Node]) -> KernelSet:

@@ -201,7 +201,7 @@ unary(
 )
 
 _TANH_SCALE, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
-"""Of Hendrycks and Gimpel, 2016 (arXiv 1606.08415), which ONNX takes over."""
+"""Constant of Hendrycks and Gimpel, 2016 (arXiv 1606.08415), which ONNX uses too."""
 
 
 def _gelu_tanh(m: Arithmetic, x: Any) -> Any:

@@ -178,7 +178,7 @@ def _no_sums(_inputs: tuple[Value, ...], _attrs: Any) -> int:
 
 @dataclass(frozen=True)
 class Placed:
-    """Of an operator that the planner places in a way of its own.
+    """Placement of an operator that the planner treats in a way of its own.
 
     view: output 0 is made of its inputs' bytes, where they lie; costs no code and no memory.
     starts: where each input begins, in bytes from the output's first, if the output's bytes are those of its inputs (a
@@ -197,7 +197,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Samples:
-    """What becomes of an operator if axis 0 of its operands is so many samples.
+    """Change of an operator if axis 0 of its operands holds several samples.
 
     repeat: the attributes for `count` samples at once, that is for axis 0 of every computed operand and result `count`
         times as long; ValueError where the op would then mix samples. Only of ops of a forward pass.
@@ -265,7 +265,7 @@ class OpDef:
 
     @property
     def view(self) -> bool:
-        """Whether output 0 is made of its inputs' bytes, where they lie."""
+        """Tell whether output 0 is made of its inputs' bytes, where they lie."""
         return self.placed.view
 
     @property
@@ -275,7 +275,7 @@ class OpDef:
 
     @property
     def page(self) -> Literal["", "out", "in"]:
-        """Whether it is a copy out of, or into, the arena."""
+        """Tell whether it is a copy out of, or into, the arena."""
         return self.placed.page
 
     @cached_property

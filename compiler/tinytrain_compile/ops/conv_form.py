@@ -1,4 +1,4 @@
-"""What a convolution is: attributes, which kernels are meant for it, what their taps read, and how much they copy."""
+"""Facts about a convolution: attributes, kernels that suit it, what their taps read, and how much they copy."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Patch:
-    """What is copied for a tile of a row of output pixels: rows and columns, from `channels` channels each.
+    """Copy made for a tile of a row of output pixels: rows and columns, from `channels` channels each.
 
     shape: the output (height, width).
     """

@@ -38,7 +38,7 @@ LIGHT, HEAVY = 4, 1
 
 @dataclass(frozen=True)
 class Elementwise:
-    """How an operator computes an element.
+    """Formula of an elementwise operator.
 
     lanes: vectors in a turn of the kernel's loop, on cores that have vectors; 0: lanes cannot do what is computed. By
     the attributes, if the formula depends on them.

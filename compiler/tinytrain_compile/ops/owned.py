@@ -16,7 +16,7 @@ that stays within a range, which m_load checks (emit/checkpoint.py)."""
 
 @dataclass(frozen=True, eq=False)
 class IntegerStep:
-    """How integer parameters take the step of an operator (quantize/update.py).
+    """Integer form of the step of an operator (quantize/update.py).
 
     attrs: the attributes that the operator must have. velocity: attributes -> how a velocity enters; None: there is
     none. state: the operand that the velocity is in the place of. refused: attributes -> (option, what int8 has

@@ -101,7 +101,7 @@ it is computed: what reads the old one comes before.
 
 @dataclass(frozen=True)
 class Update:
-    """How an operator changes a tensor, element by element.
+    """Formula by which an operator changes a tensor, element by element.
 
     lanes: whether vectors of four compute it, which have no roots and no quotients. low_rank: whether it is fused with
     the gradient of a low-rank activation as well.
@@ -434,7 +434,7 @@ register(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an optimizer is told besides its name and learning rate.
+    """Settings of an optimizer besides its name and learning rate.
 
     nesterov, dampening: of momentum; alpha, centered: of rmsprop; betas, epsilon: None for the optimizer's own;
     raw_epsilon, decay_after, late: see AdamAttrs. steps_before: updates that the state has behind it.
@@ -470,7 +470,7 @@ class SharedState:
 
 @dataclass(frozen=True)
 class Rule:
-    """How each parameter is updated. kept: its state by kind, zeros at first, in the operator's order."""
+    """Update of a parameter. kept: its state by kind, zeros at first, in the operator's order."""
 
     op: OpDef
     attrs: Attrs
@@ -480,7 +480,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What an optimizer is.
+    """Description of an optimizer.
 
     rule: (settings, itself, whether gradients are scaled) -> Rule. takes: options that are for it, beside the learning
     rate and the weight decay. momentum (None: that of the option), betas, epsilon: its defaults. meaning: settings that

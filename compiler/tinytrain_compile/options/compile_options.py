@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 StageOptions = TypeVar("StageOptions", bound="DataclassInstance")
-"""What a stage may be told: a dataclass with fields that are called like options."""
+"""Dataclass of a stage whose fields have the names of options."""
 
 
 @dataclass(frozen=True)

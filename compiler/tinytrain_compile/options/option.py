@@ -1,4 +1,4 @@
-"""What an option of the command is, and how its text becomes a value. `where` is the flag, as an error names it.
+"""Declaration of an option of the command, and the reader of its text. `where` is the flag, as an error names it.
 
 Each is declared once, at its field of CompileOptions (options/compile_options.py): the command line, its help, what is
 an error for float32 and the list in docs/options.md all come from there.

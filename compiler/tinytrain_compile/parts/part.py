@@ -1,4 +1,4 @@
-"""What the driver and the report ask of a part, besides the C that emit/ asks for (ADR 49)."""
+"""Hooks by which the driver and the report ask a part, besides the C that emit/ asks for (ADR 49)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts a compilation has. A part is imported if it is asked for, and else it costs nothing (ADR 49)."""
+"""Registry of parts. A part is imported only if it is asked for (ADR 49)."""
 
 from __future__ import annotations
 

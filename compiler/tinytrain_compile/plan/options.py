@@ -1,4 +1,4 @@
-"""What a caller asks of the planner: limits, memories and prices, and a wish; and the error of a plan that is wrong."""
+"""Request to the planner: limits, memories and prices, and a wish; and the error of a plan that is wrong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tinytrain_compile.ir.stages import FurtherMemory
 Effort = Literal["rough", "quick", "full"]
 Spend = Literal["time", "energy"]
 Aim = Literal["smallest", "fit", "fit soon", "price"]
-"""How hard to look. smallest: for a plan that fits or else, since a message names it, for the smallest arena. fit: for
-one that fits. fit soon: for one that fits, in large graphs without second runs row by row. price: for a figure; in
+"""Effort of a search. smallest: look for a plan that fits, else for the smallest arena, since a message names it. fit:
+for one that fits. fit soon: for one that fits, in large graphs without second runs row by row. price: for a figure; in
 large graphs streams are chosen by rough plans."""
 
 
@@ -51,7 +51,7 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class CoreModel:
-    """What computing costs, in thousandths of a cycle: a multiply-accumulate, an element that other operators write."""
+    """Costs of computing, in thousandths of a cycle: a multiply-accumulate, an element that other operators write."""
 
     clock_mhz: int
     int8_mac: int
@@ -104,7 +104,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a plan may use, what it should be, and how hard to look for it: the user's options as one value.
+    """Limits, goal and effort of a plan: the user's options as one value.
 
     remat: what may be computed twice: "off"; "auto" only as much as the capacity needs; "min" for the smallest arena;
     None as "auto", up to a share of a step (LITTLE_AGAIN). stream: whether layers may be computed row by row: "min" for
@@ -130,18 +130,18 @@ class Wish:
 
     @property
     def names_smallest(self) -> bool:
-        """Whether to look for the smallest arena if nothing fits. Further memories come last, and decide by it."""
+        """Tell whether to look for the smallest arena if nothing fits. Further memories come last, and decide by it."""
         return self.aim == "smallest" or (self.aim == "price" and bool(self.memories))
 
     @property
     def is_smallest(self) -> bool:
-        """Whether every plan is the smallest that is found, whatever the capacity. That takes most work of all."""
+        """Tell whether every plan is the smallest that is found, whatever the capacity. That takes most work of all."""
         least = self.objective == "memory" or (self.objective is None and self.remat == "min" and not self.memories)
         return least and self.limit_ps is None
 
     @property
     def searches(self) -> bool:
-        """Whether a plan that does not fit at once is a search among many."""
+        """Tell whether a plan that does not fit at once is a search among many."""
         return self.remat == "min" or self.objective is not None or bool(self.memories)
 
 

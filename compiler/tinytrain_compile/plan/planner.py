@@ -320,8 +320,9 @@ def plan_graph(graph: Graph, options: PlanOptions) -> Planned:
 
 @dataclass(frozen=True, order=True)
 class Need:
-    """What a graph needs by a quick plan, to compare graphs; copies: Concats and Slices that are no views, less all.
+    """Bytes that a graph needs by a quick plan, to compare graphs.
 
+    copies: Concats and Slices that are not views, minus all of them, so 0 at the most.
     peak_bytes: what lives at once in the best order, which is what a full plan may come down to.
     """
 

@@ -1,4 +1,4 @@
-"""What a plan costs a step: work of the core, and bytes that kernels access, by the target's figures.
+"""Price of a step by a plan: work of the core, and bytes that kernels access, by the target's figures.
 
 An operator with multiply-accumulates fetches its two factors once per REUSE products; all else is read and written
 once. Caches are not modelled. This is a model for comparing plans, not a measurement.

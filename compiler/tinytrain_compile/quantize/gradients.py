@@ -150,7 +150,7 @@ class IntegerClipping:
 
     @property
     def clips(self) -> bool:
-        """Whether there is anything to do."""
+        """Tell whether there is anything to do."""
         return bool(self._factors)
 
     def rate(self, node: Node, rate: Value) -> Value:

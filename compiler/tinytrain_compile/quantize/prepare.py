@@ -21,7 +21,7 @@ _ANY = (-math.inf, math.inf)
 _BOUNDED = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
 """Ops whose results are in a known range whatever they read."""
 _NEVER_REACHED = frozenset(_BOUNDED) - {"HardSigmoid"}
-"""Those that reach the ends of their range for no finite number."""
+"""Operators that do not reach the ends of their range for any finite number."""
 
 
 def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:

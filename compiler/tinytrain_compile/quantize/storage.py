@@ -1,4 +1,4 @@
-"""What int8 storage holds: weights with 8 fraction bits, weights at the end of their range, scales too far apart."""
+"""Contents of int8 storage: weights with 8 fraction bits, weights at the end of their range, scales too far apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a plan was chosen, and what a step of it costs by the target's figures (a model): in words and as data."""
+"""Choice of a plan, and the cost of its step by the target's figures (a model): in words and as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How reports write figures and names, and lay out blocks: a key at the left, pieces that wrap at their joints."""
+"""Layout of reports: figures, names and blocks, with a key at the left, pieces that wrap at their joints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained and what is not, by which loss, in which batches: in words and for report.json."""
+"""Trained and frozen tensors, loss and batches: in words and for report.json."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONTRACTS = {
     3: "of the training information in the model",
     4: "of the training graph in the file",
 }
-"""Where the training comes from, by the contract of a model (docs/contract.md)."""
+"""Source of the training, by the contract of a model (docs/contract.md)."""
 _OF_NODES = ("running statistics", "a setting", "the compiler keeps it as numbers")
 """Beginnings of reasons that go on with a node's name: one line of the report is for all nodes."""
 

@@ -1,4 +1,4 @@
-"""What `-v` adds on the terminal: layers, parameters, reasons of a choice, the judge of the file, and every step."""
+"""Additions of `-v` on the terminal: layers, parameters, reasons of a choice, the judge of the file, and every step."""
 
 from __future__ import annotations
 

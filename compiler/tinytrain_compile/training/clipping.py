@@ -36,7 +36,7 @@ class Clipping:
 
     @property
     def note(self) -> str:
-        """What the report says of it."""
+        """Text of it in the report."""
         whose = "of all that is trained" if self._per == "model" else "of a layer"
         by = "its own norm" if self._phase == "apply" else "the norm of the update before"
         return f"--clip-norm {self._norm:g}: a gradient {whose} is scaled down to that norm, by {by}"

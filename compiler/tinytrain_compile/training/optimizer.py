@@ -1,4 +1,4 @@
-"""What the user may choose about training, and the optimizer: updates of parameters, or sums and a later apply."""
+"""User's choices about training, and the optimizer: updates of parameters, or sums and a later apply."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class TrainingOptions(Settings):
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """What of the optimizer gives its saved state a meaning."""
+        """Settings of the optimizer that give its saved state a meaning."""
         return (self.optimizer, *OPTIMIZERS[self.optimizer].meaning_of(self))
 
     @property
     def in_place(self) -> bool:
-        """Whether the samples of a batch are steps of their own."""
+        """Tell whether the samples of a batch are steps of their own."""
         return self.accumulate == "inplace" and self.batch > 1
 
     @property
     def sums(self) -> bool:
-        """Whether gradients are summed over the samples of a batch."""
+        """Tell whether gradients are summed over the samples of a batch."""
         return self.batch > 1 and not self.in_place
 
 

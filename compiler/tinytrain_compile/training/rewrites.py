@@ -181,7 +181,7 @@ def _pieces(value: Value, made: Mapping[str, Node]) -> list[tuple[Value, tuple[i
 
 @dataclass(frozen=True)
 class _Fusing:
-    """What becomes one node with an update: the node that makes its gradient and, where there is one, that of its
+    """Nodes that become one with an update: the node that makes its gradient and, where there is one, that of its
     squares."""
 
     gradient: Node

@@ -136,7 +136,7 @@ State = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one step makes of a state: the loss of each micro-batch, and the state after it."""
+    """Result of one step: the loss of each micro-batch, and the state after it."""
 
     losses: FloatArray
     state: State

@@ -31,15 +31,15 @@ LITTLE_AGAIN = 0.25
 promises it: a step may be that much slower, unasked, so that a layer more learns."""
 
 FEW_NODES = 116
-"""Nodes up to which the dearer ways are always gone: second runs row by row, which take as long as some 25 quick plans,
-and streams chosen by quick plans. A step of digits has 30 to 35 nodes, one of all layers of MCUNet 294 to 361."""
+"""Nodes up to which the expensive ways are always tried: second runs row by row, which take as long as some 25 quick
+plans, and streams chosen by quick plans. A step of digits has 30 to 35 nodes, one of MCUNet (all layers) 294 to 361."""
 
 MANY_NODES = 1500
 """Nodes above which a search over many updates does without second runs unless they are asked for: looking for them was
 two thirds of the time of 400 dense layers, 2,200 nodes (ADR 31)."""
 
 LEAST_SAVED = 0.05
-"""Of the arena, that --stream auto must save if no --arena is given: rows cost a little time (docs/streams.md)."""
+"""Share of the arena that --stream auto must save if no --arena is given: rows cost a little time (docs/streams.md)."""
 
 Climbed = tuple[Planned, tuple[Attempt, ...]]
 """A plan, and what was tried on the way to it; the last attempt is the plan."""
@@ -129,7 +129,7 @@ class _Ladder:
 
     @property
     def few(self) -> bool:
-        """Whether the graph is so small that every way may be gone."""
+        """Tell whether the graph is small enough to try every way."""
         return len(self.graph.nodes) <= FEW_NODES
 
     def fits(self, planned: Planned) -> bool:

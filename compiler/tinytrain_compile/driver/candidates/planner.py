@@ -98,7 +98,7 @@ _OF_PLANS = ("update", "arena_bytes", "max_step_ps", "remat", "stream", "memorie
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """What was built and planned already.
+    """Cache of the training graphs and plans made so far.
 
     named, trains: updates and training graphs by the text of --update. plans: by that, the wish, and whether it is
     quick; the full plan by the planner's own wish is what a command gets. too_large: texts of which no plan fits.

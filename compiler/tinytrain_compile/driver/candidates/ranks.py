@@ -22,7 +22,7 @@ from tinytrain_compile.ops.int8.subspace import LARGEST, NOTHING, in_steps, rows
 from tinytrain_compile.training.low_rank import first_subspace
 
 MARGIN = 1.25
-"""Of the largest numbers of the samples: other samples have larger ones, and what is beyond is clamped."""
+"""Headroom over the largest numbers of the samples: other samples have larger ones, and numbers beyond are clamped."""
 
 
 def along(x: Array, matrix: Array, axis: int) -> Array:

@@ -1,4 +1,4 @@
-"""What the options are for a model: how its file says that it is trained, and the numbers that it is made for."""
+"""Options that a model decides: how its file says that it is trained, and the number format it is made for."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ CHANCES = 3
 TIE, MOST_TIES = 4e-4, 0.25
 """Between neighbours of which the first counts as larger, and in all: shares of a format's step."""
 BELOW = 0.01
-"""How far below zero a stored zero counts where a function bends there: a share of its format's step."""
+"""Distance below zero at which a stored zero is evaluated if a function bends there: a share of its format's step."""
 _BENT = ("Celu", "Elu", "LeakyRelu", "PRelu", "Selu")
 """Functions that bend at zero; the gradient there is that of the negative side (ops/activation.py: x > 0)."""
 NOISE = 5.0

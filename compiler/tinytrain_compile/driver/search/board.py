@@ -1,4 +1,4 @@
-"""What a board leaves to the model: arena, further memories and flash, beside the buffers of --runtime.
+"""Limits that a board sets for the model: arena, further memories and flash, beside the buffers of --runtime.
 
 The arena may have what the first memory leaves. If the buffers then have no room, and nobody asked for that arena, it
 is planned once more with what they leave. An error says what would fit.

@@ -1,4 +1,4 @@
-"""Whether what was planned keeps to --arena and --max-step-time, and the ways out where it does not.
+"""Check that a plan keeps to --arena and --max-step-time, and find ways out if it does not.
 
 A way out is a line of options, priced by doing what it says: by the plan which its options lead to, by the same way,
 searches and effort. So whoever follows it gets these bytes.
@@ -59,7 +59,7 @@ class Neighbours:
 
     @property
     def large(self) -> bool:
-        """Whether looking for second runs takes long: then only ways out that fit are told, and quickly found ones."""
+        """Tell whether looking for second runs takes long: then only ways out that fit or are found quickly count."""
         remat = self.planner.options.remat
         return remat == "auto" or (remat is None and len(self.candidate.train.graph.nodes) > FEW_NODES)
 

@@ -30,7 +30,7 @@ more is not worth another full plan."""
 LESS = 64
 """If a full plan does not fit, so large a part of --arena is left free in the next proposals, each time once more."""
 NEAR = 1 + FULL_TRIES / LESS
-"""What a quick plan of a suffix may need, as a part of --arena, for a full one to be tried: as far above as the last of
+"""Share of --arena that a quick plan of a suffix may need for a full one to be tried: as far above as the last of
 the proposals is below."""
 MORE_BYTES = 10_240
 """More room, of which the report says what it would be used for."""

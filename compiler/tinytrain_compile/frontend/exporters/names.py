@@ -82,7 +82,7 @@ _COMPUTED = re.compile(
     r"(val|linear|addmm|add|mul|matmul|mm|view|reshape|expand|unsqueeze|squeeze|select|slice|getitem|clone|_to_copy)"
     r"(_\d+)?"
 )
-"""What PyTorch's newer exporter calls results that it has computed from constants."""
+"""Names that PyTorch's newer exporter gives to results computed from constants."""
 
 
 def number_of(name: str) -> int | None:

@@ -211,7 +211,7 @@ def _is_computed(name: str, array: Array) -> bool:
 # ---- terms of a loss that are left out -------------------------------------------------------------------------------
 
 _SMOOTHING = re.compile(r"\(%\w+, %\w+, [%\w]+, -?\d+, -?\d+, ([0-9.e-]+),?\)")
-"""Of a call of cross_entropy_loss: scores, labels, weights, reduction, ignore_index, label_smoothing."""
+"""Arguments of a call of cross_entropy_loss: scores, labels, weights, reduction, ignore_index, label_smoothing."""
 
 
 _FINITE_BY_A_SMALL_NUMBER = ("Sqrt", "Log")

@@ -30,7 +30,7 @@ _SMALL = 1024
 
 
 class _UnknownError(Exception):
-    """What a loop or branch does depends on the numbers of a sample, or is too much to be written out."""
+    """A loop or branch that depends on the numbers of a sample, or is too long to be written out."""
 
 
 def without_control_flow(model: OnnxModel, folder: Path) -> OnnxModel:

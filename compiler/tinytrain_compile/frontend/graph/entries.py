@@ -1,4 +1,4 @@
-"""What the importer knows of each ONNX tensor: shape, axis order, and where its numbers come from."""
+"""Facts about each ONNX tensor during the import: shape, axis order, and where its numbers come from."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def as_it_is(array: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Where the elements of a constant come from.
+    """Origin of the elements of a constant.
 
     base: the initializer, or the table computed from some, whose elements these are; shape: of the base.
     lays: bring an array of that shape into the constant's, one after the other. parents: what a computed table was
@@ -261,7 +261,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """What was multiplied into the elements of a constant and added to them, one number each for its first axis.
+    """Factor and summand that were folded into the elements of a constant, one number each for its first axis.
 
     origins: where these numbers come from.
     """

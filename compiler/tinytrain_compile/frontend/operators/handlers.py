@@ -1,4 +1,4 @@
-"""Which function imports which ONNX operator: one line for each family."""
+"""Table of the functions that import ONNX operators: one line for each family."""
 
 from __future__ import annotations
 

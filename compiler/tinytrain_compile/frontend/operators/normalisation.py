@@ -157,7 +157,7 @@ class FoldedLayer:
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What an inference-mode BatchNormalization does to each channel, in double precision."""
+    """Effect of an inference-mode BatchNormalization on each channel, in double precision."""
 
     gamma: Doubles
     beta: Doubles

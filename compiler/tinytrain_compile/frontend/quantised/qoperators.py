@@ -53,7 +53,7 @@ _FORMS: Mapping[str, _Form] = {
     "QLinearWhere": _Form("Where", (1, 4), 7),
 }
 _STANDARD = ("QLinearConv", "QLinearMatMul")
-"""Those that ONNX has; onnxruntime's domain has no QLinearMatMul."""
+"""Operators of ONNX's own domain; onnxruntime's has no QLinearMatMul."""
 QLINEAR_OPS = (*_FORMS, "QLinearConcat")
 """Operators that become three."""
 _OWN_ATTRIBUTES = ("channels_last", "opset")

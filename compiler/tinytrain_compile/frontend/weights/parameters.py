@@ -1,10 +1,11 @@
-"""Which initializers of a file are parameters, and which of them are one. ONNX does not say what its framework trains:
-rules do, in this order.
+"""Choice of the initializers of a file that are parameters, and of those that are one.
+
+ONNX does not say what its framework trains: rules do, in this order.
 
 1. What the user says (--trainable, --frozen).
-2. An output of a Constant node is none, unless the file has no floating-point initializer at all.
-3. An initializer that no gradient reaches is none: settings of nodes, statistics of a BatchNormalization.
-4. What the exporter recorded as a buffer, or computed from none of the parameters, is none
+2. An output of a Constant node is not a parameter, unless the file has no floating-point initializer at all.
+3. An initializer that no gradient reaches is not a parameter: settings of nodes, statistics of a BatchNormalization.
+4. What the exporter recorded as a buffer, or computed from no parameter, is not one
    (frontend/exporters/record.py).
 5. Numbers with a known purpose are none (frontend/weights/known_constants.py).
 6. One that only the nodes of the model's own loss read is none: a factor of a term, weights of classes.

@@ -349,7 +349,7 @@ class Scratch:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the buffers."""
+        """Names of the buffers."""
         return tuple(self._places)
 
     def named(self, name: str) -> str:

@@ -48,19 +48,19 @@ _CENTRED, _ERROR = 255, 128
 """Largest magnitudes of activations less their zero point, and of errors."""
 
 Gradient = Literal["product", "float", "sum"]
-"""What the gradient of a weight is made of. product: int32 sums of g (x - x_zero), which are never stored; float: a
+"""Ingredients of the gradient of a weight. product: int32 sums of g (x - x_zero), which are never stored; float: a
 float32 g of a low-rank copy, which counts in steps of the activation times units of the error, as sums do; sum: a
 stored sum."""
 
 
 Momentum = Literal["", "sum", "sign"]
-"""How a velocity enters a step, and is updated. "": there is none; sum: it is added to the gradient; sign: the step is
+"""Use of a velocity in a step. "": there is none; sum: it is added to the gradient; sign: the step is
 the sign of both (Lion), so that neither the gradient's exponent nor its channel's unit scales it."""
 
 
 @dataclass(frozen=True)
 class QUpdateAttrs(Attrs):
-    """Which step of an int8 weight a node is.
+    """Kind of step of an int8 weight.
 
     fine: the weight has 8 fraction bits; else noise rounds it. momentum: see Momentum.
     squares: the squares of the gradient are added to `rows`. limit: largest weight magnitude.
@@ -79,13 +79,13 @@ class QUpdateAttrs(Attrs):
 
     @property
     def by_steps_of_rows(self) -> bool:
-        """Whether a dense layer moves by a step for every output times the inputs, if there is one sample."""
+        """Tell whether a dense layer moves by a step for every output times the inputs, if there is one sample."""
         return self.gradient == "product" and not self.momentum
 
 
 @dataclass(frozen=True)
 class QSumAttrs(Attrs):
-    """Which sum of gradients a node makes.
+    """Kind of gradient sum.
 
     of: product and float as in QUpdateAttrs; errors: sums of g over pixels, of a bias; rows: what was summed over the
     rows of one sample. running: it is added to the sum of the samples before, saturating. by_rows, conv, x_zero: as in

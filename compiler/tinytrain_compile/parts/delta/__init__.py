@@ -1,1 +1,1 @@
-"""What training has changed, as a message (`--runtime delta`, docs/fleet.md)."""
+"""Changes by training as a message (`--runtime delta`, docs/fleet.md)."""

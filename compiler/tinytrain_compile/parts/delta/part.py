@@ -1,4 +1,4 @@
-"""What training has changed, as a message in C: its tensors and their places, and what m_delta.c knows of them."""
+"""Changes by training as a message in C: its tensors, their places, and the facts that m_delta.c has of them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _REAL_RANGE, _WHOLE_RANGE = (-100, 113), (0, 16)
 """Of exponents, of real numbers and of whole ones."""
 
 DeltaType = Literal["float32", "steps", "int32"]
-"""What a number of a delta counts: real numbers; 1/256 step of an int8 weight; units of an int32 bias."""
+"""Unit of a number of a delta: real numbers; 1/256 step of an int8 weight; units of an int32 bias."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tinytrain_compile.report.analysis import analyse, work_of
 from tinytrain_compile.report.layout import bytes_text, grouped, macs_text, share
 
 FROM, TO = "from", "to"
-"""Where features are read and written."""
+"""Places at which features are read and written."""
 
 
 class Features(Part):

@@ -1,1 +1,1 @@
-"""What a training loop watches (`--runtime monitor`)."""
+"""Monitor of a training loop (`--runtime monitor`)."""

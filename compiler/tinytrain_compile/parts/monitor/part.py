@@ -1,4 +1,4 @@
-"""What a loop watches, in C: it knows the public header alone."""
+"""Monitor of a training loop, in C: it uses the public header only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loop watches on the desk: what m_monitor.c computes, to the bit (docs/training-loop.md)."""
+"""Monitor on the desk: computes the same as m_monitor.c, to the bit (docs/training-loop.md)."""
 
 from __future__ import annotations
 

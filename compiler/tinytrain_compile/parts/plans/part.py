@@ -156,7 +156,7 @@ def _counted_labels(interface: Interface, prefix: str) -> dict[str, object]:
 
 
 Function = tuple[str, str, str, str]
-"""Of the API: its result, name, parameters, and the arguments that pass these on."""
+"""Function of the API: its result, name, parameters, and the arguments that pass these on."""
 
 
 def _dispatched(p: str, model: Mapping[str, Any]) -> list[Function]:

@@ -7,7 +7,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.parts.part import Part
 
 STORE_BYTES, STORE_UNIT_BYTES = 392, 256
-"""Of m_slot_store_t on a machine of 32 bits: without its buffer for what is programmed at once, and that."""
+"""Bytes of m_slot_store_t on a machine of 32 bits: without its program buffer, and that buffer."""
 
 
 class Store(Part):

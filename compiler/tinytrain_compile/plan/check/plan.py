@@ -23,7 +23,7 @@ from tinytrain_compile.plan.options import PlanError, PlanOptions
 
 @dataclass(frozen=True)
 class Facts:
-    """What the judge works out for itself.
+    """Facts that the judge works out for itself.
 
     planned: values that need an address. born: half step after which a value exists (-1: before the first step).
     needed: half step until which it must stay intact. chain: persistent value -> names that hold its later contents.

@@ -46,7 +46,7 @@ class Recomputed:
 
 
 class Waists:
-    """Where the forward pass of a training graph can be kept."""
+    """Places at which the forward pass of a training graph can be kept."""
 
     def __init__(self, graph: Graph, loss: str) -> None:
         self.graph = with_readers_beside(graph)

@@ -31,7 +31,7 @@ from tinytrain_compile.plan.streams.rewrite import StreamMaker, inner_nodes, is_
 
 @dataclass(frozen=True)
 class _Layer:
-    """What is asked of a node again and again. step: of the plan, when it runs; begun: buffers that it begins.
+    """Facts about a node that are asked for often. step: of the plan, when it runs; begun: buffers that it begins.
 
     is_slice: it may run as soon as its map is there.
     reads, writes: values -> bytes that are reserved for them; without results that overwrite an operand.
@@ -51,8 +51,8 @@ class _Layer:
 
 
 class StreamModel:
-    """What streams of a graph's nodes need, by a plan of it without any. buffers: how many that has. loads: bytes that
-    live while each node runs, by that plan."""
+    """Bytes that streams of a graph's nodes need, by a plan of it without any. buffers: how many that has. loads: bytes
+    that live while each node runs, by that plan."""
 
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
         self._maker, self._reserved = StreamMaker(graph, options.keep), options.reserved

@@ -1,4 +1,4 @@
-"""What the model does on the user's data before training, and how far int8 is from float."""
+"""Accuracy of the model on the user's data before training, and the distance of int8 from float."""
 
 from __future__ import annotations
 

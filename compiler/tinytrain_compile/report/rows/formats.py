@@ -1,4 +1,4 @@
-"""What every tensor of an int8 training graph is stored as, and what such a graph computes in float32."""
+"""Storage format of every tensor of an int8 training graph, and the nodes that it computes in float32."""
 
 from __future__ import annotations
 

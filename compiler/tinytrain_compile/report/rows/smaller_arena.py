@@ -1,4 +1,4 @@
-"""What a plan does to need less RAM: rows of maps, second runs, page moves, further plans; in words and as data."""
+"""Measures of a plan to need less RAM: rows of maps, second runs, page moves, further plans; in words and as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the float32 operators are computed; the same file names as in ops/. Importing it imports all of its modules."""
+"""Kernels of the float32 operators; the same file names as in ops/. Importing it imports all of its modules."""
 
 from importlib import import_module
 from pkgutil import iter_modules

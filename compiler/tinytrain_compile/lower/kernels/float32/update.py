@@ -36,7 +36,7 @@ from tinytrain_compile.ops.names import Named, attrs_of, named, operand, operand
 from tinytrain_compile.ops.update import FORMULAS, AdamAttrs, SetAttrs
 
 Results = Sequence[te.Tensor | None]
-"""What an update makes, as its operator lists it. None: a helper writes it."""
+"""Results of an update, as its operator lists them. None: a helper writes it."""
 UpdateRule = Callable[[str, Any, Named[te.Tensor], Load, Finish], Results]
 """(op, attributes, operands but the gradient, the gradient's element at an index, what ends the computation of a
 parameter, or of a sum) -> results."""
@@ -85,7 +85,7 @@ def by_formula(op: str, attrs: Any, inputs: Named[te.Tensor], g: Load, end: Fini
 
 
 UPDATES: dict[str, UpdateRule] = dict.fromkeys(FORMULAS, by_formula)
-"""How the results of an update are computed, by operator."""
+"""Functions that compute the results of an update, by operator."""
 
 
 @kernel(*FORMULAS)

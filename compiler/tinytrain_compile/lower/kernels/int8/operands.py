@@ -1,4 +1,4 @@
-"""What integer kernels share: operands, factors kept in registers, the end of an error, kernels that are one call."""
+"""Shared pieces of integer kernels: operands, factors in registers, the end of an error, kernels that are one call."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tinytrain_compile.ops.int8.clip import square_limit
 from tinytrain_compile.ops.names import operand
 
 FRACTION_BITS = 8
-"""Of a weight, while an update is rounded: the noise is a byte."""
+"""Fraction bits of a weight while an update is rounded: the noise is a byte."""
 
 
 def step(operands: Sequence[te.Tensor], channel: Expr, fraction_bits: int, signed: bool = False) -> tuple[Expr, Expr]:
