@@ -139,12 +139,16 @@ def planted(fault: Mapping[str, Any], folder: Path) -> None:
     for data in ("targets", "runtime_c"):
         (folder / data).symlink_to(ROOT / data)
     path = folder / "compiler" / "tinytrain_compile" / fault["file"]
-    text = path.read_text()
+    path.write_text(with_fault(fault, path.read_text()))
+
+
+def with_fault(fault: Mapping[str, Any], text: str) -> str:
+    """Return a file with a fault; SystemExit unless each of its texts is there once."""
     for old, new in ((fault["old"], fault["new"]), *fault.get("more", ())):
         if text.count(old) != 1:
             raise SystemExit(f"{fault['name']}: {text.count(old)} places in {fault['file']}")
         text = text.replace(old, new)
-    path.write_text(text)
+    return text
 
 
 def tried(fault: Mapping[str, Any], folder: Path, healthy: Path) -> dict[str, Any]:

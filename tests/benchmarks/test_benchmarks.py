@@ -6,8 +6,10 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+from benchmarks.robustness.derivative import FAULTS, with_fault
 from testing.places import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -87,3 +89,10 @@ def test_no_benchmarks_import_each_other_in_a_circle() -> None:
         for name in ready:
             del left[name]
     assert not left
+
+
+def test_every_fault_of_the_derivative_check_can_be_planted() -> None:
+    """A text that was rewritten would end the table of faults in its middle, hours later."""
+    for fault in tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]:
+        path = ROOT / "compiler" / "tinytrain_compile" / fault["file"]
+        assert with_fault(fault, path.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import pytest
 from onnx import parser
 
 from testing.networks.backend_cases import listed_cases, numpy_inputs
-from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction
+from tinytrain_compile.frontend import EvaluatorLacksError, FileFunction, Rounded
 from tinytrain_compile.ir.types import Array
 
 STEPS = (1e-6, 1e-8)
@@ -100,6 +100,21 @@ def test_a_quantised_file_is_the_real_numbers_that_it_stands_for(tmp_path: Path)
     w = np.array([[1, -2], [3, 4], [-5, 6], [7, -8]]) * 0.25
     values = FileFunction(tmp_path / "qdq.onnx").values({"x": x}, {})
     np.testing.assert_allclose(values["y"], np.clip(x, 0, 127.5) @ w, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("beyond", "passes"), [(1e-7, True), (1.0, False)])
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_the_ends_that_are_given_decide_next_to_an_end(beyond: float, passes: bool, at_the_end: bool, tmp_path: Path):
+    """A number that lies beyond its range in the last place alone may be within it in float32."""
+    onnx.save(parser.parse_model(QDQ), tmp_path / "qdq.onnx")
+    file = FileFunction(tmp_path / "qdq.onnx")
+    node = next(node for node in file.nodes if node.op == "DequantizeLinear" and node.inputs[0] not in file.constants)
+    x = np.array([[127.5 + beyond, 1.0, 2.0, 3.0]])
+    held = Rounded(np.minimum(x, 127.5), np.array([[at_the_end, False, False, False]]))
+    known, added = file.values_near({"x": x}, {}, {node.outputs[0]: held})
+    moved = file.again(known, {"x": x - np.array([[1e-8, 0, 0, 0]])}, added)
+    slope = (known["y"] - moved["y"]) / 1e-8
+    np.testing.assert_allclose(slope, (np.array([[0.25, -0.5]]) if passes and not at_the_end else 0), atol=1e-5)
 
 
 CHAIN = """

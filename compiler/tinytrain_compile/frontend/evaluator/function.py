@@ -25,6 +25,12 @@ from tinytrain_compile.ir.types import Array
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 _HEAVY = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"))
 """Operators whose cost is their multiply-accumulates."""
+_LEEWAY = 0.01
+"""By how much a number that is not at the end of its range may lie beyond it: a share of the format's step.
+
+A number at the end to the last place of float32 saturates on one side alone: 2^-24 of 4.0 is 1.6e-4 of a step of
+0.0015.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +64,9 @@ class FileFunction:
         self.inputs, self.outputs = self._file.inputs, self._file.outputs
         own = {one.name: array_in_float64(one.initial) for one in tensors}
         self._nodes = tuple(node for node in _with_readers(self._file.nodes, tensors) if node.outputs[0] not in own)
+        read = [node for node in self._nodes if node.op == "DequantizeLinear"]
+        self._real_name = {node.inputs[0]: node.outputs[0] for node in read}
+        """Of a stored tensor the one that holds it as real numbers."""
         self.constants = {**self._file.constants, **own}
         self.work = 0.0
         self._costs: dict[str, float] = {}
@@ -93,7 +102,7 @@ class FileFunction:
         """
         values, added = {**self.constants, **feeds, **changed}, dict[str, Rounded]()
         for node in self._nodes:
-            self._run((node,), values, {})
+            self._run((node,), values, rounded)
             for name in node.outputs:
                 one = rounded.get(name)
                 if one is not None and one.fits(values[name]):
@@ -130,22 +139,23 @@ class FileFunction:
         self,
         nodes: Iterable[FileNode],
         values: dict[str, Array],
-        added: Mapping[str, Rounded],
+        held: Mapping[str, Rounded],
         known: Mapping[str, Array] | None = None,
     ) -> None:
+        """Run nodes. held: tensors whose ends of ranges are known. known: their numbers at those ends, which stay."""
         for node in nodes:
-            results = self._real(node, values)
+            results = self._real(node, values, held)
             for name, result in zip(node.outputs, results, strict=False):
-                if name in added and known is not None:
-                    values[name] = np.where(added[name].ends, known[name], result + added[name].array)
+                if name in held and known is not None:
+                    values[name] = np.where(held[name].ends, known[name], result + held[name].array)
                 elif name:
                     values[name] = result
             self._costs.setdefault(node.outputs[0], _cost(node, values))
 
-    def _real(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:
+    def _real(self, node: FileNode, values: Mapping[str, Array], held: Mapping[str, Rounded]) -> tuple[Array, ...]:
         """Run a node on real numbers."""
         if node.op == "QuantizeLinear":
-            return (self._clamped(node, values),)
+            return (self._clamped(node, values, held.get(self._real_name.get(node.outputs[0], ""))),)
         if node.op == "DequantizeLinear":
             return (self._dequantised(node, values),)
         if is_qlinear(node.proto):
@@ -156,16 +166,18 @@ class FileFunction:
                 raise EvaluatorLacksError(f"node {node.name} ({node.op})", str(problem)) from problem
             for part in parts:
                 inner = FileNode(part.name, part.op_type, tuple(part.input), tuple(part.output), part, None, 21)
-                local.update(zip(inner.outputs, self._real(inner, local), strict=True))
+                local.update(zip(inner.outputs, self._real(inner, local, held), strict=True))
             return tuple(local[name] for name in node.outputs)
         return self._file.run(node, values)
 
-    def _clamped(self, node: FileNode, values: Mapping[str, Array]) -> Array:
+    def _clamped(self, node: FileNode, values: Mapping[str, Array], held: Rounded | None) -> Array:
+        """Return numbers within the range of a format. held: what becomes of them; its ends decide close to an end."""
         real, (scale, zero, kind) = values[node.inputs[0]], self._format(node, values)
         if kind not in _RANGES:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", f"numbers stored as {kind}")
         low, high = _RANGES[kind]
-        return np.clip(real, (low - zero) * scale, (high - zero) * scale)
+        leeway = np.where(held.ends, 0.0, _LEEWAY) if held is not None and held.fits(real) else 0.0
+        return np.clip(real, (low - zero - leeway) * scale, (high - zero + leeway) * scale)
 
     def _dequantised(self, node: FileNode, values: Mapping[str, Array]) -> Array:
         given = values[node.inputs[0]]
