@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +31,8 @@ import numpy as np
 
 from benchmarks.robustness.derivative_networks import every, named, options_of, step_of
 from benchmarks.robustness.derivative_nodes import nodes
+from testing.derivative_faults import faults as planted_faults
+from testing.derivative_faults import with_fault
 from testing.places import ROOT, SHARED
 from tinytrain_compile import compilation
 from tinytrain_compile.driver import pipeline
@@ -43,7 +44,6 @@ from tinytrain_compile.driver.derivative.update_rule import gradients_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.options.compile_options import CompileOptions
 
-FAULTS = ROOT / "benchmarks" / "robustness" / "derivative_faults.toml"
 WITH_OPTIONS = ("torch-ts/kws_dscnn", "torch-ts/ecg_cnn1d", "keras/se_block", "torch-ts/flatten")
 """Networks on which options are tried."""
 MODELS = ("mcunet-5fps-10c", "mbv2-w0.35-10c", "proxyless-w0.3-10c")
@@ -142,15 +142,6 @@ def planted(fault: Mapping[str, Any], folder: Path) -> None:
     path.write_text(with_fault(fault, path.read_text()))
 
 
-def with_fault(fault: Mapping[str, Any], text: str) -> str:
-    """Return a file with a fault; SystemExit unless each of its texts is there once."""
-    for old, new in ((fault["old"], fault["new"]), *fault.get("more", ())):
-        if text.count(old) != 1:
-            raise SystemExit(f"{fault['name']}: {text.count(old)} places in {fault['file']}")
-        text = text.replace(old, new)
-    return text
-
-
 def tried(fault: Mapping[str, Any], folder: Path, healthy: Path) -> dict[str, Any]:
     """Return what became of the fault in the first networks that exercise it, and of a compilation of the smallest.
 
@@ -217,7 +208,6 @@ def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def faults(words: Sequence[str], keep: Path | None) -> bool:
     """Plant every fault; True if each whose judge is the derivative was refused, with a tensor that it changes."""
-    table: list[dict[str, Any]] = tomllib.loads(FAULTS.read_text())["fault"]
     done = (
         {}
         if keep is None or not keep.exists()
@@ -225,7 +215,7 @@ def faults(words: Sequence[str], keep: Path | None) -> bool:
     )
     good = True
     healthy = Path(tempfile.mkdtemp())
-    for fault in table:
+    for fault in planted_faults():
         if words and not any(word in fault["name"] or word in fault["family"] for word in words):
             continue
         row = done.get(fault["name"])

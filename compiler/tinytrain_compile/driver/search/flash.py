@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.plan.selection import Row, Selection
 from tinytrain_compile.training import SamplesMixError
 
@@ -56,7 +57,8 @@ class FlashLimit:
             return 1
         from tinytrain_compile.driver.code.generate import least_flash_bytes  # it plans smaller copies, by the search
 
-        size = least_flash_bytes(candidate, self.planner.options, self.planner.target)
+        rows = any(map(takes_lines, candidate.plan.order))  # a plan with nothing that helps takes the image as a whole
+        size = least_flash_bytes(candidate, replace(self.planner.options, input_lines=rows), self.planner.target)
         return max(0, size - self.budget_bytes)
 
     def refuses(self, candidate: Candidate | None, nodes: Row, selection: Selection) -> bool:
