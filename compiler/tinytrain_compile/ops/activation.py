@@ -10,7 +10,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, register, traits
+from tinytrain_compile.ops.base import Bounds, GradientContext, NonDifferentiable, OpDef, register, traits
 from tinytrain_compile.ops.elementwise import (
     HEAVY,
     LIGHT,
@@ -81,6 +81,7 @@ unary(
     Slope("y", "dy where low < y < high, else 0.", _clip_grad, LIGHT, _OF_CLAMP),
     ClipAttrs,
     LIGHT,
+    traits("elementwise", "clamps", "between"),
 )
 
 
@@ -160,6 +161,7 @@ unary(
         lambda m, dy, y, a: m.where(m.both(y > 0, y < 1), m.scaled(dy, a.alpha), 0.0),
     ),
     HardSigmoidAttrs,
+    bounds=Bounds(0.0, 1.0, reached=True),
 )
 unary(
     "HardSwish",
@@ -186,12 +188,15 @@ unary(
     "1 / (1 + exp(-x))",
     lambda m, x: m.sigmoid(x),
     Slope("y", "dy y (1 - y)", lambda _m, dy, y: dy * y * (1 - y), LIGHT),
+    traits=traits("elementwise", "link"),
+    bounds=Bounds(0.0, 1.0),
 )
 unary(
     "Tanh",
     "Hyperbolic tangent.",
     lambda m, x: m.tanh(x),
     Slope("y", "dy (1 - y^2)", lambda _m, dy, y: dy * (1 - y * y), LIGHT),
+    bounds=Bounds(-1.0, 1.0),
 )
 unary(
     "Silu",
@@ -318,7 +323,7 @@ register(
         rows=element_rows,
         inputs=("y",),
         outputs=("mask",),
-        traits=traits("read_output"),
+        traits=traits("read_output", "marks"),
     )
 )
 

@@ -106,6 +106,24 @@ Trait = Literal[
     "requantised",
     "border",
     "own_unit",
+    "clamps",
+    "marks",
+    "repeats",
+    "reduces",
+    "adds",
+    "offset",
+    "rearranges",
+    "between",
+    "cuts",
+    "scores",
+    "link",
+    "target_loss",
+    "weight_gradient",
+    "pool_gradient",
+    "accumulates",
+    "clears",
+    "squares",
+    "totals",
 ]
 """elementwise: an element of the result comes from the operands' elements at its place, whatever the order of axes.
 
@@ -120,6 +138,16 @@ clamp. gradient_sum: it sums the gradient of a parameter, or its squares. subspa
 cancels: it has large numbers inside whose difference may be small (1 + exp(x), x - mean(x), p - 1).
 requantised: in int8 it ends a sum, and a Clip after it is the saturation of that. border: between int8 and float32.
 own_unit: it reads an int8 error in the unit of the layer that the error is of.
+clamps: it keeps numbers within bounds. marks: it tells the gradient of a clamp or of a window by small integers which
+elements to reach. repeats: it copies numbers along axes, times a constant. reduces: it sums over axes, times a
+constant. adds: the sum of two operands. offset: one operand moves the other, as a bias does.
+rearranges: every element once, in another arrangement. between: no number of the result is beyond those of the operand
+(or of the bounds). cuts: some elements of the operand. scores: it tells what channels of an error are worth.
+link: it makes the numbers of an output from scores, and a loss of scores contains it. target_loss: the loss of numbers
+and targets of one shape, or its gradient.
+weight_gradient: the gradient of a layer (see above) for its weight, of `x` and `dy`. pool_gradient: that of windows.
+accumulates: it adds a gradient to a running sum. clears: it sets one to 0. squares: it sums the squares of rows of a
+gradient. totals: it sums those.
 """
 
 ELEMENTWISE: frozenset[Trait] = frozenset(("elementwise",))
@@ -196,6 +224,15 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """Range of the results of an operator whatever it reads. reached: whether finite operands can lead to the ends."""
+
+    low: float
+    high: float
+    reached: bool = False
+
+
+@dataclass(frozen=True)
 class Samples:
     """Change of an operator if axis 0 of its operands holds several samples.
 
@@ -238,6 +275,7 @@ class OpDef:
         node is not (see row_form).
     traits: see Trait.
     owned: of an op whose results overwrite operands: what these hold (the peak of an `error` aside).
+    bounds: see Bounds; None: operands or attributes decide.
     """
 
     name: str
@@ -261,6 +299,7 @@ class OpDef:
     rows: Callable[[Node], RowForm | None] = _no_rows
     traits: frozenset[Trait] = frozenset()
     owned: Owned | None = None
+    bounds: Bounds | None = None
     shown: Callable[[Any], tuple[str, str]] | None = None
 
     @property
@@ -340,11 +379,6 @@ def steps_floats(op: str) -> bool:
     """Tell whether an op steps a parameter that is not an integer (OpDef.owned)."""
     owned = OPS[op].owned
     return owned is not None and owned.is_float_step
-
-
-def ops_with(trait: Trait) -> tuple[str, ...]:
-    """Return all ops that are declared to be that."""
-    return tuple(name for name in OPS if has_trait(name, trait))
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import OpDef, register, traits
 from tinytrain_compile.ops.exact import sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape
 from tinytrain_compile.ops.owned import Owned
@@ -74,6 +74,7 @@ register(
         BACKWARD,
         TakeAttrs,
         inputs=("x", "place"),
+        traits=traits("cuts"),
     )
 )
 register(
@@ -85,6 +86,7 @@ register(
         BACKWARD,
         exact=_score_exact,
         inputs=("x",),
+        traits=traits("scores"),
     )
 )
 register(

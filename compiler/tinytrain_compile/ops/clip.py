@@ -67,7 +67,7 @@ ROW_SQUARES = register(
         CLIPPING,
         inputs=("g",),
         outputs=("rows",),
-        traits=traits("gradient_sum"),
+        traits=traits("gradient_sum", "squares"),
     )
 )
 
@@ -97,6 +97,7 @@ register(
         inputs=("total", "rows"),
         outputs=("total",),
         owned=Owned({"total": "ANY"}, "sum"),  # of a gradient that is no number, squares are none either
+        traits=traits("totals"),
     )
 )
 

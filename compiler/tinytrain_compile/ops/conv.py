@@ -340,6 +340,7 @@ CONV_GRAD_WEIGHT = register(
         samples=Samples(sums=lambda _attrs: True),
         inputs=("x", "dy"),
         outputs=("dw",),
+        traits=traits("weight_gradient"),
     )
 )
 

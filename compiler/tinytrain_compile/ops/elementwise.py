@@ -18,6 +18,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, Arithmetic, Formula
 from tinytrain_compile.ops.base import (
     ELEMENTWISE,
+    Bounds,
     GradientContext,
     GradientRule,
     InferRule,
@@ -104,6 +105,7 @@ def elementwise(
     reuses: tuple[str, ...] | None = None,
     by_rows: bool = True,
     traits: frozenset[Trait] = ELEMENTWISE,
+    bounds: Bounds | None = None,
 ) -> None:
     """Register an operator by its formula. reuses: all operands, if none are given; see OpDef and Elementwise."""
     entry = FORMULAS[name] = Elementwise(formula, lanes, attrs is not Attrs)
@@ -129,6 +131,7 @@ def elementwise(
             outputs=(output,),
             reuses=inputs if reuses is None else reuses,
             traits=traits,
+            bounds=bounds,
             exact=reading(EXACT),
             **more,
         )
@@ -165,10 +168,12 @@ def unary(
     gradient: Slope | GradientRule | NonDifferentiable,
     attrs: type[Attrs] = Attrs,
     lanes: int | Callable[[Any], int] = 0,
+    traits: frozenset[Trait] = ELEMENTWISE,
+    bounds: Bounds | None = None,
 ) -> None:
     """Register an operator of one operand, which it may overwrite, and its backward operator if that is a Slope."""
     rule = gradient.rule(name) if isinstance(gradient, Slope) else gradient
-    elementwise(name, doc, formula, rule, ("x",), attrs=attrs, lanes=lanes)
+    elementwise(name, doc, formula, rule, ("x",), attrs=attrs, lanes=lanes, traits=traits, bounds=bounds)
     if isinstance(gradient, Slope):
         backward(f"{name}Grad", gradient, attrs)
 
@@ -209,9 +214,9 @@ def _div_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...
 
 
 _BINARY: dict[str, Any] = {"infer": broadcast_infer, "inputs": ("a", "b")}
-_SUM = traits("elementwise", "requantised")
+_SUM, _DIFFERENCE = traits("elementwise", "requantised", "adds", "offset"), traits("elementwise", "offset")
 elementwise("Add", "a + b", lambda _m, a, b: a + b, _add_gradient, **_BINARY, lanes=LIGHT, traits=_SUM)
-elementwise("Sub", "a - b", lambda _m, a, b: a - b, _sub_gradient, **_BINARY, lanes=LIGHT)
+elementwise("Sub", "a - b", lambda _m, a, b: a - b, _sub_gradient, **_BINARY, lanes=LIGHT, traits=_DIFFERENCE)
 elementwise("Mul", "a * b", lambda _m, a, b: a * b, _mul_gradient, **_BINARY, lanes=LIGHT)
 elementwise("Div", "a / b", lambda _m, a, b: a / b, _div_gradient, **_BINARY)
 

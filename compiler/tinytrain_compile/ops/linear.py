@@ -261,6 +261,7 @@ GEMM_GRAD_WEIGHT = register(
         samples=Samples(sums=lambda _attrs: True),
         inputs=("x", "dy"),
         outputs=("dw",),
+        traits=traits("weight_gradient"),
     )
 )
 

@@ -269,6 +269,7 @@ register(
         exact=partial(_mse, EXACT),
         inputs=("y", "target"),
         outputs=("loss",),
+        traits=traits("target_loss"),
     ),
 )
 register(
@@ -281,6 +282,7 @@ register(
         inputs=("dloss", "y", "target"),
         outputs=("dy",),
         reuses=("y",),
+        traits=traits("target_loss"),
     )
 )
 register(
@@ -293,7 +295,7 @@ register(
         exact=partial(_bce, EXACT),
         inputs=("y", "target"),
         outputs=("loss",),
-        traits=traits("binary_loss", "cancels"),
+        traits=traits("binary_loss", "cancels", "target_loss"),
     )
 )
 register(
@@ -307,6 +309,6 @@ register(
         inputs=("dloss", "y", "target"),
         outputs=("dy",),
         reuses=("y",),
-        traits=traits("binary_loss", "cancels"),
+        traits=traits("binary_loss", "cancels", "target_loss"),
     )
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
-from tinytrain_compile.ops.base import GradientContext, OpDef, Samples, register, traits
+from tinytrain_compile.ops.base import Bounds, GradientContext, OpDef, Samples, register, traits
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, result
 from tinytrain_compile.ops.repeat import along
 
@@ -141,7 +141,8 @@ register(
         exact=partial(_softmax, EXACT),
         inputs=("x",),
         reuses=("x",),
-        traits=traits("distribution", "cancels"),
+        traits=traits("distribution", "cancels", "link"),
+        bounds=Bounds(0.0, 1.0),
     )
 )
 register(
@@ -171,7 +172,7 @@ register(
         exact=partial(_log_softmax, EXACT),
         inputs=("x",),
         reuses=("x",),
-        traits=traits("distribution", "cancels"),
+        traits=traits("distribution", "cancels", "link"),
     )
 )
 register(

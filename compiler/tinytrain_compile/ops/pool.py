@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, NonDifferentiable, OpDef, Overlap, register, traits
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Overlap, register, traits
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, attrs_of, expect_float, only, operand
 from tinytrain_compile.ops.overlap import windows
@@ -318,7 +318,7 @@ register(
         overlaps=_overlaps,
         rows=_rows,
         inputs=("x",),
-        traits=MOVES_DATA,
+        traits=traits("moves_data", "between"),
     )
 )
 register(
@@ -333,6 +333,7 @@ register(
         rows=_rows,
         inputs=("x",),
         outputs=("index",),
+        traits=traits("marks"),
     )
 )
 register(
@@ -345,6 +346,7 @@ register(
         PoolGradAttrs,
         inputs=("dy", "index"),
         outputs=("dx",),
+        traits=traits("pool_gradient"),
     )
 )
 register(
@@ -359,7 +361,7 @@ register(
         overlaps=_overlaps,
         rows=_rows,
         inputs=("x",),
-        traits=traits("requantised"),
+        traits=traits("requantised", "between"),
     )
 )
 register(
@@ -373,5 +375,6 @@ register(
         exact=_average_pool_grad_exact,
         inputs=("dy",),
         outputs=("dx",),
+        traits=traits("pool_gradient"),
     )
 )

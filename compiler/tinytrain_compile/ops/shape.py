@@ -277,7 +277,7 @@ register(
         samples=Samples(repeat_shape),
         placed=Placed(True, lambda _node: (0,)),
         inputs=("x",),
-        traits=traits("moves_data", "keeps_channels"),
+        traits=traits("moves_data", "keeps_channels", "rearranges", "between"),
     )
 )
 register(
@@ -290,7 +290,7 @@ register(
         TransposeAttrs,
         samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.perm[1:])),
         inputs=("x",),
-        traits=MOVES_DATA,
+        traits=traits("moves_data", "rearranges", "between"),
     )
 )
 
@@ -348,7 +348,7 @@ register(
         rows=slice_rows,
         samples=Samples(repeat_places),
         inputs=("x",),
-        traits=traits("moves_data", "keeps_channels"),
+        traits=traits("moves_data", "keeps_channels", "between", "cuts"),
     )
 )
 register(
@@ -377,6 +377,7 @@ register(
         samples=Samples(repeat_shape),
         inputs=("x",),
         reuses=("x",),
+        traits=traits("repeats"),
     )
 )
 register(
@@ -391,6 +392,6 @@ register(
         samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes), lambda attrs: 0 in attrs.axes),
         inputs=("x",),
         reuses=("x",),
-        traits=traits("requantised"),
+        traits=traits("requantised", "reduces"),
     )
 )

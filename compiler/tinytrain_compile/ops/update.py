@@ -374,6 +374,7 @@ ACCUMULATE = _register(
     Owned({"acc": "SUM"}, "sum"),
     None,
     "gradient_sum",
+    "accumulates",
 )
 
 
@@ -398,7 +399,7 @@ register(
         inputs=("acc",),
         outputs=("acc",),
         owned=Owned({"acc": "SUM"}, "sum"),
-        traits=ELEMENTWISE,
+        traits=traits("elementwise", "clears"),
     )
 )
 register(

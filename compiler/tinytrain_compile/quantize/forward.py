@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,44 +10,19 @@ import numpy as np
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Quant, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.base import Split, has_trait, ops_with
+from tinytrain_compile.ops.base import Split, has_trait
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, SUM_BITS, QAddAttrs, QRescaleAttrs, rescale_lift
 from tinytrain_compile.ops.linear import PARTS, GemmAttrs, join_split
-from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.names import attrs_of, operand, operands
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
-from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs, ReshapeAttrs
-from tinytrain_compile.quantize.forms import Act, Deferred, ShiftTables, narrowed
+from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs, ReduceAttrs, ReshapeAttrs
+from tinytrain_compile.quantize.forms import Act, Deferred, Form, IntegerLayer, narrowed
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
 _SHARED_BITS, _SHARED_ROOM = 8, 2.0**29
-
-
-@dataclass(frozen=True, eq=False)
-class IntegerLayer:
-    """A convolution (or dense layer) that runs in integers, and what its backward pass needs.
-
-    parts: int8 weight values (arena part, flash part), and the table of their channels' places, if there is one; bias:
-    int32 value; scale: per output channel, of the weight; x: its input; conv: geometry as a convolution; tables: where
-    a rescale of its channels finds what it changes, if it can have one. bias_unit: real value of one unit of the bias
-    as it is stored: the accumulator's, unless it is shared.
-    """
-
-    parts: tuple[Value, ...]
-    bias: Value
-    scale: Array
-    x: Act
-    conv: ConvAttrs
-    node: Node
-    tables: ShiftTables | None
-    bias_unit: Array
-
-    @property
-    def accumulator_scale(self) -> Array:
-        """Real value of one accumulator unit, per output channel."""
-        return self.scale * self.x.quant.scale[0]
 
 
 @dataclass(frozen=True)
@@ -80,46 +54,25 @@ class Forward:
         self._trained = {parameter.name for parameter, _ in rewriter.train.graph.updates}
         self.clamped: dict[str, str] = {}
         """Float name of a clamp's output -> float name of what it clamps."""
-        self._rules: dict[str, Callable[[Node], bool]] = {
-            "Conv": self._wait,
-            "Gemm": self._wait,
-            "Add": self._wait,
-            "Reduce": self._wait,
-            "AveragePool": self._wait,
-            "Clip": self._clip,
-            "ClipMask": self._mask,
-            "MaxPoolIndex": self._index,
-            "Expand": self._repeat,
-            **dict.fromkeys(ops_with("moves_data"), self._move),
-            "Concat": self._join,
-        }
-
-    def rewrite(self, node: Node) -> bool:
-        """Emit the integer form of a forward node, if it has one here."""
-        rule = self._rules.get(node.op)
-        return rule is not None and rule(node)
 
     # ---- requantising nodes -------------------------------------------------------------------------------------
 
-    def _wait(self, node: Node) -> bool:
+    def wait(self, node: Node) -> Form | None:
         """Defer a node whose only reader is a clamp with an annotation, if it can run in integers."""
-        if not self._is_clamped(node) or not self._ready(node):
-            return False
-        self._r.forms[node.outputs[0].name] = Deferred(node)
-        return True
+        return Deferred(node) if self._is_clamped(node) and self._ready(node) else None
 
     def _is_clamped(self, node: Node) -> bool:
         """Tell whether a clamp with an annotation is the only reader."""
         out = node.outputs[0]
-        readers = [reader for reader in self._r.readers.get(out.name, []) if reader.op != "ClipMask"]
+        readers = [reader for reader in self._r.readers.get(out.name, []) if not has_trait(reader.op, "marks")]
         alone = len(readers) == 1 and out not in self._r.train.graph.outputs
-        return alone and readers[0].op == "Clip" and readers[0].outputs[0].quant is not None
+        return alone and has_trait(readers[0].op, "clamps") and readers[0].outputs[0].quant is not None
 
     def _ready(self, node: Node) -> bool:
-        data = node.inputs if node.op == "Add" else (operand(node, "x"),)
+        data = node.inputs if has_trait(node.op, "adds") else (operand(node, "x"),)
         if len({value.shape for value in data}) > 1:
             return False
-        if has_trait(node.op, "layer") and not self._takes_integers(node):
+        if has_trait(node.op, "matrix") and not self._takes_integers(node):
             return False
         if isinstance(node.attrs, PoolAttrs) and not always_full(node.attrs, _hw(operand(node, "x"))):
             return False
@@ -129,40 +82,36 @@ class Forward:
         """Tell whether a layer's parameters are constants that may become integers."""
         _, *parameters = node.inputs
         names = {value.name for value in parameters}
-        return operand(node, "w").quant is not None and names <= self._r.constants.keys() - self._floats
+        integers = names <= self._r.constants.keys() - self._floats
+        return has_trait(node.op, "layer") and operand(node, "w").quant is not None and integers
 
-    def _clip(self, node: Node) -> bool:
-        form = self._r.forms.get(node.inputs[0].name)
-        out = node.outputs[0]
+    def clip(self, node: Node) -> Form | None:
+        """Emit what a clamp with an annotation has waited for, or integers that are stored already, in its format."""
+        form, out = self._r.forms.get(node.inputs[0].name), node.outputs[0]
         if not isinstance(form, Act | Deferred) or out.quant is None:
-            return False
-        attrs = node.attrs
-        assert isinstance(attrs, ClipAttrs)
-        quant = narrowed(out.quant, attrs)
+            return None
+        quant = narrowed(out.quant, attrs_of(node, ClipAttrs))
         masks = any(has_trait(reader.op, "read_output") for reader in self._r.readers.get(out.name, []))
         clamp = Clamped(quant, masks and quant.low == quant.zero)
-        value = self._clamped(node, form, clamp) if isinstance(form, Act) else self._requantised(form.node, clamp)
-        self._r.forms[out.name] = Act(value, quant)
+        if isinstance(form, Act):
+            attrs = replace(rescale_attrs(form.quant, quant), above=clamp.above)
+            value = self._r.emit("QRescale", (form.value,), attrs, node)
+        else:
+            value = self._requantised(form.node, clamp)
         self.clamped[out.name] = node.inputs[0].name
-        return True
-
-    def _clamped(self, node: Node, act: Act, clamp: Clamped) -> Value:
-        """Return integers that are stored already, in the format of a clamp that reads them."""
-        attrs = replace(rescale_attrs(act.quant, clamp.quant), above=clamp.above)
-        return self._r.emit("QRescale", (act.value,), attrs, node)[0]
+        return Act(value, quant)
 
     def _requantised(self, node: Node, clamp: Clamped) -> Value:
-        if node.op == "Conv":
-            assert isinstance(node.attrs, ConvAttrs)
+        if isinstance(node.attrs, ConvAttrs):
             return self._layer(node, node.attrs, clamp, self._act(node, "x"))
-        if node.op == "Gemm":
-            return self._dense(node, clamp)
-        if node.op == "Add":
+        if isinstance(node.attrs, GemmAttrs):
+            return self._dense(node, node.attrs, clamp)
+        if has_trait(node.op, "adds"):
             return self._add(node, clamp)
-        if node.op == "Concat":
+        if isinstance(node.attrs, ConcatAttrs):
             acts = [form for value in node.inputs if (form := self._r.act(value, node)) is not None]
             parts = [self._on_scale(act, clamp.quant, node) for act in acts]
-            return self._r.emit("Concat", parts, node.attrs, node)[0]
+            return self._r.emit(node.op, parts, node.attrs, node)
         return self._mean(node, clamp)
 
     def _act(self, node: Node, name: str) -> Act:
@@ -180,18 +129,15 @@ class Forward:
             multiplier, shift, _ = self._r.factors(node.name, factors, layer.tables)
             down = False  # shifts grow
         attrs = QConvAttrs(replace(conv, bias=True), x.quant.zero, *clamp.bounds, down, clamp.above)
-        return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)[0]
+        return self._r.emit("QConv", (x.value, *layer.parts, layer.bias, multiplier, shift), attrs, node)
 
-    def _dense(self, node: Node, clamp: Clamped) -> Value:
+    def _dense(self, node: Node, attrs: GemmAttrs, clamp: Clamped) -> Value:
         """Rewrite a dense layer as a 1x1 convolution over its rows."""
-        attrs = node.attrs
-        assert isinstance(attrs, GemmAttrs)
         x = self._act(node, "x")
-        rows, k = operand(node, "x").shape
-        (image,) = self._r.emit("Reshape", (x.value,), ReshapeAttrs((1, rows, 1, k)), node)
+        image = self._r.as_image(x.value, node)
         conv = ConvAttrs((1, 1), bias=attrs.bias, split=attrs.split)
         y = self._layer(node, conv, clamp, Act(image, x.quant))
-        return self._r.emit("Reshape", (y,), ReshapeAttrs(node.outputs[0].shape), node)[0]
+        return self._r.emit("Reshape", (y,), ReshapeAttrs(node.outputs[0].shape), node)
 
     def _integers(self, node: Node, conv: ConvAttrs, x: Act) -> IntegerLayer:
         """Return int8 weight parts and int32 bias of a layer, as constants or state."""
@@ -236,7 +182,7 @@ class Forward:
         if not shared:
             return stored, unit
         multiplier, shift, _ = self._r.factors(f"{node.name}.bias", unit / scale)
-        return self._r.emit("QSharedBias", (stored, multiplier, shift), NO_ATTRS, node)[0], unit
+        return self._r.emit("QSharedBias", (stored, multiplier, shift), NO_ATTRS, node), unit
 
     def _stored(self, value: Value, integers: Array) -> Value:
         """Return the integer constant that takes a float parameter's name."""
@@ -249,75 +195,59 @@ class Forward:
         scale, (zero, low, high) = clamp.quant.scale[0], clamp.bounds
         to = [fx.split_factor(x.quant.scale[0] / scale * 2.0 ** (SUM_BITS - ADD_BITS)) for x in (a, b)]
         attrs = QAddAttrs(a.quant.zero, b.quant.zero, zero, to[0], to[1], low, high, clamp.above)
-        return self._r.emit("QAdd", (a.value, b.value), attrs, node)[0]
+        return self._r.emit("QAdd", (a.value, b.value), attrs, node)
 
     def _mean(self, node: Node, clamp: Clamped) -> Value:
         x = self._act(node, "x")
         if isinstance(node.attrs, ReduceAttrs):
             attrs = rescale_attrs(x.quant, clamp.quant, node.attrs.scale, x.value.shape, node.attrs.axes)
-            attrs = replace(attrs, above=clamp.above)
-            return self._r.emit("QRescale", (x.value,), attrs, node)[0]
-        pool = node.attrs
-        assert isinstance(pool, PoolAttrs)
+            return self._r.emit("QRescale", (x.value,), replace(attrs, above=clamp.above), node)
+        pool = attrs_of(node, PoolAttrs)
         conv, ones = pool_as_conv(self._r, pool, x.value.shape[3])
         factor = np.full(x.value.shape[3], x.quant.scale[0] / (pool.kernel[0] * pool.kernel[1]) / clamp.quant.scale[0])
         multiplier, shift, down = self._r.fixed_factors(node.name, factor)
         bias = self._r.table("no_bias", np.zeros(x.value.shape[3], np.int32))
         attrs = QConvAttrs(conv, x.quant.zero, *clamp.bounds, down, clamp.above)
-        return self._r.emit("QConv", (x.value, ones, bias, multiplier, shift), attrs, node)[0]
+        return self._r.emit("QConv", (x.value, ones, bias, multiplier, shift), attrs, node)
 
     # ---- nodes that keep the scale ------------------------------------------------------------------------------
 
-    def _mask(self, node: Node) -> bool:
-        form = self._r.forms.get(node.inputs[0].name)
-        if not isinstance(form, Act):
-            return False
-        self._r.forms[node.outputs[0].name] = self._r.emit("QClipMask", (form.value,), form.mask("bits"), node)[0]
-        return True
+    def mark(self, node: Node) -> Form | None:
+        """Emit a mask of a clamp, or an index in a window, of the integers."""
+        act = self._r.int8(node.inputs[0])
+        if act is None:
+            return None
+        of_clamp = isinstance(node.attrs, ClipAttrs)
+        op, attrs = ("QClipMask", act.mask("bits")) if of_clamp else (node.op, node.attrs)
+        return self._r.emit(op, (act.value,), attrs, node)
 
-    def _index(self, node: Node) -> bool:
-        form = self._r.forms.get(node.inputs[0].name)
-        if not isinstance(form, Act):
-            return False
-        self._r.forms[node.outputs[0].name] = self._r.emit("MaxPoolIndex", (form.value,), node.attrs, node)[0]
-        return True
-
-    def _move(self, node: Node) -> bool:
-        forms = [self._r.forms.get(v.name) for v in node.inputs]
-        acts = [f for f in forms if isinstance(f, Act)]
-        if len(acts) != len(forms) or not acts:
-            return False
+    def move(self, node: Node) -> Form | None:
+        """Emit movement in the format of what moves. What is joined waits for a clamp that is the only reader."""
+        acts, attrs = [act for value in node.inputs if (act := self._r.int8(value)) is not None], node.attrs
+        if len(acts) != len(node.inputs) or not acts:
+            return None
+        if isinstance(attrs, ConcatAttrs) and self._is_clamped(node):
+            return Deferred(node)
         quant = node.outputs[0].quant or acts[0].quant
-        if isinstance(node.attrs, EmbedAttrs) and node.attrs.value != 0.0:
-            return False
-        if node.op != "Concat" and quant.scale != acts[0].quant.scale:
+        if not isinstance(attrs, ConcatAttrs) and quant.scale != acts[0].quant.scale:
             quant = acts[0].quant
-        attrs = node.attrs
         if isinstance(attrs, EmbedAttrs):
+            if attrs.value != 0.0:
+                return None
             attrs = replace(attrs, value=float(quant.zero))
         values = [self._on_scale(act, replace(quant, low=-128, high=127), node) for act in acts]
-        (out,) = self._r.emit(node.op, values, attrs, node)
-        self._r.forms[node.outputs[0].name] = Act(out, quant)
-        return True
+        return Act(self._r.emit(node.op, values, attrs, node), quant)
 
-    def _join(self, node: Node) -> bool:
-        """Emit in the format of a clamp that is the only reader, else as what moves."""
-        if not self._is_clamped(node) or not all(isinstance(self._r.forms.get(v.name), Act) for v in node.inputs):
-            return self._move(node)
-        self._r.forms[node.outputs[0].name] = Deferred(node)
-        return True
-
-    def _repeat(self, node: Node) -> bool:
-        assert isinstance(node.attrs, ExpandAttrs)
-        return node.attrs.scale == 1.0 and self._move(node)
+    def repeat(self, node: Node) -> Form | None:
+        """Emit copies of the integers, if they are not multiplied."""
+        return self.move(node) if attrs_of(node, ExpandAttrs).scale == 1.0 else None
 
     def _on_scale(self, act: Act, quant: Quant, node: Node) -> Value:
         """Return an activation in another format, clamped to its bounds."""
         held = quant.low <= act.quant.low and act.quant.high <= quant.high
         if held and (act.quant.scale, act.quant.zero) == (quant.scale, quant.zero):
             return act.value
-        attrs = rescale_attrs(act.quant, quant)
-        return self._r.emit("QRescale", (act.value,), attrs, node)[0]
+        return self._r.emit("QRescale", (act.value,), rescale_attrs(act.quant, quant), node)
 
 
 def _finer(scale: Array, data: Array) -> Array:

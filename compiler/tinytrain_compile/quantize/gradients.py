@@ -1,89 +1,41 @@
-"""Gradients of integer parameters until their update comes: what they are made of, how they are summed and clipped."""
+"""Gradients of parameters until their update comes: how they are summed and clipped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Node, Phase, Value
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.clip import WORDS
-from tinytrain_compile.ops.int8.update import QSumAttrs
 from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import ExpandAttrs, ReshapeAttrs, SliceAttrs
 from tinytrain_compile.ops.subspace import ModeAttrs
-from tinytrain_compile.quantize.forms import Act, Err
-from tinytrain_compile.quantize.forward import IntegerLayer
+from tinytrain_compile.quantize.forms import Gradient
 from tinytrain_compile.quantize.state import Rewriter
 
 
-@dataclass(frozen=True, eq=False)
-class _Gradient:
-    """The error that it is made of, whose exponent and unit it has, and whose it is."""
-
-    error: Err
-    layer: IntegerLayer
-
-
-@dataclass(frozen=True, eq=False)
-class BiasGradient(_Gradient):
-    """The channel sums of an error."""
-
-
-@dataclass(frozen=True, eq=False)
-class WeightGradient(_Gradient):
-    """Of one of the two kinds below."""
-
-
-@dataclass(frozen=True, eq=False)
-class ProductGradient(WeightGradient):
-    """Operands of a weight gradient that has not been computed: x, error, geometry."""
-
-    x: Act
-    conv: ConvAttrs
-
-
-@dataclass(frozen=True, eq=False)
-class FloatGradient(WeightGradient):
-    """One that was computed in float32, from a low-rank copy: in steps of the activation times units of the error."""
-
-    value: Value
-
-
-Uses = tuple[WeightGradient, ...] | tuple[BiasGradient, ...]
-"""What each layer that reads a parameter adds to its gradient; nearly always there is one."""
-
-
-def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: WeightGradient | BiasGradient) -> Value:
+def stored_gradient(rewriter: Rewriter, node: Node, parameter: Value, use: Gradient) -> Value:
     """Return what one use adds to the gradient of a parameter, as an int32 tensor of its own."""
-    if isinstance(use, BiasGradient):
-        return rewriter.emit("QSum", (use.error.value,), QSumAttrs("errors", running=False), node)[0]
-    if isinstance(use, FloatGradient):
-        return rewriter.emit("QSum", (use.value,), QSumAttrs("float", running=False), node)[0]
+    if use.sum.of != "product":
+        return rewriter.emit("QSum", use.operands, replace(use.sum, running=False), node)
     zero = rewriter.table("zero", np.zeros((1,) * len(parameter.shape), np.int32))
-    (empty,) = rewriter.emit("Expand", (zero,), ExpandAttrs(parameter.shape), node)
-    return added_gradient(rewriter, node, use, empty)
+    return added_gradient(rewriter, node, use, rewriter.emit("Expand", (zero,), ExpandAttrs(parameter.shape), node))
 
 
-def added_gradient(rewriter: Rewriter, node: Node, use: WeightGradient | BiasGradient, total: Value) -> Value:
+def added_gradient(rewriter: Rewriter, node: Node, use: Gradient, total: Value) -> Value:
     """Return a running sum with what one use adds to it."""
-    if isinstance(use, FloatGradient):
-        return rewriter.emit("QSum", (total, use.value), QSumAttrs("float"), node)[0]
-    if isinstance(use, ProductGradient):
-        attrs = QSumAttrs("product", conv=use.conv, x_zero=use.x.quant.zero)
-        return rewriter.emit("QSum", (total, use.x.value, use.error.value), attrs, node)[0]
-    return rewriter.emit("QSum", (total, use.error.value), QSumAttrs("errors"), node)[0]
+    return rewriter.emit("QSum", (total, *use.operands), use.sum, node)
 
 
 # ---- float32 gradients, sample by sample ----------------------------------------------------------------------------
 
 
-def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
-    """Emit an Accumulate of a float gradient as one for every sample, if a step has several; tell whether it was.
+def sum_by_sample(rewriter: Rewriter, node: Node) -> Value | None:
+    """Emit an Accumulate of a float gradient as one for every sample, if a step has several; None: it is not.
 
     Float sums depend on their order, and have to be the same bits for every micro-batch. So the one node that sums a
     parameter's gradient over the samples is repeated for each, on its part of the operands, and each result is added to
@@ -91,30 +43,28 @@ def sum_by_sample(rewriter: Rewriter, node: Node) -> bool:
     has no part that is of one sample.
     """
     count, source = rewriter.train.micro_batch, rewriter.producers.get(operand(node, "g").name)
-    while source is not None and source.op == "Reshape":
+    while source is not None and isinstance(source.attrs, ReshapeAttrs):
         source = rewriter.producers.get(operand(source, "x").name)
     if count == 1 or source is None or not op_def(source.op).samples.sums(source.attrs):
-        return False
+        return None
     if any(_in_subspace(rewriter, value) for value in operands(source).several("dy?")):
-        return False
+        return None
     total = operand(node, "acc")
     whole = [rewriter.as_float(value, node) for value in source.inputs]
     for index in range(count):
         parts = [_part(rewriter, value, index, count, node) for value in whole]
-        (gradient,) = rewriter.emit(source.op, parts, source.attrs, node)
+        gradient = rewriter.emit(source.op, parts, source.attrs, node)
         if gradient.shape != total.shape:
-            (gradient,) = rewriter.emit("Reshape", (gradient,), ReshapeAttrs(total.shape), node)
-        (total,) = rewriter.emit(node.op, (total, gradient), node.attrs, node)
-    rewriter.forms[result(node, "acc").name] = total
-    return True
+            gradient = rewriter.emit("Reshape", (gradient,), ReshapeAttrs(total.shape), node)
+        total = rewriter.emit(node.op, (total, gradient), node.attrs, node)
+    return total
 
 
 def _part(rewriter: Rewriter, value: Value, index: int, count: int, like: Node) -> Value:
     """Return one sample's part of a tensor."""
     rows, rank = value.shape[0] // count, len(value.shape)
     starts, sizes = (index * rows, *(0,) * (rank - 1)), (rows, *value.shape[1:])
-    (part,) = rewriter.emit("Slice", (value,), SliceAttrs(starts, (1,) * rank, sizes), like)
-    return part
+    return rewriter.emit("Slice", (value,), SliceAttrs(starts, (1,) * rank, sizes), like)
 
 
 def _in_subspace(rewriter: Rewriter, value: Value) -> bool:
@@ -130,14 +80,6 @@ def _in_subspace(rewriter: Rewriter, value: Value) -> bool:
 # ---- clipping -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Sums of squares by channel, and what brings them into real units: (multiplier, shift, p)."""
-
-    rows: Value
-    units: tuple[Value, ...]
-
-
 class IntegerClipping:
     """Knows the squares of integer gradients until their total is asked for. phase: of updates."""
 
@@ -146,7 +88,8 @@ class IntegerClipping:
         self._r = rewriter
         self._phase: Phase = phase
         self._rates: dict[str, Value] = {}
-        self._rows: dict[str, _Rows] = {}
+        self._rows: dict[str, tuple[Value, ...]] = {}
+        """Sums of squares by channel, and what brings them into real units: (rows, multiplier, shift, p)."""
 
     @property
     def clips(self) -> bool:
@@ -160,27 +103,24 @@ class IntegerClipping:
             return rate
         if factor.name not in self._rates:
             known = self._r.as_float(factor, node)
-            (self._rates[factor.name],) = self._r.emit("QClipRate", (rate, known), NO_ATTRS, node, self._phase)
+            self._rates[factor.name] = self._r.emit("QClipRate", (rate, known), NO_ATTRS, node, self._phase)
         return self._rates[factor.name]
 
     def empty_rows(self, node: Node, parameter: Value) -> Value:
         """Return zeros to which an update of the parameter adds its squares."""
         zero = self._r.table("no_squares", np.zeros((1, 1), np.int32))
         attrs = ExpandAttrs((parameter.shape[0], WORDS))
-        return self._r.emit("Expand", (zero,), attrs, node, self._phase)[0]
+        return self._r.emit("Expand", (zero,), attrs, node, self._phase)
 
     def keep(self, node: Node, rows: Value, scale: tuple[Value, ...]) -> None:
         """Keep rows that stand for the float ones of a RowSquares node; scale: of the update, see Updates."""
         multiplier, shift, _, p = scale
-        self._rows[result(node, "rows").name] = _Rows(rows, (multiplier, shift, p))
+        self._rows[result(node, "rows").name] = rows, multiplier, shift, p
 
-    def total(self, node: Node) -> bool:
+    def total(self, node: Node) -> Value | None:
         """Emit the integer form of a SquareTotal node, if its rows are integers."""
         known = self._rows.get(operand(node, "rows").name)
         if known is None:
-            return False
+            return None
         total = self._r.as_float(operand(node, "total"), node)
-        inputs = (total, known.rows, *known.units)
-        (after,) = self._r.emit("QSquareTotal", inputs, node.attrs, node, self._phase)
-        self._r.forms[result(node, "total").name] = after
-        return True
+        return self._r.emit("QSquareTotal", (total, *known), node.attrs, node, self._phase)

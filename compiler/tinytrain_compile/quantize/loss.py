@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +16,10 @@ from tinytrain_compile.ops.int8 import loss as int8_loss
 from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LEAST_LOSS_BITS, LOG_BITS
-from tinytrain_compile.ops.loss import NllAttrs
-from tinytrain_compile.ops.names import operand, operands, result
+from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
+from tinytrain_compile.ops.names import attrs_of, operand, operands, result
 from tinytrain_compile.ops.normalise import AxisAttrs
-from tinytrain_compile.quantize.forms import Act, Deferred, Err
+from tinytrain_compile.quantize.forms import Act, Deferred, Form
 from tinytrain_compile.quantize.state import Rewriter
 
 
@@ -41,48 +43,40 @@ class _Softmax:
     weights: tuple[Value, ...] = ()
 
 
-class IntegerLoss:
-    """Rewrites the four nodes of a cross entropy whose logits are int8."""
+class SoftmaxLoss:
+    """Rewrites the four nodes of a cross entropy whose logits are int8: its first one decides about all."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._r = rewriter
-        self._known: dict[str, _Softmax] = {}
-        """By the float name of the log probabilities."""
-        self._rules = {
-            "LogSoftmax": self._sums,
-            "NegativeLogLikelihood": self._value,
-            "NegativeLogLikelihoodGrad": self._wait,
-            "LogSoftmaxGrad": self._error,
-        }
 
-    def rewrite(self, node: Node) -> bool:
-        """Emit the integer form of a node of the loss, if it has one."""
-        rule = self._rules.get(node.op)
-        return rule is not None and rule(node)
-
-    def _sums(self, node: Node) -> bool:
-        logits, attrs = self._r.forms.get(operand(node, "x").name), node.attrs
-        loss = self._loss_of(node)
-        if loss is None or not isinstance(logits, Act) or not isinstance(attrs, AxisAttrs):
-            return False
-        nll, label = loss.attrs, operand(loss, "labels")
+    def rewrite(self, node: Node) -> Form | None:
+        """Emit the sums of a LogSoftmax that a loss in integers reads; that and its gradient are planned."""
+        logits, attrs, loss = self._r.int8(operand(node, "x")), node.attrs, self._loss_of(node)
+        if loss is None or logits is None or not isinstance(attrs, AxisAttrs):
+            return None
+        nll, label = attrs_of(loss, NllAttrs), operand(loss, "labels")
         groups = label.elements
-        assert isinstance(nll, NllAttrs)
         classes, scale = logits.value.shape[attrs.axis], logits.quant.scale[0]
         if int8_loss.loss_fraction_bits(scale, classes, groups) < int8_loss.LEAST_LOSS_BITS:
-            return False
+            return None
         bits = int8_loss.table_bits(classes)
         table = self._r.table(f"{node.name}.exponentials", int8_loss.exponentials(scale, bits))
         sums = int8_loss.SoftmaxSumAttrs(attrs.axis, bits)
-        largest, total = self._r.emit("QSoftmaxSum", (logits.value, table), sums, node)
+        largest, total = self._r.emit_all("QSoftmaxSum", (logits.value, table), sums, node)
         self._r.forms[largest.name] = Act(largest, logits.quant)
         unit, share = (self._factor(nll) / groups, 1.0 / groups) if nll.reduction == "mean" else (1.0, 1.0)
         known = _Softmax(logits, nll, label, largest, total, table, bits, unit, share)
         if _is_weighted(loss):
             known = self._weighted(known, loss, classes)
-        self._known[node.outputs[0].name] = known
-        self._r.forms[node.outputs[0].name] = Deferred(node)
-        return True
+        self._r.planned[loss.name] = partial(self._value, known)
+        for gradient in self._gradients_of(node):
+            self._r.planned[gradient.name] = partial(self._error, known)
+            self._r.planned[self._r.producers[operand(gradient, "dy").name].name] = Deferred
+        return Deferred(node)
+
+    def _gradients_of(self, node: Node) -> list[Node]:
+        """Return what reads log probabilities besides their loss."""
+        return [n for n in self._r.readers.get(node.outputs[0].name, []) if not isinstance(n.attrs, NllAttrs)]
 
     def _weighted(self, known: _Softmax, loss: Node, classes: int) -> _Softmax:
         """Emit it with the weights of labels; for a sum, the largest class weight goes into the unit."""
@@ -92,7 +86,7 @@ class IntegerLoss:
         attrs = int8_weighted_loss.LabelWeightAttrs(
             known.nll.ignore_index, 0 if mean else 1 << int8_weighted_loss.weight_bits(groups)
         )
-        weights = self._r.emit("QLabelWeight", (known.label, table), attrs, loss)
+        weights = self._r.emit_all("QLabelWeight", (known.label, table), attrs, loss)
         unit = 1.0 if mean else float(real.max())
         return replace(known, weights=weights, unit=unit, share=unit)
 
@@ -119,38 +113,28 @@ class IntegerLoss:
 
     def _loss_of(self, node: Node) -> Node | None:
         """Return the loss that alone reads these log probabilities, if it can be computed in integers."""
-        readers = self._r.readers.get(node.outputs[0].name, [])
-        losses = [n for n in readers if n.op == "NegativeLogLikelihood"]
-        others = [n for n in readers if n.op not in ("NegativeLogLikelihood", "LogSoftmaxGrad")]
-        if len(losses) != 1 or others or node.outputs[0] in self._r.train.graph.outputs:
+        losses = [n for n in self._r.readers.get(node.outputs[0].name, []) if isinstance(n.attrs, NllAttrs)]
+        if len(losses) != 1 or node.op != "LogSoftmax" or node.outputs[0] in self._r.train.graph.outputs:
             return None
-        loss, nll = losses[0], losses[0].attrs
-        assert isinstance(nll, NllAttrs)
-        gradients = [n for n in readers if n.op == "LogSoftmaxGrad"]
+        loss, nll = losses[0], attrs_of(losses[0], NllAttrs)
         if nll.reduction == "none" or result(loss, "loss") != self._r.train.loss:
             return None
         if _is_weighted(loss) and not self._has_weights(loss, node.outputs[0].shape[nll.axis]):
             return None
-        return loss if all(self._is_of(n, loss) for n in gradients) else None
+        return loss if all(self._is_of(n, loss) for n in self._gradients_of(node)) else None
 
     def _is_of(self, gradient: Node, loss: Node) -> bool:
         """Tell whether a gradient of log probabilities is that of the loss: the sum over the samples of a step."""
-        source = self._r.producers.get(operand(gradient, "dy").name)
-        if source is None or source.op != "NegativeLogLikelihoodGrad":
+        dy = operands(gradient).get("dy")
+        source = None if dy is None else self._r.producers.get(dy.name)
+        if source is None or not isinstance(source.attrs, NllGradAttrs):
             return False
         (dloss, *told), (_, *known) = source.inputs, loss.inputs
-        if told != known:
-            return False
-        nll, seed = loss.attrs, self._r.constants.get(dloss.name)
-        assert isinstance(nll, NllAttrs)
-        return (
-            seed is not None and float(seed) == self._factor(nll) and len(self._r.readers[source.outputs[0].name]) == 1
-        )
+        seed, factor = self._r.constants.get(dloss.name), self._factor(attrs_of(loss, NllAttrs))
+        alone = len(self._r.readers[source.outputs[0].name]) == 1
+        return told == known and alone and seed is not None and float(seed) == factor
 
-    def _value(self, node: Node) -> bool:
-        known = self._known.get(operand(node, "logp").name)
-        if known is None:
-            return False
+    def _value(self, known: _Softmax, node: Node) -> Form:
         scale, shape = known.logits.quant.scale[0], known.logits.value.shape
         bits = int8_loss.loss_fraction_bits(scale, shape[known.nll.axis], known.label.elements)
         attrs = int8_loss.QLossAttrs(
@@ -163,35 +147,20 @@ class IntegerLoss:
             fx.split_factor(math.ldexp(known.share, -bits)),
         )
         inputs = (known.logits.value, known.label, known.largest, known.total, *known.weights)
-        (loss,) = self._r.emit("QWeightedSoftmaxLoss" if known.weights else "QSoftmaxLoss", inputs, attrs, node)
-        self._r.forms[node.outputs[0].name] = loss
-        return True
+        return self._r.emit("QWeightedSoftmaxLoss" if known.weights else "QSoftmaxLoss", inputs, attrs, node)
 
-    def _wait(self, node: Node) -> bool:
-        reader = self._r.only_reader(node.outputs[0])
-        if reader is None or reader.op != "LogSoftmaxGrad" or operand(reader, "y").name not in self._known:
-            return False
-        self._r.forms[node.outputs[0].name] = Deferred(node)
-        return True
-
-    def _error(self, node: Node) -> bool:
-        known = self._known.get(operand(node, "y").name)
-        if known is None:
-            return False
+    def _error(self, known: _Softmax, node: Node) -> Form:
         nll = known.nll
         probe = int8_weighted_loss.weight_probe(known.bits) if known.weights else int8_loss.probe(known.bits)
         attrs = int8_loss.QLossErrorAttrs(nll.axis, nll.reduction, nll.ignore_index, known.bits, probe)
         inputs = (known.logits.value, known.label, known.largest, known.total, known.table, *known.weights)
         op = "QWeightedSoftmaxError" if known.weights else "QSoftmaxError"
-        error: Err = self._r.emit_error(op, (), inputs, attrs, node, known.unit)
-        self._r.forms[node.outputs[0].name] = error
-        return True
+        return self._r.emit_error(op, (), inputs, attrs, node, known.unit)
 
 
 def _is_weighted(loss: Node) -> bool:
     """Tell whether labels decide what the loss is divided by, or count differently."""
-    nll = loss.attrs
-    assert isinstance(nll, NllAttrs)
+    nll = attrs_of(loss, NllAttrs)
     counted = nll.reduction == "mean" and nll.ignore_index is not None and operand(loss, "labels").elements > 1
     return counted or "weights" in operands(loss)
 
@@ -208,20 +177,28 @@ class TargetLoss:
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._r = rewriter
-        self._rules = {
-            "MeanSquaredError": self._mse,
-            "SigmoidCrossEntropy": self._bce,
-            "MeanSquaredErrorGrad": self._mse_error,
-            "SigmoidCrossEntropyGrad": self._bce_error,
-        }
 
-    def rewrite(self, node: Node) -> bool:
+    def rewrite(self, node: Node) -> Form | None:
         """Emit the integer form of a loss or of its gradient, if it has one."""
-        rule = self._rules.get(node.op)
-        if rule is None or not self._is_final(node):
-            return False
-        outputs = self._r.forms.get(operand(node, "y").name)
-        return isinstance(outputs, Act) and rule(node, outputs)
+        outputs = self._r.int8(operand(node, "y"))
+        if outputs is None or not self._is_final(node):
+            return None
+        of_labels, gradient = has_trait(node.op, "binary_loss"), "dloss" in operands(node)
+        # an error is no sum: it must not depend on the other samples
+        count = outputs.value.elements // (self._r.train.micro_batch if gradient else 1)
+        known = _probabilities(outputs) if of_labels else _differences(outputs, count)
+        if known is None:
+            return None
+        inputs = (outputs.value, operand(node, "target"))
+        if of_labels:
+            inputs += (self._r.table("sigmoids", int8_targets.sigmoids(outputs.quant.scale[0])),)
+        fields = known.zero, known.bits, known.target, known.limit
+        if not gradient:
+            terms = _bce_terms(outputs) if of_labels else _mse_terms(outputs, known.bits)
+            return self._r.emit(f"Q{node.op}", inputs, int8_targets.TargetLossAttrs(*fields, **terms), node)
+        unit = (1.0 if of_labels else 2.0 * outputs.quant.scale[0]) / count
+        attrs = int8_targets.TargetErrorAttrs(*fields, int8_targets.probe(known.bits))
+        return self._r.emit_error(f"Q{node.op}", (), inputs, attrs, node, unit)
 
     def _is_final(self, node: Node) -> bool:
         """Tell whether this is the loss of the step, of labels as they come, or its gradient, summed over the
@@ -233,77 +210,36 @@ class TargetLoss:
         seed = self._r.constants.get(operand(node, "dloss").name)
         return seed is not None and float(seed) == self._r.train.micro_batch
 
-    # ---- mse ----------------------------------------------------------------------------------------------------
 
-    def _count_of_one(self, outputs: Act) -> int:
-        return outputs.value.elements // self._r.train.micro_batch
-
-    def _differences(self, outputs: Act, count: int) -> int8_targets.TargetAttrs | None:
-        """Compute in fixed point, for so many that are added up."""
-        bits = int8_targets.difference_bits(count)
-        if bits < int8_targets.LEAST_BITS:
-            return None
-        target = fx.split_factor(math.ldexp(1.0 / outputs.quant.scale[0], bits))
-        limit = (1 << (bits + int8_targets.REACH_BITS)) - 1
-        return int8_targets.TargetAttrs(outputs.quant.zero, bits, target, limit)
-
-    def _mse(self, node: Node, outputs: Act) -> bool:
-        known = self._differences(outputs, outputs.value.elements)
-        if known is None:
-            return False
-        share = math.ldexp(outputs.quant.scale[0] ** 2, -2 * known.bits) / outputs.value.elements
-        return self._loss(node, outputs, int8_targets.TargetLossAttrs(*_fields(known), fx.split_factor(share)))
-
-    def _mse_error(self, node: Node, outputs: Act) -> bool:
-        count = self._count_of_one(outputs)
-        known = self._differences(outputs, count)  # an error is no sum: it must not depend on the other samples
-        unit = 2.0 * outputs.quant.scale[0] / count
-        return known is not None and self._error(node, outputs, known, unit)
-
-    # ---- bce ----------------------------------------------------------------------------------------------------
-
-    def _probabilities(self, outputs: Act) -> int8_targets.TargetAttrs | None:
-        bits = int8_targets.SIGMOID_BITS
-        if _loss_bits(outputs) < LEAST_LOSS_BITS:
-            return None
-        return int8_targets.TargetAttrs(outputs.quant.zero, bits, fx.split_factor(2.0**bits))
-
-    def _bce(self, node: Node, outputs: Act) -> bool:
-        known = self._probabilities(outputs)
-        if known is None:
-            return False
-        bits, scale = _loss_bits(outputs), outputs.quant.scale[0]
-        distance = fx.split_factor(math.ldexp(scale, bits - DISTANCE_BITS))
-        total = fx.split_factor(math.ldexp(1.0 / outputs.value.elements, -bits))
-        attrs = int8_targets.TargetLossAttrs(*_fields(known), total, distance, bits)
-        return self._loss(node, outputs, attrs)
-
-    def _bce_error(self, node: Node, outputs: Act) -> bool:
-        known = self._probabilities(outputs)
-        return known is not None and self._error(node, outputs, known, 1.0 / self._count_of_one(outputs))
-
-    # ---- both ---------------------------------------------------------------------------------------------------
-
-    def _operands(self, node: Node, outputs: Act) -> tuple[Value, ...]:
-        pair = (outputs.value, operand(node, "target"))
-        if not has_trait(node.op, "binary_loss"):
-            return pair
-        return (*pair, self._r.table("sigmoids", int8_targets.sigmoids(outputs.quant.scale[0])))
-
-    def _loss(self, node: Node, outputs: Act, attrs: int8_targets.TargetLossAttrs) -> bool:
-        (loss,) = self._r.emit(f"Q{node.op}", self._operands(node, outputs), attrs, node)
-        self._r.forms[node.outputs[0].name] = loss
-        return True
-
-    def _error(self, node: Node, outputs: Act, known: int8_targets.TargetAttrs, unit: float) -> bool:
-        attrs = int8_targets.TargetErrorAttrs(*_fields(known), int8_targets.probe(known.bits))
-        operands = self._operands(node, outputs)
-        self._r.forms[node.outputs[0].name] = self._r.emit_error(f"Q{node.op}", (), operands, attrs, node, unit)
-        return True
+def _differences(outputs: Act, count: int) -> int8_targets.TargetAttrs | None:
+    """Return how differences are computed in fixed point, of which so many are added up; None if they cannot be."""
+    bits = int8_targets.difference_bits(count)
+    if bits < int8_targets.LEAST_BITS:
+        return None
+    target = fx.split_factor(math.ldexp(1.0 / outputs.quant.scale[0], bits))
+    limit = (1 << (bits + int8_targets.REACH_BITS)) - 1
+    return int8_targets.TargetAttrs(outputs.quant.zero, bits, target, limit)
 
 
-def _fields(known: int8_targets.TargetAttrs) -> tuple[int, int, tuple[int, int], int]:
-    return known.zero, known.bits, known.target, known.limit
+def _mse_terms(outputs: Act, bits: int) -> dict[str, Any]:
+    """Return attributes of the sum: of squares."""
+    return {"total": fx.split_factor(math.ldexp(outputs.quant.scale[0] ** 2, -2 * bits) / outputs.value.elements)}
+
+
+def _probabilities(outputs: Act) -> int8_targets.TargetAttrs | None:
+    """Return how sigmoids are computed in fixed point; None if the terms of their loss are too large."""
+    bits = int8_targets.SIGMOID_BITS
+    if _loss_bits(outputs) < LEAST_LOSS_BITS:
+        return None
+    return int8_targets.TargetAttrs(outputs.quant.zero, bits, fx.split_factor(2.0**bits))
+
+
+def _bce_terms(outputs: Act) -> dict[str, Any]:
+    """Return attributes of the sum: of a logit's distance from 0, and of a logarithm."""
+    bits = _loss_bits(outputs)
+    total = fx.split_factor(math.ldexp(1.0 / outputs.value.elements, -bits))
+    distance = fx.split_factor(math.ldexp(outputs.quant.scale[0], bits - DISTANCE_BITS))
+    return {"total": total, "distance": distance, "loss_bits": bits}
 
 
 def _loss_bits(outputs: Act) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import has_trait, infer, op_def, steps_floats
+from tinytrain_compile.ops.base import Trait, has_trait, infer, op_def, steps_floats
 from tinytrain_compile.ops.linear import PARTS
 from tinytrain_compile.ops.names import error_exponents, operands
 from tinytrain_compile.quantize.backward import Backward
-from tinytrain_compile.quantize.forms import Act
+from tinytrain_compile.quantize.forms import Act, Rule
 from tinytrain_compile.quantize.forward import Forward
-from tinytrain_compile.quantize.loss import IntegerLoss, TargetLoss
+from tinytrain_compile.quantize.loss import SoftmaxLoss, TargetLoss
 from tinytrain_compile.quantize.low_rank import Copies, kept_in_integers
 from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
@@ -58,10 +59,38 @@ class _Rewrite:
         self._r = Rewriter(train)
         self._rescaling = Rescaling(self._r, options.rescale)
         self._forward = Forward(self._r, self._rescaling, floats | _used_otherwise(train.graph))
-        self._backward = Backward(self._r, self._forward)
-        self._losses = (IntegerLoss(self._r), TargetLoss(self._r))
-        self._copies = Copies(self._r, self._backward)
-        self._updates = Updates(train, options, self._r, self._forward, self._backward)
+        self._updates = Updates(train, options, self._r, self._forward)
+        self._rules = self._table()
+
+    def _table(self) -> Sequence[tuple[Trait, Rule]]:
+        """Return the rules for operators of a trait, in the order in which they are tried."""
+        forward, updates = self._forward, self._updates
+        backward, copies = Backward(self._r, forward), Copies(self._r)
+        return (
+            ("distribution", SoftmaxLoss(self._r).rewrite),
+            ("target_loss", TargetLoss(self._r).rewrite),
+            ("weight_gradient", copies.gradient),
+            ("subspace", copies.product),
+            ("requantised", forward.wait),
+            ("clamps", forward.clip),
+            ("marks", forward.mark),
+            ("repeats", forward.repeat),
+            ("moves_data", forward.move),
+            ("through_clamp", backward.through_clamp),
+            ("weight_gradient", backward.weight),
+            ("data_gradient", backward.data),
+            ("pool_gradient", backward.pool),
+            ("reduces", backward.bias),
+            ("adds", backward.add),
+            ("repeats", backward.expand),
+            ("cuts", backward.take),
+            ("scores", backward.score),
+            ("moves_data", backward.move),
+            ("accumulates", updates.accumulate),
+            ("clears", updates.clear),
+            ("squares", updates.row_squares),
+            ("totals", updates.clipping.total),
+        )
 
     def rewrite(self) -> None:
         """Go through the graph once."""
@@ -80,9 +109,21 @@ class _Rewrite:
         return frozenset(read & self._forward.integer_parameters.keys())
 
     def _node(self, node: Node) -> None:
-        stages = (*self._losses, self._copies, self._forward, self._backward, self._updates)
-        if not any(stage.rewrite(node) for stage in stages):
-            self._r.take(node)
+        """Let the first rule that has an integer form of a node here emit it; else the node stays float."""
+        planned, name = self._r.planned.get(node.name), node.outputs[0].name
+        rules = [rule for trait, rule in self._rules if has_trait(node.op, trait)]
+        owned = op_def(node.op).owned
+        assert owned is None or owned.int8 != "sum" or rules, f"{node.op} declares an int8 form that is not here"
+        for rule in (planned,) if planned is not None else (*rules, self._updates.rewrite):
+            found = rule(node)
+            if not found:
+                continue
+            if isinstance(found, tuple):
+                self._r.gradients[name] = found
+            elif not isinstance(found, bool):
+                self._r.forms[name] = found
+            return
+        self._r.take(node)
 
     # ---- the result ---------------------------------------------------------------------------------------------
 

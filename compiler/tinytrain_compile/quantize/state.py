@@ -18,7 +18,20 @@ from tinytrain_compile.ops.base import SumOverflowError, form_name, op_def
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.pointwise import LIFT, ErrorAttrs, ErrorUnitAttrs, QuantAttrs
-from tinytrain_compile.quantize.forms import NO_MASK, Act, Deferred, Err, Form, Mask, Role, ShiftTables, narrowed
+from tinytrain_compile.ops.shape import ReshapeAttrs
+from tinytrain_compile.quantize.forms import (
+    NO_MASK,
+    Act,
+    Deferred,
+    Err,
+    Form,
+    Mask,
+    Role,
+    Rule,
+    ShiftTables,
+    Uses,
+    narrowed,
+)
 
 
 class Rewriter:
@@ -30,6 +43,10 @@ class Rewriter:
         names = {v.name for node in graph.nodes for v in (*node.outputs, *node.inputs)}
         self.builder = new_builder(names | {node.name for node in graph.nodes})
         self.forms: dict[str, Form] = {}
+        self.gradients: dict[str, Uses] = {}
+        """Of integer parameters: kept as operands until the update comes."""
+        self.planned: dict[str, Rule] = {}
+        """Rules of nodes, by their names, that a node before them has decided on."""
         self.readers = graph.consumers()
         self.producers = graph.producers()
         self.constants: dict[str, Array] = dict(graph.constants)
@@ -39,20 +56,30 @@ class Rewriter:
         self.accumulators: list[Value] = []
         self.updates: list[tuple[Value, Value]] = []
         self._exponents: list[tuple[Value, Value, Value, bool]] = []
+        """Of errors, as arguments of `follow`: (exponent, peak, gathered, float_peak)."""
         self._floats: dict[str, Value] = {}
         self._tables: dict[bytes, Value] = {}
 
     # ---- emitting -----------------------------------------------------------------------------------------------
 
-    def emit(
+    def emit(self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step") -> Value:
+        """Append a node named after the float node that it replaces, and return its first result."""
+        return self.emit_all(op, inputs, attrs, like, phase)[0]
+
+    def emit_all(
         self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step"
     ) -> tuple[Value, ...]:
-        """Append a node named after the float node that it replaces."""
+        """Append such a node and return its results. E0101 for sums that int32 cannot hold."""
         try:
             return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{form_name(op, attrs)}", like.origin, phase)
         except SumOverflowError as problem:
             what = f"{like.origin or like.name} is too large for int8 training ({problem})"
             raise CompileError("E0101", "--quant int8", what, "use a smaller input, or --quant fp32") from problem
+
+    def as_image(self, value: Value, like: Node) -> Value:
+        """Return the rows of a matrix as the pixels of an image."""
+        rows, columns = value.shape
+        return self.emit("Reshape", (value,), ReshapeAttrs((1, rows, 1, columns)), like)
 
     def table(self, hint: str, data: Array) -> Value:
         """Return a constant; equal tables are stored once."""
@@ -79,7 +106,7 @@ class Rewriter:
         self, tables: Iterable[Value], place: Value, count: int, like: Node, phase: Phase
     ) -> tuple[Value, ...]:
         """Take what belongs to the channels that the device chose out of tables for all, for readers of this phase."""
-        return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like, phase)[0] for table in tables)
+        return tuple(self.emit("TakeChannels", (table, place), TakeAttrs(count), like, phase) for table in tables)
 
     def fixed_factors(self, hint: str, values: Any) -> tuple[Value, Value, bool]:
         """Return the same tables where no exponent is added to the shifts; whether all are in -31..-1 and no factor is
@@ -106,28 +133,30 @@ class Rewriter:
         readers = self.readers.get(value.name, [])
         return readers[0] if len(readers) == 1 and value not in self.train.graph.outputs else None
 
+    def int8(self, value: Value) -> Act | None:
+        """Return the int8 form of an activation, if it has one."""
+        form = self.forms.get(value.name)
+        return form if isinstance(form, Act) else None
+
+    def error(self, value: Value) -> Err | None:
+        """Return the int8 form of a gradient, if it has one."""
+        form = self.forms.get(value.name)
+        return form if isinstance(form, Err) else None
+
     def act(self, value: Value, like: Node) -> Act | None:
         """Return the int8 form of an activation; quantises a float value that has an annotation."""
         form = self.forms.get(value.name, value)
         if isinstance(form, Act):
             return form
-        if (
-            isinstance(form, Value)
-            and value.quant is not None
-            and value.dtype == "float32"
-            and not self._is_constant(value)
-        ):
-            made_by = self.producers.get(value.name)
-            clip = made_by.attrs if made_by is not None and isinstance(made_by.attrs, ClipAttrs) else None
-            q = value.quant if clip is None else narrowed(value.quant, clip)  # errors do not pass at the Clip's ends
-            (out,) = self.emit("Quantize", (form,), QuantAttrs(q.scale[0], q.zero, q.low, q.high), like)
-            self._floats[value.name] = form
-            self.forms[value.name] = Act(out, q)
-            return Act(out, q)
-        return None
-
-    def _is_constant(self, value: Value) -> bool:
-        return value.name in self.constants
+        constant = value.name in self.constants
+        if value.quant is None or value.dtype != "float32" or constant or not isinstance(form, Value):
+            return None
+        made_by, q = self.producers.get(value.name), value.quant
+        if made_by is not None and isinstance(made_by.attrs, ClipAttrs):
+            q = narrowed(q, made_by.attrs)  # errors do not pass at the Clip's ends
+        out = self.emit("Quantize", (form,), QuantAttrs(q.scale[0], q.zero, q.low, q.high), like)
+        self._floats[value.name], self.forms[value.name] = form, Act(out, q)
+        return Act(out, q)
 
     def as_float(self, value: Value, like: Node) -> Value:
         """Return the float form of a value: itself, or dequantised once."""
@@ -141,9 +170,9 @@ class Rewriter:
     def _dequantised(self, value: Value, form: Form, like: Node) -> Value:
         if isinstance(form, Act):
             attrs = QuantAttrs(form.quant.scale[0], form.quant.zero)
-            return self.emit("Dequantize", (form.value,), attrs, like)[0]
+            return self.emit("Dequantize", (form.value,), attrs, like)
         error = self.plain_error(value, like)
-        return self.emit("DequantizeError", (error.exponent, error.value), ErrorUnitAttrs(float(error.unit)), like)[0]
+        return self.emit("DequantizeError", (error.exponent, error.value), ErrorUnitAttrs(float(error.unit)), like)
 
     def holders(self) -> dict[str, tuple[str, ...]]:
         """Return what holds each float value: an activation's integers, then the float32 numbers that were rounded to
@@ -159,30 +188,19 @@ class Rewriter:
 
     # ---- errors -------------------------------------------------------------------------------------------------
 
-    def new_error(self, hint: str, float_peak: bool = False) -> tuple[Value, Value, int]:
-        """Return (peak accumulator, exponent state, index for `seal`) of a new error tensor."""
-        start = np.asarray([fx.EXPONENT_START, fx.UNSETTLED], np.int32)
-        exponent = self.builder.constant(f"{hint}.exponent", start)
-        peak = Value(self.builder.unique(f"{hint}.peak"), (), "int32")
-        self.state.append(exponent)
-        self.accumulators.append(peak)
-        self._exponents.append((exponent, peak, peak, float_peak))
-        return peak, exponent, len(self._exponents) - 1
-
-    def seal(self, index: int, gathered: Value) -> None:
-        """Remember the value that holds the gathered peak."""
-        exponent, peak, _, kind = self._exponents[index]
-        self._exponents[index] = (exponent, peak, gathered, kind)
-
     def emit_error(
         self, op: str, exponents: tuple[Value, ...], inputs: Iterable[Value], attrs: Attrs, like: Node, unit: Any
     ) -> Err:
         """Emit an op that makes an error, whose operands begin with peak, p_out and the exponents that it reads."""
         kept = op_def(op).error
         assert kept is not None and len(kept.read) == len(exponents), f"{op} reads {kept}"
-        peak, exponent, index = self.new_error(like.name, kept.float_peak)
-        out, gathered = self.emit(op, (peak, exponent, *exponents, *inputs), attrs, like)
-        self.seal(index, gathered)
+        start = np.asarray([fx.EXPONENT_START, fx.UNSETTLED], np.int32)
+        exponent = self.builder.constant(f"{like.name}.exponent", start)
+        peak = Value(self.builder.unique(f"{like.name}.peak"), (), "int32")
+        self.state.append(exponent)
+        self.accumulators.append(peak)
+        out, gathered = self.emit_all(op, (peak, exponent, *exponents, *inputs), attrs, like)
+        self._exponents.append((exponent, peak, gathered, kept.float_peak))
         return Err(out, exponent, unit)
 
     def plain_error(self, value: Value, like: Node) -> Err:
@@ -213,9 +231,11 @@ class Rewriter:
 
     def finish(self, phase: Phase) -> None:
         """Append what happens once per update: exponents follow their peaks."""
-        for exponent, peak, gathered, kind in self._exponents:
-            name = f"{exponent.name}.update"
-            after, cleared = self.builder.emit_all(
-                "ExponentUpdate", (exponent, gathered), ExponentAttrs(kind), name, "", phase
-            )
-            self.updates += [(exponent, after), (peak, cleared)]
+        for exponent, peak, gathered, float_peak in self._exponents:
+            self.follow(exponent, peak, gathered, phase, float_peak)
+
+    def follow(self, exponent: Value, peak: Value, gathered: Value, phase: Phase, float_peak: bool = False) -> None:
+        """Append the node by which an exponent follows its peak; gathered: the value that holds what the peak is."""
+        name, attrs = f"{exponent.name}.update", ExponentAttrs(float_peak)
+        after, cleared = self.builder.emit_all("ExponentUpdate", (exponent, gathered), attrs, name, "", phase)
+        self.updates += [(exponent, after), (peak, cleared)]

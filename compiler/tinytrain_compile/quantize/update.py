@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,26 +13,14 @@ from tinytrain_compile.ir.choice import whole_name
 from tinytrain_compile.ir.stages import IntegerUnit, TrainedPart, TrainGraph, Velocity
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Phase, Value
 from tinytrain_compile.ops.base import op_def, steps_floats
-from tinytrain_compile.ops.int8.exponents import ExponentAttrs
 from tinytrain_compile.ops.int8.steps import new_exponent
 from tinytrain_compile.ops.int8.update import GradientAddAttrs, Momentum, QBiasUpdateAttrs, QMomentumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import operand, result
 from tinytrain_compile.ops.owned import IntegerStep
 from tinytrain_compile.ops.update import optimizers_in_int8
-from tinytrain_compile.quantize.backward import Backward
-from tinytrain_compile.quantize.forms import Role
+from tinytrain_compile.quantize.forms import Form, Gradient, Role, Uses
 from tinytrain_compile.quantize.forward import Forward
-from tinytrain_compile.quantize.gradients import (
-    BiasGradient,
-    FloatGradient,
-    IntegerClipping,
-    ProductGradient,
-    Uses,
-    WeightGradient,
-    added_gradient,
-    stored_gradient,
-    sum_by_sample,
-)
+from tinytrain_compile.quantize.gradients import IntegerClipping, added_gradient, stored_gradient, sum_by_sample
 from tinytrain_compile.quantize.rescale import emit_rescale
 from tinytrain_compile.quantize.state import Rewriter
 from tinytrain_compile.quantize.storage import WeightStore, fine_weights, store_note
@@ -59,10 +47,8 @@ class QuantOptions:
 class Updates:
     """Rewrites update nodes of integer parameters; holds the noise, the rate and the running sums."""
 
-    def __init__(
-        self, train: TrainGraph, options: QuantOptions, rewriter: Rewriter, forward: Forward, backward: Backward
-    ) -> None:
-        self._r, self._forward, self._backward = rewriter, forward, backward
+    def __init__(self, train: TrainGraph, options: QuantOptions, rewriter: Rewriter, forward: Forward) -> None:
+        self._r, self._forward = rewriter, forward
         self._store: WeightStore = options.weight_store
         self._rescales = options.rescale
         self._identity = repr((train.identity, "int8", options.weight_store, options.rescale))
@@ -74,23 +60,15 @@ class Updates:
         numbers = 2 if self.velocity is None else self.velocity.rate_numbers
         self.rate = Value(rewriter.builder.unique("rate"), (numbers,), "int32")
         rewriter.accumulators.append(self.rate)
-        self._clipping = IntegerClipping(train, rewriter, self._phase)
-        self._sum_rules: dict[str, Callable[[Node], bool]] = {
-            "Accumulate": self._accumulate,
-            "Clear": self._clear,
-            "RowSquares": self._row_squares,
-            "SquareTotal": self._clipping.total,
-        }
+        self.clipping = IntegerClipping(train, rewriter, self._phase)
         self._salt = 0
         self._wholes: dict[str, tuple[Value, tuple[Value, ...]]] = {}
         """A gradient in one tensor, and its scale, by the name of its float form."""
         self._squared: dict[str, tuple[Value, tuple[Value, ...]]] = {}
         """Squares of one that its update does not store, and its scale, likewise."""
-        self._sums: dict[str, Uses] = {}
-        self._sum_values: dict[str, list[Value]] = {}
-        self._totals: dict[str, list[Value]] = {}
-        """Running sums of a gradient, one for each use of the parameter, by the name of their float form, as they are
-        after a step's additions, and the accumulators that hold them."""
+        self._sums: dict[str, tuple[Uses, list[Value], list[Value]]] = {}
+        """Running sums of a gradient, by the name of their float form: the uses of the parameter, and for each of them
+        the sum after a step's additions, and the accumulator that holds it."""
         self._velocities: list[tuple[Value, Value, Value]] = []
         """(exponent, peak, the value that holds the gathered peak) of every velocity."""
         self._fractions: dict[str, Value] = {}
@@ -104,27 +82,21 @@ class Updates:
 
     def rewrite(self, node: Node) -> bool:
         """Emit the integer form of an update node, if its parameter is an integer."""
-        if node.op in self._sum_rules:
-            return self._sum_rules[node.op](node)
-        owned = op_def(node.op).owned
-        assert owned is None or owned.int8 != "sum", f"{node.op} declares an int8 form (Owned.int8) that is not here"
         if not steps_floats(node.op):
             return False
         name, w = operand(node, "g").name, operand(node, "w").name
-        uses = self._backward.gradients.get(name)
-        summed = self._sums.get(name)
+        uses, summed = self._r.gradients.get(name), self._sums.get(name)
         if (uses is None and summed is None) or w not in self._forward.integer_parameters:
             return False
         _check_rule(node)
-        wrong = {"--clip-norm": self._clipping.clips, "--rescale on": self._rescales}
+        wrong = {"--clip-norm": self.clipping.clips, "--rescale on": self._rescales}
         for flag in (flag for flag, given in wrong.items() if given and self._signed):
             what = "int8 has no form of it for an optimizer that follows the signs of gradients"
             raise CompileError("E0101", flag, what, f"leave {flag} out")
         parameter = self._forward.integer_parameters[w]
         if summed is not None:
-            self._apply(node, parameter, summed, self._sum_values[name])
-        else:
-            assert uses is not None
+            self._apply(node, parameter, *summed[:2])
+        elif uses is not None:
             self._fused(node, parameter, uses)
         return True
 
@@ -133,14 +105,11 @@ class Updates:
         self._r.finish(self._settling)
         self._rescale()
         for exponent, peak, gathered in self._velocities:
-            name, inputs = f"{exponent.name}.update", (exponent, gathered)
-            after, cleared = self._r.builder.emit_all("ExponentUpdate", inputs, ExponentAttrs(), name, "", self._phase)
-            self._own(exponent, after)
-            self._r.updates.append((peak, cleared))
+            self._r.state.append(exponent)
+            self._r.follow(exponent, peak, gathered, self._phase)
         if self._salt:
             after = self._r.builder.emit("NoiseTick", (self._noise,), NO_ATTRS, "noise.tick", "", self._phase)
-            self._r.state.append(self._noise)
-            self._r.updates.append((self._noise, after))
+            self._own(self._noise, after)
 
     @property
     def _signed(self) -> bool:
@@ -154,15 +123,14 @@ class Updates:
         The gradient of one use is in the unit of its accumulator, the sum of several in that of the parameter: a step
         along it is divided by both units, the step of a sign by the parameter's.
         """
-        gradient = uses[0]
-        layer, split = gradient.layer, gradient.layer.conv.split
+        layer, split = uses[0].layer, uses[0].layer.conv.split
         unit, of_gradient = layer.bias_unit, layer.accumulator_scale if len(uses) == 1 else layer.bias_unit
-        if isinstance(gradient, WeightGradient):
+        role: Role = "bias" if uses[0].of_bias else "weight"
+        if role == "weight":
             unit = of_gradient = layer.scale
         square = unit if self._signed else unit * of_gradient
-        if isinstance(gradient, WeightGradient) and split is not None and split.axis == "out" and not split.on_device:
+        if role == "weight" and split is not None and split.axis == "out" and not split.on_device:
             square = square[list(split.channels)]
-        role: Role = "weight" if isinstance(gradient, WeightGradient) else "bias"
         if self._signed and role == "weight":
             self._sign_steps.append(256 * self._first_rate / np.atleast_1d(square))
         multiplier, shift, _ = self._r.factors(node.name, 1.0 / square, layer.tables, role)
@@ -172,22 +140,20 @@ class Updates:
         return (multiplier, shift, self.rate, exponent)
 
     def _fused(self, node: Node, parameter: Value, uses: Uses) -> None:
-        gradient = uses[0]
-        plain = self.velocity is None and not self._clipping.clips
-        stored = isinstance(gradient, BiasGradient | FloatGradient) and not plain
-        if len(uses) > 1 or stored:
+        gradient, how = uses[0], uses[0].sum
+        plain = self.velocity is None and not self.clipping.clips
+        if len(uses) > 1 or (how.of != "product" and not plain):
             self._apply(node, parameter, uses, [stored_gradient(self._r, node, parameter, use) for use in uses])
             return
         scale = self._scale(node, uses, gradient.error.exponent)
-        if isinstance(gradient, FloatGradient):
-            self._move(node, (parameter, gradient.value, *scale), QUpdateAttrs("float"))
+        inputs = (parameter, *gradient.operands, *self._clipped(node, scale))
+        if gradient.of_bias:
+            self._own(parameter, self._r.emit("QBiasUpdate", inputs, QBiasUpdateAttrs(), node, self._phase))
             return
-        if not isinstance(gradient, ProductGradient):
-            self._move_bias(node, (parameter, gradient.error.value, *scale), QBiasUpdateAttrs())
-            return
-        momentum: Momentum = "" if self.velocity is None else "sign" if self._signed else "sum"
-        attrs = QUpdateAttrs("product", False, momentum, self._clipping.clips, gradient.conv, gradient.x.quant.zero)
-        inputs = (parameter, gradient.x.value, gradient.error.value, *self._clipped(node, scale))
+        attrs = QUpdateAttrs("float")
+        if how.of == "product":
+            momentum: Momentum = "" if self.velocity is None else "sign" if self._signed else "sum"
+            attrs = QUpdateAttrs("product", False, momentum, self.clipping.clips, how.conv, how.x_zero)
         rows = self._move(node, inputs, attrs)
         if rows is not None:
             self._squared[operand(node, "g").name] = rows, scale
@@ -196,20 +162,20 @@ class Updates:
         """Return (sum, exponent) of the gradients of all uses: in the parameter's unit, at the largest of their
         exponents."""
         total, exponent, lifted = sums[0], uses[0].error.exponent, 0
-        lift = SHARED_LIFT if isinstance(uses[0], BiasGradient) else 0
+        lift = SHARED_LIFT if uses[0].of_bias else 0
         for index, (use, value) in enumerate(zip(uses[1:], sums[1:], strict=True)):
             before = self._ratio(node, uses[0], total) if index == 0 else self._ratio(node, None, total)
             factors = (*before, *self._ratio(node, use, value))
             inputs = (total, value, exponent, use.error.exponent, *factors)
             attrs = GradientAddAttrs(lift, lifted)
-            total, exponent = self._r.emit("QGradientAdd", inputs, attrs, node, self._phase)
+            total, exponent = self._r.emit_all("QGradientAdd", inputs, attrs, node, self._phase)
             lifted = lift
         return total, exponent
 
-    def _ratio(self, node: Node, use: WeightGradient | BiasGradient | None, value: Value) -> tuple[Value, Value]:
+    def _ratio(self, node: Node, use: Gradient | None, value: Value) -> tuple[Value, Value]:
         """Return factors that bring a gradient into the parameter's unit; 1 for a weight, and for a sum (None)."""
         ratio = np.ones(value.shape[0])
-        if isinstance(use, BiasGradient):
+        if use is not None and use.of_bias:
             ratio = use.layer.bias_unit / use.layer.accumulator_scale
         return self._r.factors(f"{node.name}.ratio", ratio)[:2]
 
@@ -226,21 +192,20 @@ class Updates:
     def _clipped(self, node: Node, scale: tuple[Value, ...]) -> tuple[Value, ...]:
         """Return the scale with the rate of a gradient that is clipped."""
         multiplier, shift, rate, exponent = scale
-        return (multiplier, shift, self._clipping.rate(node, rate), exponent)
+        return (multiplier, shift, self.clipping.rate(node, rate), exponent)
 
-    def _row_squares(self, node: Node) -> bool:
+    def row_squares(self, node: Node) -> bool:
         """Emit the squares of an integer gradient, unless its update has added them up."""
         name = operand(node, "g").name
         if name in self._squared:
-            self._clipping.keep(node, *self._squared[name])
+            self.clipping.keep(node, *self._squared[name])
             return True
         if name in self._sums:
-            self._whole(node, self._sums[name], self._sum_values[name])
+            self._whole(node, *self._sums[name][:2])
         if name not in self._wholes:
             return False
         total, scale = self._wholes[name]
-        (rows,) = self._r.emit("QRowSquares", (total,), NO_ATTRS, node, self._phase)
-        self._clipping.keep(node, rows, scale)
+        self.clipping.keep(node, self._r.emit("QRowSquares", (total,), NO_ATTRS, node, self._phase), scale)
         return True
 
     def _apply(self, node: Node, parameter: Value, uses: Uses, sums: list[Value]) -> None:
@@ -254,13 +219,11 @@ class Updates:
                 scale = (*rest, self._r.table("of_signs", np.zeros(exponent.shape, np.int32)))
         if len(uses) == 1:
             sums[0] = total
-        if isinstance(uses[0], BiasGradient):
-            self._move_bias(node, (parameter, total, *scale), QBiasUpdateAttrs(summed=True))
+        inputs = (parameter, total, *scale)
+        if uses[0].of_bias:
+            self._own(parameter, self._r.emit("QBiasUpdate", inputs, QBiasUpdateAttrs(True), node, self._phase))
         else:
-            self._move(node, (parameter, total, *scale), QUpdateAttrs("sum"))
-
-    def _move_bias(self, node: Node, inputs: tuple[Value, ...], attrs: QBiasUpdateAttrs) -> None:
-        self._own(inputs[0], self._r.emit("QBiasUpdate", inputs, attrs, node, self._phase)[0])
+            self._move(node, inputs, QUpdateAttrs("sum"))
 
     def _move(self, node: Node, inputs: tuple[Value, ...], attrs: QUpdateAttrs) -> Value | None:
         """Emit the step of a weight as its store needs it; return the squares of its gradient, if that adds them up."""
@@ -271,7 +234,7 @@ class Updates:
             inputs = (*inputs, velocity, peak, exponent, self._noise, self._next_salt(parameter))
             owned += [velocity, peak]
             exponents[peak.name] = exponent
-        rows = (self._clipping.empty_rows(node, parameter),) if attrs.squares else ()
+        rows = (self.clipping.empty_rows(node, parameter),) if attrs.squares else ()
         if parameter in self._fine():
             attrs = replace(attrs, fine=True)
             owned.append(self._zeros(parameter, self._r.builder.unique(f"{parameter.name}.fraction")))
@@ -279,7 +242,7 @@ class Updates:
             inputs = (*inputs, owned[-1])
         else:
             inputs = (*inputs, *(() if attrs.momentum else (self._noise,)), self._next_salt(parameter))
-        results = self._r.emit("QUpdate", (*inputs, *rows), attrs, node, self._phase)
+        results = self._r.emit_all("QUpdate", (*inputs, *rows), attrs, node, self._phase)
         for value, after in zip(owned, results, strict=False):
             if value.name in exponents:
                 self._velocities.append((exponents[value.name], value, after))
@@ -346,7 +309,7 @@ class Updates:
         velocity, peak, exponent = self._velocity(node, parameter)
         noise = (self._noise, self._next_salt(parameter))
         inputs = (summed, velocity, peak, *scale[1:], exponent, *noise)
-        total, after, gathered = self._r.emit("QMomentum", inputs, QMomentumAttrs(self._signed), node, self._phase)
+        total, after, gathered = self._r.emit_all("QMomentum", inputs, QMomentumAttrs(self._signed), node, self._phase)
         self._own(velocity, after)
         self._velocities.append((exponent, peak, gathered))
         return total
@@ -375,29 +338,27 @@ class Updates:
 
     # ---- sums over a batch ------------------------------------------------------------------------------------------
 
-    def _accumulate(self, node: Node) -> bool:
-        uses = self._backward.gradients.get(operand(node, "g").name)
+    def accumulate(self, node: Node) -> Form | bool | None:
+        """Emit the running sums of a gradient, one for each use of the parameter."""
+        uses = self._r.gradients.get(operand(node, "g").name)
         if uses is None:
             return sum_by_sample(self._r, node)
-        name, total = result(node, "acc").name, replace(operand(node, "acc"), dtype="int32")
-        if isinstance(uses[0], WeightGradient) and len(total.shape) == 2:
+        total = replace(operand(node, "acc"), dtype="int32")
+        if not uses[0].of_bias and len(total.shape) == 2:
             total = replace(total, shape=(total.shape[0], 1, 1, total.shape[1]))
         self._r.forms[total.name] = total
-        others = [replace(total, name=self._r.builder.unique(total.name)) for _ in uses[1:]]
-        self._sums[name], self._totals[name] = uses, [total, *others]
-        self._r.accumulators += self._totals[name]
-        pairs = zip(uses, self._totals[name], strict=True)
-        self._sum_values[name] = [added_gradient(self._r, node, *pair) for pair in pairs]
+        totals = [total, *(replace(total, name=self._r.builder.unique(total.name)) for _ in uses[1:])]
+        self._r.accumulators += totals
+        sums = [added_gradient(self._r, node, *pair) for pair in zip(uses, totals, strict=True)]
+        self._sums[result(node, "acc").name] = uses, sums, totals
         return True
 
-    def _clear(self, node: Node) -> bool:
-        name = operand(node, "acc").name
-        if name not in self._sum_values:
-            return False
-        for summed, total in zip(self._sum_values[name], self._totals[name], strict=True):
-            (after,) = self._r.emit("Clear", (summed,), NO_ATTRS, node, self._phase)
-            self._r.updates.append((total, after))
-        return True
+    def clear(self, node: Node) -> bool:
+        """Emit what sets the running sums of an integer gradient to 0."""
+        _, sums, totals = self._sums.get(operand(node, "acc").name, ((), [], []))
+        for summed, total in zip(sums, totals, strict=True):
+            self._r.updates.append((total, self._r.emit(node.op, (summed,), NO_ATTRS, node, self._phase)))
+        return bool(sums)
 
 
 def _velocity_of(train: TrainGraph) -> Velocity | None:
