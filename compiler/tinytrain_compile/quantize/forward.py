@@ -69,10 +69,10 @@ class Forward:
         return alone and has_trait(readers[0].op, "clamps") and readers[0].outputs[0].quant is not None
 
     def _ready(self, node: Node) -> bool:
+        if has_trait(node.op, "matrix") and not self._takes_integers(node):
+            return False
         data = node.inputs if has_trait(node.op, "adds") else (operand(node, "x"),)
         if len({value.shape for value in data}) > 1:
-            return False
-        if has_trait(node.op, "matrix") and not self._takes_integers(node):
             return False
         if isinstance(node.attrs, PoolAttrs) and not always_full(node.attrs, _hw(operand(node, "x"))):
             return False
