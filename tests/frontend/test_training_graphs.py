@@ -237,7 +237,7 @@ def test_frozen_weights_that_are_missing(artifacts: Path, tmp_path: Path) -> Non
 
 def test_damaged_checkpoints_are_refused(artifacts: Path, tmp_path: Path) -> None:
     """Cut at any length, and with any word of its first part replaced: E0105 or E0231, or the file is read."""
-    from tinytrain_compile.frontend.training_file.weights import checkpoint_tensors
+    from tinytrain_compile.frontend.training_file.gradient_graph import checkpoint_tensors
 
     data = (artifacts / "mlp_ce_sgd" / "checkpoint").read_bytes()
     assert set(checkpoint_tensors(data)) == set(SHAPES)

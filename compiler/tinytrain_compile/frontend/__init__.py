@@ -67,7 +67,7 @@ def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions, name: st
 
         model = in_float32(model)
     if (LEARNED, "Scaler") in model.operators:
-        from tinytrain_compile.frontend.file.scaler import without_scalers
+        from tinytrain_compile.frontend.file.forms import without_scalers
 
         model = without_scalers(model)
     if not options.any_batch and model.is_quantised:
@@ -75,7 +75,7 @@ def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions, name: st
 
         model = in_qdq_form(model)
     if not options.any_batch and any(value.shape[0] != 1 for value in model.inputs if len(value.shape) > 1):
-        from tinytrain_compile.frontend.file.fixed_batch import at_batch_1
+        from tinytrain_compile.frontend.file.forms import at_batch_1
 
         model = at_batch_1(model)
     return model

@@ -132,7 +132,7 @@ def _own_loss(model: OnnxModel, options: FrontendOptions) -> FileLoss | None:
     """Return the model's own loss; None for a forward model. E0222 if --label is not the input that it reads."""
     site = None
     if model.may_end_in_a_loss:
-        from tinytrain_compile.frontend.loss.fork import find_site
+        from tinytrain_compile.frontend.loss.own_loss import find_site
 
         site = find_site(model, options)
     if options.label and (site is None or site.label.name != options.label):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError, FileModel, FileNode
 from tinytrain_compile.frontend.evaluator.quantised import is_qlinear, real_operand, spelt_out
-from tinytrain_compile.frontend.evaluator.wide import array_in_float64, is_float
+from tinytrain_compile.frontend.evaluator.reference import array_in_float64, is_float
 from tinytrain_compile.ir.imported import FileNumbers
 from tinytrain_compile.ir.types import Array
 

@@ -18,7 +18,6 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
-from tinytrain_compile.frontend.evaluator.limits import WIDENED, doubt_of, limit_of, run_opset
 from tinytrain_compile.frontend.evaluator.quantised import (
     SPELT_OPSET,
     is_qlinear,
@@ -27,7 +26,16 @@ from tinytrain_compile.frontend.evaluator.quantised import (
     result_scale,
     spelt_out,
 )
-from tinytrain_compile.frontend.evaluator.wide import array_in_float64, in_float64, is_float, own_operators
+from tinytrain_compile.frontend.evaluator.reference import (
+    WIDENED,
+    array_in_float64,
+    doubt_of,
+    in_float64,
+    is_float,
+    limit_of,
+    own_operators,
+    run_opset,
+)
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
 from tinytrain_compile.frontend.file.protobuf import reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file

@@ -264,6 +264,16 @@ class Links:
         readers = self.readers(tensor)
         return readers[0] if len(readers) == 1 and not self.is_output(tensor) else None
 
+    def chain(self, node: OnnxNode, *ops: str) -> tuple[OnnxNode, ...]:
+        """Return the nodes of these operators of which each alone reads the one before, `node` first; else none."""
+        found: list[OnnxNode] = []
+        for op in ops:
+            reader = self.sole_reader((found or [node])[-1].output(0))
+            if reader is None or reader.op != op:
+                return ()
+            found.append(reader)
+        return tuple(found)
+
     def is_used(self, tensor: str) -> bool:
         """Tell whether anything reads a tensor."""
         return bool(tensor) and (bool(self.readers(tensor)) or self.is_output(tensor))

@@ -411,3 +411,8 @@ Handler = Callable[[ImportContext, OnnxNode], None]
 
 Raises Unsupported for a form that has no IR, ValueError for shapes and attributes that make no sense.
 """
+
+
+def of_one(form: Callable[[ImportContext, OnnxNode, Entry], Entry]) -> Handler:
+    """Return the handler of an operator whose first output `form` makes of the entry of its first input."""
+    return lambda ctx, node: ctx.define(node.output(0), form(ctx, node, ctx.entry(node.input(0))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
 from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Order, after_transpose, lifted
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ir.types import Array, Value
 
 
 def constant_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) -> Array | None:
@@ -112,7 +113,7 @@ def transposed(entry: Entry, perm: tuple[int, ...]) -> Entry:
     return replace(entry, shape=shape, order=after_transpose(entry.order, perm))
 
 
-def common_order(entries: tuple[Entry, ...], rank: int) -> Order:
+def common_order(entries: Sequence[Entry], rank: int) -> Order:
     """Return the order in which a broadcasting operator works: that of its largest computed operand."""
     computed = [entry for entry in entries if not entry.is_constant]
     if not computed:
@@ -120,6 +121,15 @@ def common_order(entries: tuple[Entry, ...], rank: int) -> Order:
     leader = max(computed, key=lambda entry: entry.elements)
     added = rank - leader.rank
     return (*range(added), *lifted(leader.order, added))
+
+
+def broadcasted(
+    ctx: ImportContext, node: OnnxNode, entries: Sequence[Entry]
+) -> tuple[list[Value], tuple[int, ...], Order]:
+    """Return the operands of a broadcasting operator in the order in which it works, the result's shape, that order."""
+    shape = broadcast(*(entry.shape for entry in entries))
+    order = common_order(entries, len(shape))
+    return [ctx.operand(node, entry, order, len(shape)) for entry in entries], shape, order
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

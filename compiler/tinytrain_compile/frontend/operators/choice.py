@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, Order
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
-    broadcast,
-    common_order,
+    broadcasted,
     integers,
     required_input,
     with_dim,
 )
 from tinytrain_compile.frontend.operators.elementwise import INTEGER, larger
 from tinytrain_compile.frontend.operators.loss import one_hot_label, pick
-from tinytrain_compile.frontend.operators.moves import slice_axis, without
+from tinytrain_compile.frontend.operators.slicing import slice_axis, without
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.integers import CastAttrs
 from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttrs
@@ -30,30 +29,18 @@ from tinytrain_compile.ops.selection import CumSumAttrs, TakeAlongAttrs, TopAttr
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def _together(ctx: ImportContext, node: OnnxNode, names: Sequence[str]) -> tuple[list[Entry], tuple[int, ...], Order]:
-    """Return entries of operands that broadcast, their common shape, and the order in which the operator works."""
-    entries = [ctx.entry(name) for name in names]
-    shape = broadcast(*(entry.shape for entry in entries))
-    return entries, shape, common_order(tuple(entries), len(shape))
+_OF_MANY = {"Max": "Maximum", "Min": "Minimum", "Sum": "Add", "Mean": "Add"}
 
 
-def _chained(ctx: ImportContext, node: OnnxNode, op: str) -> tuple[Value, tuple[int, ...], Order]:
-    """Return op(op(a, b), c) ... of all operands."""
-    entries, shape, order = _together(ctx, node, node.inputs)
-    value, *rest = (ctx.operand(node, entry, order, len(shape)) for entry in entries)
+def _of_many(ctx: ImportContext, node: OnnxNode) -> None:
+    """Import op(op(a, b), c) ... of all operands."""
+    op = _OF_MANY[node.op]
+    (value, *rest), shape, order = broadcasted(ctx, node, [ctx.entry(name) for name in node.inputs])
     for other in rest:
         if "int32" in (value.dtype, other.dtype) and op in ("Maximum", "Minimum"):
             value = larger(ctx, node, (value, other), op == "Minimum")
         else:
             value = ctx.emit(node, op if value.dtype == "float32" else INTEGER.get(op, op), (value, other))
-    return value, shape, order
-
-
-_OF_MANY = {"Max": "Maximum", "Min": "Minimum", "Sum": "Add", "Mean": "Add"}
-
-
-def _of_many(ctx: ImportContext, node: OnnxNode) -> None:
-    value, shape, order = _chained(ctx, node, _OF_MANY[node.op])
     if node.op == "Mean" and len(node.inputs) > 1:
         share = ctx.number(node, "share", 1.0 / len(node.inputs))
         value = ctx.emit(node, "Mul", (value, share), suffix="mean")
@@ -61,26 +48,23 @@ def _of_many(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 def _compare(ctx: ImportContext, node: OnnxNode) -> None:
-    entries, shape, order = _together(ctx, node, node.inputs)
-    operands = [ctx.operand(node, entry, order, len(shape)) for entry in entries]
+    operands, shape, order = broadcasted(ctx, node, [ctx.entry(name) for name in node.inputs])
     if node.op.startswith("Less"):
         operands.reverse()
     op = node.op.replace("Less", "Greater")
     ctx.define_value(node.output(0), ctx.emit(node, op, operands), shape, order)
 
 
-def _is_nan(ctx: ImportContext, node: OnnxNode) -> None:
+def _is_nan(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Import IsNaN: only NaN differs from itself. PyTorch's kl_div asks that of its targets."""
-    x = ctx.entry(node.input(0))
     equal = ctx.mapped(node, x, "Equal", (x.computed,), suffix="equal")
-    ctx.define(node.output(0), ctx.mapped(node, equal, "Not"))
+    return ctx.mapped(node, equal, "Not")
 
 
 def _where(ctx: ImportContext, node: OnnxNode) -> None:
-    entries, shape, order = _together(ctx, node, node.inputs)
-    condition = ctx.operand(node, entries[0], order, len(shape))
-    chosen = [ctx.operand(node, _finite(entry), order, len(shape)) for entry in entries[1:]]
-    ctx.define_value(node.output(0), ctx.emit(node, "Where", (condition, *chosen)), shape, order)
+    condition, *chosen = (ctx.entry(name) for name in node.inputs)
+    operands, shape, order = broadcasted(ctx, node, [condition, *map(_finite, chosen)])
+    ctx.define_value(node.output(0), ctx.emit(node, "Where", operands), shape, order)
 
 
 def _finite(entry: Entry) -> Entry:
@@ -90,11 +74,10 @@ def _finite(entry: Entry) -> Entry:
     return replace(entry, array=np.clip(entry.data, -_LARGEST, _LARGEST))
 
 
-def _thresholded(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _thresholded(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     least = ctx.number(node, "alpha", node.number("alpha", 1.0))
     above = ctx.mapped(node, x, "Greater", (least,), suffix="above")
-    ctx.define(node.output(0), ctx.mapped(node, above, "Where", (x.computed, ctx.number(node, "zero", 0.0))))
+    return ctx.mapped(node, above, "Where", (x.computed, ctx.number(node, "zero", 0.0)))
 
 
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "Or", "Xor")
@@ -115,11 +98,10 @@ def _single(array: np.ndarray, what: str) -> int:
     return values[0]
 
 
-def _cumsum(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _cumsum(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     axis = axis_index(_single(required_input(ctx, node, 1, "axis"), "axis"), x.rank)
     attrs = CumSumAttrs(x.order.index(axis), bool(node.integer("exclusive", 0)), bool(node.integer("reverse", 0)))
-    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "CumSum", (x.computed,), attrs)))
+    return replace(x, value=ctx.emit(node, "CumSum", (x.computed,), attrs))
 
 
 def _ordered(
@@ -148,8 +130,7 @@ def _top_k(ctx: ImportContext, node: OnnxNode) -> None:
     ctx.define_value(node.output(1), places, shape, order)
 
 
-def _arg(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _arg(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     axis = axis_index(node.integer("axis", 0), x.rank)
     last, end = bool(node.integer("select_last_index", 0)), x.shape[axis] - 1
     if last:  # the first from the end
@@ -163,7 +144,7 @@ def _arg(ctx: ImportContext, node: OnnxNode) -> None:
             suffix="last",
         )
     y = Entry(with_dim(x.shape, axis, 1), places, order)
-    ctx.define(node.output(0), y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset((axis,))))
+    return y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset((axis,)))
 
 
 def _hot(ctx: ImportContext, node: OnnxNode, index: Value, depth: int, values: np.ndarray) -> Value:
@@ -177,21 +158,17 @@ def _hot(ctx: ImportContext, node: OnnxNode, index: Value, depth: int, values: n
     return ctx.emit(node, "Where", (here, high, low))
 
 
-def _hardmax(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _hardmax(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     axis = axis_index(node.integer("axis", -1), x.rank)
     _, places, order = _ordered(ctx, node, x, axis, 1)
-    ctx.define_value(
-        node.output(0), _hot(ctx, node, places, x.shape[axis], np.asarray([0, 1], np.float32)), x.shape, order
-    )
+    return Entry(x.shape, _hot(ctx, node, places, x.shape[axis], np.asarray([0, 1], np.float32)), order)
 
 
-def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
+def _one_hot(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Return indices as vectors; negative ones count from the end, and those outside are nowhere."""
     if node.input(0) in ctx.labels:
-        one_hot_label(ctx, node)
-        return
-    x, values = ctx.entry(node.input(0)), required_input(ctx, node, 2, "values")
+        return one_hot_label(ctx, node, x.shape)
+    values = required_input(ctx, node, 2, "values")
     depth = int(required_input(ctx, node, 1, "depth").reshape(-1)[0])
     axis = axis_index(node.integer("axis", -1), x.rank + 1)
     shape = (*x.shape[:axis], depth, *x.shape[axis:])
@@ -206,19 +183,18 @@ def _one_hot(ctx: ImportContext, node: OnnxNode) -> None:
     below = ctx.emit(node, "Greater", (zero, index), suffix="below")
     index = ctx.emit(node, "Where", (below, wrapped, index), suffix="index")
     order = (*(i if i < axis else i + 1 for i in range(x.rank)), axis)
-    ctx.define_value(node.output(0), _hot(ctx, node, index, depth, values), shape, order)
+    return Entry(shape, _hot(ctx, node, index, depth, values), order)
 
 
 def _others(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _gather_elements(ctx: ImportContext, node: OnnxNode) -> None:
+def _gather_elements(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Take an element of an axis for each index; with the labels of a loss, those that it picks."""
     if node.input(1) in ctx.labels:
-        pick(ctx, node)
-        return
-    x, chosen = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+        return pick(ctx, node, x)
+    chosen = ctx.entry(node.input(1))
     axis = axis_index(node.integer("axis", 0), x.rank)
     size, order = x.shape[axis], _last(x.rank, axis)
     if _others(x.shape, axis) != _others(chosen.shape, axis):
@@ -228,12 +204,11 @@ def _gather_elements(ctx: ImportContext, node: OnnxNode) -> None:
         places = [axis_index(int(i), size) for i in chosen.data.reshape(-1)]
         chosen = replace(chosen, array=np.array(places, np.int32).reshape(chosen.shape))
     operands = (ctx.value(node, x, order), ctx.value(node, chosen, order))
-    ctx.define_value(node.output(0), ctx.emit(node, "TakeAlong", operands, TakeAlongAttrs(size)), chosen.shape, order)
+    return Entry(chosen.shape, ctx.emit(node, "TakeAlong", operands, TakeAlongAttrs(size)), order)
 
 
-def _trilu(ctx: ImportContext, node: OnnxNode) -> None:
+def _trilu(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Keep one triangle of the last two axes; the other one becomes zeros."""
-    x = ctx.entry(node.input(0))
     if x.rank < 2:
         raise ValueError(f"a triangle of shape {x.shape}")
     k = _single(required_input(ctx, node, 1, "k"), "k") if node.input(1) else 0
@@ -242,21 +217,21 @@ def _trilu(ctx: ImportContext, node: OnnxNode) -> None:
     kept = Entry((rows, columns), array=places >= k if node.integer("upper", 1) else places <= k)
     zero = ctx.constant(np.zeros((), x.dtype if x.dtype != "uint8" else np.bool_), f"{node.name}.zero", node)
     condition = ctx.operand(node, kept, x.order, x.rank)
-    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Where", (condition, x.computed, zero))))
+    return replace(x, value=ctx.emit(node, "Where", (condition, x.computed, zero)))
 
 
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(_OF_MANY, _of_many),
     **dict.fromkeys(_COMPARISONS, _compare),
-    "IsNaN": _is_nan,
+    "IsNaN": of_one(_is_nan),
     "Where": _where,
-    "ThresholdedRelu": _thresholded,
-    "ArgMax": _arg,
-    "ArgMin": _arg,
-    "CumSum": _cumsum,
-    "GatherElements": _gather_elements,
-    "Hardmax": _hardmax,
-    "OneHot": _one_hot,
+    "ThresholdedRelu": of_one(_thresholded),
+    "ArgMax": of_one(_arg),
+    "ArgMin": of_one(_arg),
+    "CumSum": of_one(_cumsum),
+    "GatherElements": of_one(_gather_elements),
+    "Hardmax": of_one(_hardmax),
+    "OneHot": of_one(_one_hot),
     "TopK": _top_k,
-    "Trilu": _trilu,
+    "Trilu": of_one(_trilu),
 }

@@ -1,4 +1,4 @@
-"""Element-wise operators, activations, and nodes that only pass a tensor on."""
+"""Element-wise operators, activations (also written as several nodes), and nodes that only pass a tensor on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ import onnx
 from onnx import defs
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plain
-from tinytrain_compile.frontend.graph.operands import broadcast, common_order, constant_input, number, scalar
-from tinytrain_compile.frontend.operators.patterns import fuse_gate, fuse_gelu, fuse_mish
+from tinytrain_compile.frontend.graph.operands import (
+    broadcast,
+    broadcasted,
+    common_order,
+    constant_input,
+    number,
+    scalar,
+)
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, DType, Value
 from tinytrain_compile.ops.activation import ClipAttrs, EluAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.base import OPS
@@ -22,25 +28,19 @@ from tinytrain_compile.ops.dropout import DropoutAttrs
 from tinytrain_compile.ops.integers import CastAttrs
 
 
-def _unary(ctx: ImportContext, node: OnnxNode) -> None:
+def _unary(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Import an operator of each element that the compiler has, under this or another name."""
-    op, attrs = _RENAMED.get(node.op, (node.op, _no_attrs))
-    ctx.define(node.output(0), ctx.mapped(node, ctx.entry(node.input(0)), op, attrs=attrs(node)))
+    op, attrs = _RENAMED.get(node.op, (node.op, lambda _: NO_ATTRS))
+    return ctx.mapped(node, x, op, attrs=attrs(node))
 
 
-def _no_attrs(_node: OnnxNode) -> Attrs:
-    return NO_ATTRS
-
-
-def _signed(ctx: ImportContext, node: OnnxNode) -> None:
+def _signed(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Import Abs or Neg, also of integers."""
-    x = ctx.entry(node.input(0))
     if x.value is None or x.dtype != "int32":
-        _unary(ctx, node)
-        return
+        return _unary(ctx, node, x)
     zero = ctx.constant(np.zeros((), np.int32), f"{node.name}.zero", node)
     minus = ctx.emit(node, "IntegerSub", (zero, x.value), suffix="" if node.op == "Neg" else "minus")
-    ctx.define(node.output(0), replace(x, value=minus if node.op == "Neg" else larger(ctx, node, (x.value, minus))))
+    return replace(x, value=minus if node.op == "Neg" else larger(ctx, node, (x.value, minus)))
 
 
 def larger(ctx: ImportContext, node: OnnxNode, pair: tuple[Value, Value], smaller: bool = False) -> Value:
@@ -49,55 +49,50 @@ def larger(ctx: ImportContext, node: OnnxNode, pair: tuple[Value, Value], smalle
     return ctx.emit(node, "Where", (above, *pair))
 
 
-def _clip(ctx: ImportContext, node: OnnxNode) -> None:
-    rank = max(1, ctx.entry(node.input(0)).rank)
+def _clip(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     for name in filter(None, (node.input(1), node.input(2))):  # scalars in the standard, of one axis in onnxruntime
-        if ctx.has(name) and ctx.entry(name).rank > rank:
+        if ctx.has(name) and ctx.entry(name).rank > max(1, x.rank):
             raise ValueError(f"the bound {name} must be a scalar")
-    if ctx.entry(node.input(0)).dtype == "int32":
-        _clip_integers(ctx, node)
-        return
+    if x.dtype == "int32":
+        return _clip_integers(ctx, node, x)
     low, high = number(ctx, node, 1, "min", -math.inf), number(ctx, node, 2, "max", math.inf)
     attrs = ClipAttrs(min(low, high), high)  # ONNX: max wins where min > max
-    ctx.define(node.output(0), ctx.mapped(node, ctx.entry(node.input(0)), "Clip", attrs=attrs))
+    return ctx.mapped(node, x, "Clip", attrs=attrs)
 
 
-def _clip_integers(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _clip_integers(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     y = x.computed
     for index, what in ((1, "min"), (2, "max")):
         bound = constant_input(ctx, node, index, what)
         if bound is not None:
             limit = np.clip(bound.reshape(()), -(2**31), 2**31 - 1)
             y = larger(ctx, node, (y, ctx.constant(limit, f"{node.name}.{what}", node)), what == "max")
-    ctx.define(node.output(0), replace(x, value=y))
+    return replace(x, value=y)
+
+
+_GATES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "Sigmoid": (("Mul",), "Silu"),
+    "HardSigmoid": (("Mul",), "HardSwish"),
+    "Softplus": (("Tanh", "Mul"), "Mish"),
+}
+"""Operator -> what follows if the result, multiplied by the operand, is an activation of the compiler; and that."""
 
 
 def _gate(ctx: ImportContext, node: OnnxNode) -> None:
-    """Import Sigmoid or HardSigmoid, with the product of its input and itself if the model computes that."""
-    gated = "Silu" if node.op == "Sigmoid" else "HardSwish" if _is_hard_gate(node) else ""
-    if not gated or not fuse_gate(ctx, node, gated):
-        _unary(ctx, node)
-
-
-def _is_hard_gate(node: OnnxNode) -> bool:
-    return math.isclose(node.number("alpha", 0.2), 1 / 6, rel_tol=1e-5) and node.number("beta", 0.5) == 0.5
-
-
-def _softplus(ctx: ImportContext, node: OnnxNode) -> None:
-    if not fuse_mish(ctx, node):
-        _unary(ctx, node)
+    ops, fused = _GATES[node.op]
+    usual = math.isclose(node.number("alpha", 0.2), 1 / 6, rel_tol=1e-5) and node.number("beta", 0.5) == 0.5
+    chain = ctx.links.chain(node, *ops) if node.op != "HardSigmoid" or usual else ()
+    if not chain or other_input(chain[-1], (node, *chain)[-2].output(0)) != node.input(0):
+        of_one(_unary)(ctx, node)
+        return
+    ctx.done.update(part.name for part in chain)
+    ctx.define(chain[-1].output(0), ctx.mapped(node, ctx.entry(node.input(0)), fused))
 
 
 def _exponential(alpha: float, scale: float = 1.0, rate: float = 1.0) -> EluAttrs:
     if not (0 <= alpha < math.inf and 0 < scale < math.inf and 0 < rate < math.inf):
         raise Unsupported("alpha", "a negative slope has no gradient from the output", "alpha and gamma above 0")
     return EluAttrs(alpha, scale, rate)
-
-
-def _celu(node: OnnxNode) -> EluAttrs:
-    alpha = node.number("alpha", 1.0)
-    return _exponential(alpha, rate=1.0 / alpha if alpha else math.inf)
 
 
 def _gelu(node: OnnxNode) -> GeluAttrs:
@@ -107,15 +102,14 @@ def _gelu(node: OnnxNode) -> GeluAttrs:
     return GeluAttrs(approximate == "tanh")
 
 
-def _swish(ctx: ImportContext, node: OnnxNode) -> None:
+def _swish(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Import x sigmoid(alpha x)."""
-    x, alpha = ctx.entry(node.input(0)), node.number("alpha", 1.0)
+    alpha = node.number("alpha", 1.0)
     if alpha == 1.0:
-        ctx.define(node.output(0), ctx.mapped(node, x, "Silu"))
-        return
+        return ctx.mapped(node, x, "Silu")
     scaled = ctx.mapped(node, x, "Mul", (ctx.number(node, "alpha", alpha),), suffix="scaled")
     gate = ctx.mapped(node, scaled, "Sigmoid", suffix="gate")
-    ctx.define(node.output(0), ctx.mapped(node, x, "Mul", (gate.computed,)))
+    return ctx.mapped(node, x, "Mul", (gate.computed,))
 
 
 def _binary(ctx: ImportContext, node: OnnxNode) -> None:
@@ -123,78 +117,65 @@ def _binary(ctx: ImportContext, node: OnnxNode) -> None:
         return
     a, b = (ctx.entry(name) for name in node.inputs)
     integer = "int32" in (a.dtype, b.dtype) and node.op in INTEGER
-    _broadcast(ctx, node, INTEGER[node.op] if integer else node.op, (a, b))
+    ctx.define(node.output(0), _broadcast(ctx, node, INTEGER[node.op] if integer else node.op, (a, b)))
 
 
 INTEGER: Mapping[str, str] = {"Add": "IntegerAdd", "Sub": "IntegerSub", "Mul": "IntegerMul"}
 """Operators of real numbers -> those of integers."""
 
 
-def _broadcast(ctx: ImportContext, node: OnnxNode, op: str, operands: tuple[Entry, Entry]) -> None:
-    a, b = operands
-    shape = broadcast(a.shape, b.shape)
-    order = common_order((a, b), len(shape))
-    values = [ctx.operand(node, e, order, len(shape)) for e in (a, b)]
-    ctx.define_value(node.output(0), ctx.emit(node, op, values), shape, order)
+def _broadcast(ctx: ImportContext, node: OnnxNode, op: str, operands: tuple[Entry, Entry]) -> Entry:
+    values, shape, order = broadcasted(ctx, node, operands)
+    return Entry(shape, ctx.emit(node, op, values), order)
 
 
-def _prelu(ctx: ImportContext, node: OnnxNode) -> None:
-    x, slope = (ctx.entry(name) for name in node.inputs)
+def _prelu(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
+    slope = ctx.entry(node.input(1))
     if broadcast(x.shape, slope.shape) != x.shape:
         raise ValueError(f"slope {slope.shape} does not broadcast to {x.shape}")
     order = common_order((x,), x.rank)
     operands = (ctx.value(node, x, order), ctx.operand(node, slope, order, x.rank))
-    ctx.define_value(node.output(0), ctx.emit(node, "PRelu", operands), x.shape, order)
+    return Entry(x.shape, ctx.emit(node, "PRelu", operands), order)
 
 
-def _pow(ctx: ImportContext, node: OnnxNode) -> None:
-    x, exponent = ctx.entry(node.input(0)), ctx.entry(node.input(1))
+def _pow(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
+    exponent = ctx.entry(node.input(1))
     if exponent.is_constant and exponent.data.dtype.kind in "iu":  # the one operand that may be of another type
         exponent = replace(exponent, array=exponent.data.astype(np.float32))
     power, value = None if exponent.value is not None else scalar(exponent), x.value
     simple = power in (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0) and broadcast(x.shape, exponent.shape) == x.shape
     if not simple or power is None or value is None or ctx.is_trained(exponent.origin):
         if value is None or not exponent.is_constant or exponent.elements != 1 or exponent.rank > x.rank:
-            _broadcast(ctx, node, "Power", (x, exponent))
-        else:
-            ctx.define(node.output(0), ctx.mapped(node, x, "Power", (ctx.operand(node, exponent, plain(0), 0),)))
-        return
+            return _broadcast(ctx, node, "Power", (x, exponent))
+        return ctx.mapped(node, x, "Power", (ctx.operand(node, exponent, plain(0), 0),))
     if abs(power) == 0.5:
         value = ctx.emit(node, "Sqrt", (value,), suffix="" if power > 0 else "root")
     elif power >= 2:
         square = ctx.emit(node, "Mul", (value, value), suffix="" if power == 2 else "square")
         value = square if power == 2 else ctx.emit(node, "Mul", (square, value))
     if power < 0:
-        one = ctx.number(node, "one", 1.0)
-        value = ctx.emit(node, "Div", (one, value))
-    ctx.define(node.output(0), replace(x, value=value))
+        value = ctx.emit(node, "Div", (ctx.number(node, "one", 1.0), value))
+    return replace(x, value=value)
 
 
-def _reciprocal(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
-    ctx.define(node.output(0), replace(x, value=ctx.emit(node, "Div", (ctx.number(node, "one", 1.0), x.computed))))
+def _reciprocal(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
+    return replace(x, value=ctx.emit(node, "Div", (ctx.number(node, "one", 1.0), x.computed)))
 
 
-def _identity(ctx: ImportContext, node: OnnxNode) -> None:
-    ctx.define(node.output(0), ctx.entry(node.input(0)))
-
-
-def _dropout(ctx: ImportContext, node: OnnxNode) -> None:
+def _dropout(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     ratio = number(ctx, node, 1, "ratio", 0.5)
     training = number(ctx, node, 2, "training_mode", 0.0) and ratio
     if training and ctx.options.dropout:
-        _real_dropout(ctx, node, ratio)
-        return
+        return _real_dropout(ctx, node, x, ratio)
     if training:
         ctx.notes.append(f"node {node.name}: Dropout in training mode is left out, as in inference (--dropout on)")
     if ctx.links.is_used(node.output(1)):  # at inference everything is kept
-        ctx.define(node.output(1), constant_entry(np.ones(ctx.entry(node.input(0)).shape, np.bool_)))
-    _identity(ctx, node)
+        ctx.define(node.output(1), constant_entry(np.ones(x.shape, np.bool_)))
+    return x
 
 
-def _real_dropout(ctx: ImportContext, node: OnnxNode, ratio: float) -> None:
+def _real_dropout(ctx: ImportContext, node: OnnxNode, x: Entry, ratio: float) -> Entry:
     """Import a Dropout that training computes: m_infer leaves it out."""
-    x = ctx.entry(node.input(0))
     if x.value is None or ctx.links.is_constant(node.input(0)):
         raise Unsupported(
             "data", "it drops weights, which no sample leads to", "Dropout of activations, or --dropout off"
@@ -203,7 +184,7 @@ def _real_dropout(ctx: ImportContext, node: OnnxNode, ratio: float) -> None:
         raise Unsupported("mask", "its mask is read", "a Dropout whose mask is not used, or --dropout off")
     if not 0.0 < ratio < 1.0:
         raise Unsupported("ratio", f"it drops a share of {ratio:g}", "a ratio between 0 and 1")
-    ctx.define(node.output(0), ctx.mapped(node, x, "Dropout", attrs=DropoutAttrs(ratio)))
+    return ctx.mapped(node, x, "Dropout", attrs=DropoutAttrs(ratio))
 
 
 _T = onnx.TensorProto
@@ -215,13 +196,13 @@ _TYPES: Mapping[int, DType] = {
 """Types that a Cast makes in the graph; narrower integers would wrap around elsewhere."""
 
 
-def _cast(ctx: ImportContext, node: OnnxNode) -> None:
+def _cast(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     to = node.integer("to", 0)
     if to not in _TYPES:
         raise Unsupported("to", "computed tensors are float32, int32 or truth values", "Cast to FLOAT, INT64 or BOOL")
     if to == _T.DOUBLE:
         ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
-    ctx.define(node.output(0), in_type(ctx, node, ctx.entry(node.input(0)), _TYPES[to]))
+    return in_type(ctx, node, x, _TYPES[to])
 
 
 def in_type(ctx: ImportContext, node: OnnxNode, x: Entry, dtype: DType) -> Entry:
@@ -244,24 +225,16 @@ def in_type(ctx: ImportContext, node: OnnxNode, x: Entry, dtype: DType) -> Entry
 _NUMPY: Mapping[DType, type] = {"float32": np.float32, "int32": np.int32, "uint8": np.bool_}
 
 
-def _cast_like(ctx: ImportContext, node: OnnxNode) -> None:
-    x, like = ctx.entry(node.input(0)), ctx.entry(node.input(1))
-    ctx.define(node.output(0), in_type(ctx, node, x, like.dtype))
-
-
 _RENAMED: Mapping[str, tuple[str, Callable[[OnnxNode], Attrs]]] = {
     "Relu": ("Clip", lambda _: ClipAttrs(0.0, math.inf)),
     "LeakyRelu": ("LeakyRelu", lambda node: LeakyReluAttrs(node.number("alpha", 0.01))),
-    "HardSigmoid": (
-        "HardSigmoid",
-        lambda node: HardSigmoidAttrs(node.number("alpha", 0.2), node.number("beta", 0.5)),
-    ),
+    "HardSigmoid": ("HardSigmoid", lambda n: HardSigmoidAttrs(n.number("alpha", 0.2), n.number("beta", 0.5))),
     "Elu": ("Elu", lambda node: _exponential(node.number("alpha", 1.0))),
     "Selu": (
         "Elu",
-        lambda node: _exponential(node.number("alpha", 1.6732632423543772), node.number("gamma", 1.0507009873554805)),
+        lambda n: _exponential(n.number("alpha", 1.6732632423543772), n.number("gamma", 1.0507009873554805)),
     ),
-    "Celu": ("Elu", _celu),
+    "Celu": ("Elu", lambda n: _exponential(n.number("alpha", 1.0), rate=1.0 / (n.number("alpha", 1.0) or math.nan))),
     "Gelu": ("Gelu", _gelu),
 }
 """ONNX operators of each element -> those of the compiler, and how attributes are read; defaults as in the standard."""
@@ -271,23 +244,67 @@ PLAIN = [op.name for op in _PLAIN if defs.has(op.name)]
 """Operators of each element that ONNX has under the same name, without attributes: an entry in ops/ imports them."""
 
 UNARY: Mapping[str, Handler] = {
-    **dict.fromkeys((*PLAIN, *_RENAMED), _unary),
-    **dict.fromkeys(("Abs", "Neg"), _signed),
-    **dict.fromkeys(("Sigmoid", "HardSigmoid"), _gate),
-    "Clip": _clip,
-    "Softplus": _softplus,
-    "Swish": _swish,
-    "Pow": _pow,
-    "Reciprocal": _reciprocal,
-    "Identity": _identity,
-    "Dropout": _dropout,
-    "Cast": _cast,
-    "CastLike": _cast_like,
+    **dict.fromkeys((*PLAIN, *_RENAMED), of_one(_unary)),
+    **dict.fromkeys(("Abs", "Neg"), of_one(_signed)),
+    **dict.fromkeys(_GATES, _gate),
+    "Clip": of_one(_clip),
+    "Swish": of_one(_swish),
+    "Pow": of_one(_pow),
+    "Reciprocal": of_one(_reciprocal),
+    "Identity": of_one(lambda _ctx, _node, x: x),
+    "Dropout": of_one(_dropout),
+    "Cast": of_one(_cast),
+    "CastLike": of_one(lambda ctx, node, x: in_type(ctx, node, x, ctx.entry(node.input(1)).dtype)),
 }
 """Operators with one computed operand, the first, that do not care in which order its elements lie."""
 
 HANDLERS: Mapping[str, Handler] = {
     **UNARY,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _binary),
-    "PRelu": _prelu,
+    "PRelu": of_one(_prelu),
 }
+
+
+# ---- activations that exporters write as several nodes ---------------------------------------------------------------
+
+
+def fuse_gelu(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Turn 0.5 * x * (1 + erf(x / sqrt(2))), of which `node` scales x, into one Gelu; False if it is not that.
+
+    The three factors may be grouped in any way.
+    """
+    tensor = _scaled_input(ctx, node, math.sqrt(2.0) if node.op == "Div" else math.sqrt(0.5))
+    chain = ctx.links.chain(node, "Erf", "Add", "Mul") if tensor else ()
+    if not chain or _number(ctx, other_input(chain[1], chain[0].output(0))) != 1.0:
+        return False
+    factor = other_input(chain[2], chain[1].output(0))
+    half = ctx.links.maker(factor)
+    if half is None or half.op != "Mul" or _scaled_input(ctx, half, 0.5) != tensor:
+        chain += ctx.links.chain(chain[2], "Mul")
+        pair = factor, other_input(chain[-1], chain[2].output(0))
+        if len(chain) < 4 or not any(x == tensor and _number(ctx, rest) == 0.5 for x, rest in (pair, pair[::-1])):
+            return False
+    ctx.done.update(part.name for part in chain)
+    ctx.define(chain[-1].output(0), ctx.mapped(node, ctx.entry(tensor), "Gelu", attrs=GeluAttrs(False)))
+    return True
+
+
+def _scaled_input(ctx: ImportContext, node: OnnxNode, factor: float) -> str:
+    """Return the tensor that a Mul or Div scales by this constant; "" if it does not."""
+    constants = [name for name in node.inputs if ctx.links.is_constant(name)]
+    if len(constants) != 1 or (node.op == "Div" and constants[0] != node.inputs[1]):
+        return ""
+    found = _number(ctx, constants[0])
+    return other_input(node, constants[0]) if found is not None and math.isclose(found, factor, rel_tol=1e-4) else ""
+
+
+def _number(ctx: ImportContext, tensor: str) -> float | None:
+    """Return the single number that a constant holds."""
+    if not ctx.has(tensor) or ctx.entry(tensor).elements != 1:
+        return None
+    return scalar(ctx.entry(tensor))
+
+
+def other_input(node: OnnxNode, tensor: str) -> str:
+    """Return the operand of a two-operand node beside `tensor` (`tensor` itself if it is both)."""
+    return node.inputs[1] if node.inputs[0] == tensor else node.inputs[0]

@@ -1,4 +1,4 @@
-"""Table of the functions that import ONNX operators: one line for each family."""
+"""Table of the functions that import ONNX operators, by family."""
 
 from __future__ import annotations
 
@@ -10,22 +10,10 @@ from tinytrain_compile.frontend.operators import (
     products,
     recurrent,
     reductions,
-    resize,
     shape,
     slicing,
     windows,
 )
 
-HANDLERS = {
-    **choice.HANDLERS,
-    **elementwise.HANDLERS,
-    **loss.HANDLERS,
-    **normalisation.HANDLERS,
-    **products.HANDLERS,
-    **recurrent.HANDLERS,
-    **reductions.HANDLERS,
-    **resize.HANDLERS,
-    **shape.HANDLERS,
-    **slicing.HANDLERS,
-    **windows.HANDLERS,
-}
+_FAMILIES = (choice, elementwise, loss, normalisation, products, recurrent, reductions, shape, slicing, windows)
+HANDLERS = {op: handler for family in _FAMILIES for op, handler in family.HANDLERS.items()}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, Order, plain, significant
 from tinytrain_compile.frontend.graph.operands import axis_index, required_input
 from tinytrain_compile.ir.types import Array, Value
@@ -39,21 +39,12 @@ def ignore_index(node: OnnxNode) -> int | None:
     return node.integer("ignore_index", 0) if "ignore_index" in node.attrs else None
 
 
-def _cross_entropy(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _loss(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     order = class_order(x)
-    log_probability = ctx.emit(node, "LogSoftmax", (ctx.value(node, x, order),), AxisAttrs(order.index(1)), "log_prob")
-    ctx.define_value(node.output(1), log_probability, x.shape, order)
-    _emit_loss(ctx, node, x, log_probability, order)
-
-
-def _negative_log_likelihood(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
-    order = class_order(x)
-    _emit_loss(ctx, node, x, ctx.value(node, x, order), order)
-
-
-def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Value, order: Order) -> None:
+    log_probability = ctx.value(node, x, order)
+    if node.op == LOSS_OPS[0]:
+        log_probability = ctx.emit(node, "LogSoftmax", (log_probability,), AxisAttrs(order.index(1)), "log_prob")
+        ctx.define_value(node.output(1), log_probability, x.shape, order)
     reduction = node.text("reduction", "mean")
     if x.rank < 2:
         raise Unsupported("scores", f"their shape is {list(x.shape)}", "(batch, classes)")
@@ -63,7 +54,7 @@ def _emit_loss(ctx: ImportContext, node: OnnxNode, x: Entry, log_probability: Va
         operands.append(ctx.constant(weights, node.input(2), node))
     attrs = NllAttrs(order.index(1), reduction, ignore_index(node))
     loss = ctx.emit(node, "NegativeLogLikelihood", operands, attrs)
-    ctx.define_value(node.output(0), loss, loss.shape)
+    return Entry(loss.shape, loss, plain(len(loss.shape)))
 
 
 def _labels_of(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
@@ -77,10 +68,10 @@ def _labels_of(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
     return ctx.constant(labels, node.input(1), node)
 
 
-def pick(ctx: ImportContext, node: OnnxNode) -> None:
+def pick(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Gather or GatherElements along the class axis by the model's labels: one score of each row."""
     label = ctx.labels[node.input(1)]
-    x, shape = ctx.entry(node.input(0)), ctx.entry(node.input(1)).shape
+    shape = ctx.entry(node.input(1)).shape
     axis = axis_index(node.integer("axis", 0), x.rank)
     if axis != 1 or label.shape != (x.shape[0], *x.shape[2:]) or (node.op == "Gather" and x.elements != x.shape[1]):
         what = f"labels of shape {list(label.shape)} do not choose from {list(x.shape)} along axis {axis}"
@@ -89,16 +80,14 @@ def pick(ctx: ImportContext, node: OnnxNode) -> None:
     attrs = NllAttrs(order.index(1), "none")
     chosen = ctx.emit(node, "NegativeLogLikelihood", (ctx.value(node, x, order), label), attrs, "negative")
     result = (*x.shape[:1], *shape, *x.shape[2:]) if node.op == "Gather" else shape
-    positive = ctx.reshape(node, ctx.emit(node, "Neg", (chosen,)), result)
-    ctx.define_value(node.output(0), positive, result)
+    return Entry(result, ctx.reshape(node, ctx.emit(node, "Neg", (chosen,)), result), plain(len(result)))
 
 
-def one_hot_label(ctx: ImportContext, node: OnnxNode) -> None:
+def one_hot_label(ctx: ImportContext, node: OnnxNode, indices: tuple[int, ...]) -> Entry:
     """Import OneHot of the model's labels: vectors with a number at the label and another elsewhere."""
     label = ctx.labels[node.input(0)]
     low, high = (float(v) for v in required_input(ctx, node, 2, "values").ravel())
     depth = int(required_input(ctx, node, 1, "depth").ravel()[0])
-    indices = ctx.entry(node.input(0)).shape
     axis = axis_index(node.integer("axis", -1), len(indices) + 1)
     shape = (*indices[:axis], depth, *indices[axis:])
     attrs = NllGradAttrs(NllAttrs(axis, "none"), shape)
@@ -109,10 +98,7 @@ def one_hot_label(ctx: ImportContext, node: OnnxNode) -> None:
     if (low, high) != (0.0, 1.0):
         y = ctx.emit(node, "Mul", (y, ctx.number(node, "rise", high - low)), suffix="scaled")
         y = ctx.emit(node, "Add", (y, ctx.number(node, "low", low)), suffix="shifted")
-    ctx.define_value(node.output(0), y, shape)
+    return Entry(shape, y, plain(len(shape)))
 
 
-HANDLERS: Mapping[str, Handler] = {
-    "SoftmaxCrossEntropyLoss": _cross_entropy,
-    "NegativeLogLikelihoodLoss": _negative_log_likelihood,
-}
+HANDLERS: Mapping[str, Handler] = dict.fromkeys(LOSS_OPS, of_one(_loss))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
 from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Fold, plain
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
@@ -20,16 +20,15 @@ from tinytrain_compile.frontend.graph.operands import (
     required_input,
     scalar,
 )
-from tinytrain_compile.frontend.operators.moves import reduce_entry
+from tinytrain_compile.frontend.operators.reductions import reduce_entry
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 
 # ---- normalisations as they stand, and softmax -----------------------------------------------------------------------
 
 
-def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
+def _batch_norm(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Import one that no layer took in: gamma (x - mean) / deviation + beta, as evaluation mode trains it."""
-    x = ctx.entry(node.input(0))
     statistics = read_statistics(ctx, node)
     if x.rank < 2 or statistics.mean.shape != (x.shape[1],):
         raise ValueError(f"scale {statistics.mean.shape} for an input of shape {x.shape}")
@@ -41,7 +40,7 @@ def _batch_norm(ctx: ImportContext, node: OnnxNode) -> None:
     inverse = ctx.constant((1.0 / statistics.deviation).reshape(gamma.shape), f"{node.name}.inverse_deviation", node)
     scale = ctx.emit(node, "Mul", (gamma, inverse), suffix="factor")
     y = _scaled_and_shifted(ctx, node, y, lambda index: scale if index == 1 else _per_channel(ctx, node, x, index))
-    ctx.define_value(node.output(0), y, x.shape, x.order)
+    return Entry(x.shape, y, x.order)
 
 
 def _per_channel(ctx: ImportContext, node: OnnxNode, x: Entry, index: int, data: Array | None = None) -> Value:
@@ -64,17 +63,15 @@ def _check_factors(ctx: ImportContext, node: OnnxNode, x: Entry, wanted: tuple[i
         raise ValueError(f"scale {scale} and {bias} {shift} for an input of shape {x.shape}")
 
 
-def _instance_norm(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _instance_norm(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     _check_factors(ctx, node, x, (x.shape[1],) if x.rank > 2 else (-1,), "B")
     attrs = NormalizeAttrs(ir_axes(x.order, tuple(range(2, x.rank))), node.number("epsilon", 1e-5))
     normal = ctx.emit(node, "Normalize", (ctx.value(node, x, x.order),), attrs)
     y = _scaled_and_shifted(ctx, node, normal, lambda index: _per_channel(ctx, node, x, index))
-    ctx.define_value(node.output(0), y, x.shape, x.order)
+    return Entry(x.shape, y, x.order)
 
 
-def _group_norm(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _group_norm(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     groups, epsilon = node.integer("num_groups", 0), node.number("epsilon", 1e-5)
     per_group = ctx.model.opset < 21  # opset 21 changed scale and bias from one per group to one per channel
     _check_factors(ctx, node, x, (groups,) if per_group else (x.shape[1],) if x.rank > 2 else (), "bias")
@@ -82,7 +79,7 @@ def _group_norm(ctx: ImportContext, node: OnnxNode) -> None:
     if not per_group:
         y = _scaled_and_shifted(ctx, node, normal.computed, lambda index: _per_channel(ctx, node, normal, index))
         normal = replace(normal, value=y)
-    ctx.define(node.output(0), normal)
+    return normal
 
 
 def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
@@ -105,20 +102,19 @@ def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
         ctx.define_value(node.output(2), rstd, kept, x.order)
 
 
-def _softmax(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _softmax(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     axis = axis_index(node.integer("axis", -1), x.rank)
     y = ctx.emit(node, node.op, (ctx.value(node, x, x.order),), AxisAttrs(x.order.index(axis)))
-    ctx.define_value(node.output(0), y, x.shape, x.order)
+    return Entry(x.shape, y, x.order)
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "BatchNormalization": _batch_norm,
-    "InstanceNormalization": _instance_norm,
-    "GroupNormalization": _group_norm,
+    "BatchNormalization": of_one(_batch_norm),
+    "InstanceNormalization": of_one(_instance_norm),
+    "GroupNormalization": of_one(_group_norm),
     "LayerNormalization": _layer_norm,
-    "Softmax": _softmax,
-    "LogSoftmax": _softmax,
+    "Softmax": of_one(_softmax),
+    "LogSoftmax": of_one(_softmax),
 }
 
 

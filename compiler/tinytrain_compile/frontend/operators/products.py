@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, plain
 from tinytrain_compile.frontend.graph.operands import broadcast, transposed
-from tinytrain_compile.frontend.operators.moves import reduce_entry, without
 from tinytrain_compile.frontend.operators.normalisation import FoldedLayer, fold_into_layer
+from tinytrain_compile.frontend.operators.reductions import reduce_entry
 from tinytrain_compile.frontend.operators.shape import reshaped
+from tinytrain_compile.frontend.operators.slicing import without
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs
 from tinytrain_compile.ops.shape import ExpandAttrs
@@ -97,9 +98,9 @@ def _add_c(ctx: ImportContext, node: OnnxNode, y: Value, c: Entry | None, shape:
     ctx.define_value(output, y, shape)
 
 
-def _matmul(ctx: ImportContext, node: OnnxNode) -> None:
-    a, b = ctx.entry(node.input(0)), ctx.entry(node.input(1))
-    ctx.define(node.output(0), product(ctx, node, a, b, a.rank == b.rank == 2))
+def _matmul(ctx: ImportContext, node: OnnxNode, a: Entry) -> Entry:
+    b = ctx.entry(node.input(1))
+    return product(ctx, node, a, b, a.rank == b.rank == 2)
 
 
 def product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, foldable: bool = False) -> Entry:
@@ -286,4 +287,4 @@ def _pair(ctx: ImportContext, node: OnnxNode, a: _Term, b: _Term, wanted: frozen
     return _Term(labels, _shaped(ctx, node, y, tuple(sizes[label] for label in labels)))
 
 
-HANDLERS: Mapping[str, Handler] = {"Gemm": _gemm, "MatMul": _matmul, "Einsum": _einsum}
+HANDLERS: Mapping[str, Handler] = {"Gemm": _gemm, "MatMul": of_one(_matmul), "Einsum": _einsum}

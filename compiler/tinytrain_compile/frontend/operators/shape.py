@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
 from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Order, channels_last, ir_shape, plain, regrouped
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
@@ -19,8 +19,8 @@ from tinytrain_compile.frontend.graph.operands import (
     transposed,
 )
 from tinytrain_compile.frontend.operators.elementwise import UNARY
-from tinytrain_compile.frontend.operators.moves import without
 from tinytrain_compile.frontend.operators.normalisation import fuse_group_norm
+from tinytrain_compile.frontend.operators.slicing import without
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.shape import TransposeAttrs
 
@@ -67,12 +67,11 @@ def _keeps_columns(ctx: ImportContext, reader: OnnxNode, tensor: str) -> bool:
     return reader.op in UNARY and _feeds_weights(ctx, reader.output(0))
 
 
-def _flatten(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _flatten(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     axis = node.integer("axis", 1)
     axis = x.rank if axis == x.rank else axis_index(axis, x.rank)
     shape = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-    ctx.define(node.output(0), reshaped(ctx, node, x, shape, node.output(0)))
+    return reshaped(ctx, node, x, shape, node.output(0))
 
 
 def _reshape(ctx: ImportContext, node: OnnxNode) -> None:
@@ -99,17 +98,15 @@ def resolve_reshape(old: tuple[int, ...], wanted: tuple[int, ...], allow_zero: b
     return tuple(dims)
 
 
-def _squeeze(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _squeeze(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     given = integer_setting(ctx, node, 1, "axes")
     axes = tuple(i for i, dim in enumerate(x.shape) if dim == 1) if given is None else axis_indices(given, x.rank)
     if any(x.shape[axis] != 1 for axis in axes):
         raise ValueError(f"axes {axes} of shape {x.shape} are not 1")
-    ctx.define(node.output(0), without(ctx, node, x, frozenset(axes)))
+    return without(ctx, node, x, frozenset(axes))
 
 
-def _unsqueeze(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _unsqueeze(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     given = integer_setting(ctx, node, 1, "axes") or ()
     rank = x.rank + len(given)
     axes = axis_indices(given, rank)
@@ -118,7 +115,7 @@ def _unsqueeze(ctx: ImportContext, node: OnnxNode) -> None:
     shape = tuple(dims.get(axis, 1) for axis in range(rank))
     order = _with_axes(tuple(UNIT if axis == UNIT else kept[axis] for axis in x.order), axes)
     value = ctx.reshape(node, x.computed, ir_shape(shape, order))
-    ctx.define(node.output(0), Entry(shape, value, order))
+    return Entry(shape, value, order)
 
 
 def _with_axes(order: Order, axes: tuple[int, ...]) -> Order:
@@ -133,9 +130,8 @@ def _with_axes(order: Order, axes: tuple[int, ...]) -> Order:
     return tuple(result)
 
 
-def _transpose(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
-    ctx.define(node.output(0), transposed(x, node.integers("perm") or tuple(reversed(range(x.rank)))))
+def _transpose(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
+    return transposed(x, node.integers("perm") or tuple(reversed(range(x.rank))))
 
 
 # ---- blocks of pixels ------------------------------------------------------------------------------------------------
@@ -187,11 +183,11 @@ def _space_to_depth(ctx: ImportContext, node: OnnxNode) -> None:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "Flatten": _flatten,
+    "Flatten": of_one(_flatten),
     "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Transpose": _transpose,
+    "Squeeze": of_one(_squeeze),
+    "Unsqueeze": of_one(_unsqueeze),
+    "Transpose": of_one(_transpose),
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
 }
