@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS, fold
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused, changed
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext
 from tinytrain_compile.frontend.graph.entries import Entry, Lay, Origin, constant_entry, plain
 from tinytrain_compile.ir.types import Array
 
@@ -57,10 +57,8 @@ def _lay(ctx: ImportContext, node: OnnxNode, index: int) -> Lay:
 
 def _key(node: OnnxNode, known: list[Entry]) -> tuple[object, ...]:
     """Return what is equal for nodes that compute the same: operator, attributes, and identical inputs."""
-    proto = type(node.proto)()
-    proto.CopyFrom(node.proto)
+    proto = changed(node.proto, (), ())
     proto.name = proto.doc_string = ""
-    del proto.input[:], proto.output[:]
     operands = (id(e) if e.origin is not None else (e.data.dtype.str, e.shape, e.data.tobytes()) for e in known)
     return (proto.SerializeToString(deterministic=True), tuple(bool(name) for name in node.inputs), *operands)
 
@@ -83,37 +81,21 @@ def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
     entries = [ctx.entry(name) for name in node.inputs if name]
     if ctx.is_tied(*entries):
         return True
-    return (node.op not in PARTS or _repeats(ctx, node)) and is_trained_through(ctx, node)
-
-
-def _repeats(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Tell whether a Gather has some elements of a weight several times: each copy would train by itself."""
-    if node.op != "Gather":
-        return False
-    entry = ctx.entry(node.input(1))
-    return entry.is_constant and np.unique(entry.data).size < entry.data.size
-
-
-def is_trained_through(ctx: ImportContext, node: OnnxNode) -> bool:
-    """Tell whether a node computes with a parameter what is no scale or shift of a normalisation."""
-    trained = any(ctx.is_trained(ctx.entry(name).origin) for name in node.inputs if name)
-    return trained and not _becomes_weight(ctx, node)
+    if node.op in PARTS:  # a Gather may have some elements several times: each copy would train by itself
+        chosen = ctx.entry(node.input(1)) if node.op == "Gather" else None
+        if chosen is None or not chosen.is_constant or np.unique(chosen.data).size == chosen.data.size:
+            return False
+    return ctx.is_trained(*(entry.origin for entry in entries)) and not _becomes_weight(ctx, node)
 
 
 def _becomes_weight(ctx: ImportContext, node: OnnxNode) -> bool:
     """Tell whether a layer takes what follows from a node of constants as its numbers."""
-    tensors, seen = list(node.outputs), set[str]()
-    while tensors:
-        tensor = tensors.pop()
-        for reader in ctx.links.readers(tensor):
-            if reader.name in seen:
-                continue
-            if any(reader.input(index) == tensor for index in _NUMBERS_ONLY.get(reader.op, ())):
-                return True
-            if all(ctx.links.is_constant(name) for name in reader.inputs if name):
-                seen.add(reader.name)
-                tensors += reader.outputs
-    return False
+
+    def passes(reader: OnnxNode) -> bool:
+        return all(ctx.links.is_constant(name) for name in reader.inputs if name)
+
+    found = (pair for output in node.outputs for pair in ctx.links.followed(output, passes))
+    return any(reader.input(index) == name for name, reader in found for index in _NUMBERS_ONLY.get(reader.op, ()))
 
 
 def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, Handler]) -> None:
@@ -133,12 +115,12 @@ def import_computed(ctx: ImportContext, node: OnnxNode, handlers: Mapping[str, H
             ctx.define(name, entry)
 
 
-def _no_gradient(ctx: ImportContext, node: OnnxNode) -> Unsupported:
+def _no_gradient(ctx: ImportContext, node: OnnxNode) -> Refused:
     """Return the complaint about an operator that can be evaluated, but not trained through."""
     inputs = (ctx.entry(name) for name in node.inputs if name)
     names = dict.fromkeys(e.origin.base for e in inputs if _is_parameter(ctx, e) and e.origin is not None)
     what = f"it computes with {', '.join(names)}, which is trained, and has no gradient in the compiler"
-    return Unsupported("", what, " ".join(f"--frozen {shlex.quote(name)}" for name in names))
+    return Refused("", what, " ".join(f"--frozen {shlex.quote(name)}" for name in names))
 
 
 def _is_parameter(ctx: ImportContext, entry: Entry) -> bool:

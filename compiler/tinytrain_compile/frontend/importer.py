@@ -15,8 +15,8 @@ from tinytrain_compile.frontend.derived import define_folded, import_computed, i
 from tinytrain_compile.frontend.exporters.names import known_names
 from tinytrain_compile.frontend.exporters.remarks import named
 from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
-from tinytrain_compile.frontend.file.model import INDICES, Links, OnnxInput, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import INDICES, Links, OnnxInput, OnnxModel, OnnxNode, Refused, reachable
+from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.entries import (
     Entry,
     Order,
@@ -28,6 +28,7 @@ from tinytrain_compile.frontend.graph.entries import (
 )
 from tinytrain_compile.frontend.loss.labels import label_view
 from tinytrain_compile.frontend.operators.handlers import HANDLERS
+from tinytrain_compile.frontend.operators.loss import class_order
 from tinytrain_compile.frontend.operators.normalisation import folding_note
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.unsupported import Complaints, unknown_operator
@@ -202,15 +203,8 @@ def _is_channels_last(links: Links, name: str) -> bool:
 
 def _is_channels_first(links: Links, name: str) -> bool:
     """Tell whether a convolution or the like reads the input, directly or behind what leaves its axes as they are."""
-    seen, tensors = {name}, [name]
-    for one in tensors:  # grows
-        for node in links.readers(one):
-            if node.op in _CHANNELS_FIRST_READERS:
-                return True
-            if node.op in _PASSING and node.output(0) not in seen:
-                seen.add(node.output(0))
-                tensors.append(node.output(0))
-    return False
+    found = links.followed(name, lambda node: node.op in _PASSING)
+    return any(node.op in _CHANNELS_FIRST_READERS for _, node in found)
 
 
 def _import_nodes(ctx: ImportContext) -> None:
@@ -224,13 +218,13 @@ def _import_nodes(ctx: ImportContext) -> None:
             continue
         try:
             if node.name in refused:
-                raise Unsupported(*refused[node.name])
+                raise refused[node.name]
             if all(ctx.has(name) for name in node.inputs if name):
                 _import_node(ctx, node)
             else:
                 complaints = complaints or Complaints(ctx.model)
                 complaints.unreached(node, HANDLERS)
-        except Unsupported as reason:
+        except Refused as reason:
             complaints = complaints or Complaints(ctx.model)
             complaints.add(ctx, node, reason)
         except CompileError as problem:
@@ -289,7 +283,7 @@ def _shape_of(ctx: ImportContext, node: OnnxNode) -> None:
 def _finish(ctx: ImportContext, loss: FileLoss | None, data: tuple[DataInput, ...]) -> ImportedModel:
     outputs = ctx.model.outputs if loss is None else ctx.model.outputs[:1]
     entries = [ctx.entry(name) for name in outputs]
-    orders = [_output_order(ctx, entry) if loss is None else loss.order(entry) for entry in entries]
+    orders = [_output_order(ctx, entry) if loss is None else class_order(entry) for entry in entries]
     values = tuple(
         ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )

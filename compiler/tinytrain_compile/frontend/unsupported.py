@@ -10,8 +10,8 @@ from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.forms import inferred_types
-from tinytrain_compile.frontend.file.model import LEARNED, MICROSOFT, OnnxModel, OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import LEARNED, MICROSOFT, OnnxModel, OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext
 from tinytrain_compile.frontend.graph.entries import KINDS
 
 _QDQ = "the float32 model, or quantize_static with quant_format=QuantFormat.QDQ"
@@ -46,7 +46,7 @@ class Complaints:
         self._foreign = False
         self._types: Mapping[str, tuple[tuple[int, ...], int]] | None = None
 
-    def add(self, ctx: ImportContext, node: OnnxNode, reason: Unsupported) -> None:
+    def add(self, ctx: ImportContext, node: OnnxNode, reason: Refused) -> None:
         """Note a node, and give its outputs stand-ins of their type so that the nodes behind it are checked too."""
         self._note(node, reason)
         if self._types is None:
@@ -61,7 +61,7 @@ class Complaints:
         if node.domain or (node.op not in handlers and node.op not in ("Shape", "Size")):
             self._note(node, unknown_operator(node, handlers))
 
-    def _note(self, node: OnnxNode, reason: Unsupported) -> None:
+    def _note(self, node: OnnxNode, reason: Refused) -> None:
         operator = f"{node.domain}::{node.op}" if node.domain else node.op
         what = f"{operator}, {reason.attribute}" if reason.attribute else operator
         self._lines.append(_one_line(f"{node.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}"))
@@ -78,22 +78,22 @@ class Complaints:
         raise CompileError(code, self._model.name, what, "see the list below for the nearest forms", tuple(self._lines))
 
 
-def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Unsupported:
+def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Refused:
     """Return the complaint about an operator that has no handler."""
     if node.op.startswith(_DYNAMIC):
-        return Unsupported("", "its scales are computed at run time, from each sample", _QDQ)
+        return Refused("", "its scales are computed at run time, from each sample", _QDQ)
     foreign = node.domain == MICROSOFT and node.op.startswith("Q") and node.op != "QuickGelu"
     if foreign or node.op in ("ConvInteger", "MatMulInteger"):
-        return Unsupported("", "it computes with stored integers", _QDQ)
+        return Refused("", "it computes with stored integers", _QDQ)
     if node.domain == LEARNED:
         what = "an operator of classical machine learning, which gradients do not train"
-        return Unsupported("", what, "Scaler; for a tree or kernel machine, a network that was trained in its place")
+        return Refused("", what, "Scaler; for a tree or kernel machine, a network that was trained in its place")
     if node.domain:
-        return Unsupported("", "its domain is not the standard one", "the model before graph optimisers changed it")
+        return Refused("", "its domain is not the standard one", "the model before graph optimisers changed it")
     nearest = NEAREST.get(node.op)
     if nearest is None and not defs.has(node.op):  # a name that resembles one: a slip
         nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2, cutoff=0.75))
-    return Unsupported("", "there is no such operator in the compiler", nearest or "none, see --list-ops")
+    return Refused("", "there is no such operator in the compiler", nearest or "none, see --list-ops")
 
 
 def _one_line(text: str) -> str:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError, FileModel, FileNode
 from tinytrain_compile.frontend.evaluator.quantised import is_qlinear, real_operand, spelt_out
 from tinytrain_compile.frontend.evaluator.reference import array_in_float64, is_float
+from tinytrain_compile.frontend.file.model import changed
 from tinytrain_compile.ir.imported import FileNumbers
 from tinytrain_compile.ir.types import Array
 
@@ -215,11 +215,7 @@ def _with_readers(nodes: Sequence[FileNode], tensors: Sequence[FileNumbers]) -> 
         if tuple(inputs) == node.inputs:
             made.append(node)
             continue
-        proto = onnx.NodeProto()
-        proto.CopyFrom(node.proto)
-        del proto.input[:]
-        proto.input.extend(inputs)
-        made.append(replace(node, inputs=tuple(inputs), proto=proto))
+        made.append(replace(node, inputs=tuple(inputs), proto=changed(node.proto, inputs)))
     return tuple(made)
 
 

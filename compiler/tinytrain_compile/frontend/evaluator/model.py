@@ -37,7 +37,8 @@ from tinytrain_compile.frontend.evaluator.reference import (
     run_opset,
 )
 from tinytrain_compile.frontend.file.forms import array_in_float32, node_in_float32, with_output
-from tinytrain_compile.frontend.file.protobuf import reads
+from tinytrain_compile.frontend.file.model import changed
+from tinytrain_compile.frontend.file.protobuf import live_part, reads
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.types import Array
 
@@ -226,32 +227,19 @@ def _for_the_evaluator(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 def _without_chance(proto: onnx.NodeProto) -> onnx.NodeProto:
     """Return a Dropout in training mode as it is in an inference, which is what can be compared."""
-    if proto.op_type != "Dropout" or len(proto.input) < 3:
-        return proto
-    made = onnx.NodeProto()
-    made.CopyFrom(proto)
-    del made.input[2:]
-    return made
+    return changed(proto, proto.input[:2]) if proto.op_type == "Dropout" and len(proto.input) > 2 else proto
 
 
 def _needed(
     protos: Iterable[onnx.NodeProto], outputs: tuple[str, ...], form: Callable[[onnx.NodeProto], onnx.NodeProto]
 ) -> tuple[FileNode, ...]:
     """Return the nodes that the outputs depend on: in the file's order if that is a topological one. form: of each."""
-    nodes = [_file_node(_without_chance(form(proto))) for proto in protos]
+    nodes = [_file_node(proto) for proto in live_part([_without_chance(form(proto)) for proto in protos], outputs)[0]]
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     reads = {i: {makers[name] for name in node.inputs if name in makers} for i, node in enumerate(nodes)}
-    wanted: set[int] = set()
-    pending = [makers[name] for name in outputs if name in makers]
-    while pending:
-        index = pending.pop()
-        if index not in wanted:
-            wanted.add(index)
-            pending.extend(reads[index])
-    order = sorted(wanted)
-    if any(other > index for index in order for other in reads[index]):
-        try:
-            order = list(TopologicalSorter({index: reads[index] for index in order}).static_order())
-        except CycleError as problem:
-            raise EvaluatorLacksError("", "its nodes form a circle") from problem
-    return tuple(nodes[index] for index in order)
+    if all(other <= index for index in reads for other in reads[index]):
+        return tuple(nodes)
+    try:
+        return tuple(nodes[index] for index in TopologicalSorter(reads).static_order())
+    except CycleError as problem:
+        raise EvaluatorLacksError("", "its nodes form a circle") from problem

@@ -15,6 +15,7 @@ import onnx
 from onnx import defs, helper, numpy_helper
 from onnx.reference.op_run import OpRun
 
+from tinytrain_compile.frontend.file.model import changed
 from tinytrain_compile.frontend.file.protobuf import bodies
 from tinytrain_compile.ir.types import Array
 
@@ -186,8 +187,7 @@ def array_in_float64(array: Array) -> Array:
 
 def in_float64(proto: onnx.NodeProto) -> onnx.NodeProto:
     """Return the node with float64 in place of every other float that it makes or holds."""
-    made = onnx.NodeProto()
-    made.CopyFrom(proto)
+    made = changed(proto)
     for attribute in made.attribute:
         if attribute.name in _KINDS and attribute.i in _FLOAT_KINDS:
             attribute.i = onnx.TensorProto.DOUBLE

@@ -17,7 +17,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
 from tinytrain_compile.frontend.file.forms import inferred_types
 from tinytrain_compile.frontend.file.guard import read_node
-from tinytrain_compile.frontend.file.model import CONTROL_FLOW, OnnxModel, OnnxNode, new_node, reachable
+from tinytrain_compile.frontend.file.model import CONTROL_FLOW, OnnxModel, OnnxNode, changed, new_node, reachable
 from tinytrain_compile.frontend.file.protobuf import bodies, tensor_array
 from tinytrain_compile.ir.types import Array
 
@@ -188,8 +188,7 @@ class _Writer:
             if _is_small(array):
                 self._now.known[new] = array
         for index, proto in enumerate(graph.node):
-            made = onnx.NodeProto()
-            made.CopyFrom(proto)
+            made = changed(proto)
             names.update((name, self._name(f"{prefix}/{name}")) for name in proto.output if name)
             _rename(made, names)
             label = self._name(f"{prefix}/{proto.name or f'{proto.op_type}_{index}'}.node")
@@ -231,9 +230,7 @@ def _is_small(array: Array) -> bool:
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Give everything that a node reads or makes its new name, in its own graphs too."""
     for operands in (node.input, node.output):
-        renamed = [names.get(name, name) for name in operands]
-        del operands[:]
-        operands.extend(renamed)
+        operands[:] = [names.get(name, name) for name in operands]
     for graph in bodies(node):
         hidden = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
         hidden |= {name for inner in graph.node for name in inner.output}

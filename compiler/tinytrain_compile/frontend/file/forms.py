@@ -21,6 +21,7 @@ from tinytrain_compile.frontend.file.model import (
     Links,
     OnnxModel,
     OnnxNode,
+    changed,
     new_node,
     rewritten,
 )
@@ -127,8 +128,7 @@ def node_in_float32(proto: onnx.NodeProto) -> onnx.NodeProto:
     kinds = [a.i if a.name in TYPE_ATTRIBUTES else a.t.data_type for a in proto.attribute]
     if proto.domain == LEARNED or not OTHER_FLOATS.keys() & set(kinds):
         return proto
-    made = onnx.NodeProto()
-    made.CopyFrom(proto)
+    made = changed(proto)
     for attribute in made.attribute:
         if attribute.name in TYPE_ATTRIBUTES and attribute.i in OTHER_FLOATS:
             attribute.i = onnx.TensorProto.FLOAT
@@ -250,7 +250,8 @@ class _Rewriter:
 
     def _shaped(self, node: OnnxNode) -> OnnxNode:
         """Return a Reshape or Expand to a literal shape, to that of one sample."""
-        literal = self._literal(node.input(1)) if node.op in ("Reshape", "Expand") else None
+        array = self._model.numbers(node.input(1)) if node.op in ("Reshape", "Expand") else None
+        literal = None if array is None else [int(d) for d in array.reshape(-1)]
         long = self._shapes.get(node.output(0))
         if literal is None or long is None or (node.op == "Reshape" and self._links.is_constant(node.input(0))):
             return node
@@ -267,13 +268,6 @@ class _Rewriter:
         """Return the place that holds the samples: the first if it can be, or the only one that can."""
         fitting = [place for place, size in enumerate(long) if size % self._batch == 0 and literal[place] != 1]
         return fitting[0] if fitting[:1] == [0] or len(fitting) == 1 else None
-
-    def _literal(self, name: str) -> list[int] | None:
-        array: Array | None = self._model.constants.get(name)
-        maker = self._links.maker(name)
-        if maker is not None and maker.op == "Constant" and not maker.domain:
-            array = maker.attrs.get("value", maker.attrs.get("value_ints"))
-        return None if array is None else [int(d) for d in np.asarray(array).reshape(-1)]
 
 
 # ---- Scaler ----------------------------------------------------------------------------------------------------------

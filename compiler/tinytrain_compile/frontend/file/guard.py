@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,16 @@ import onnx
 from onnx import defs, helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS, LEARNED, MICROSOFT, OnnxInput, OnnxModel, OnnxNode
-from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite, free_name, reads, tensor_array
+from tinytrain_compile.frontend.file.model import (
+    DEFAULT_DOMAINS,
+    LEARNED,
+    MICROSOFT,
+    OnnxInput,
+    OnnxModel,
+    OnnxNode,
+    changed,
+)
+from tinytrain_compile.frontend.file.protobuf import check_dims, check_finite, free_name, live_part, reads, tensor_array
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.ir.types import Array
 
@@ -32,13 +39,15 @@ def parse_model(proto: onnx.ModelProto, name: str, folder: Path, options: Fronte
     opset = _opset(proto)
     graph = proto.graph
     _check_names(graph)
-    live = live_part(graph)
-    _check_features(proto, live)
-    constants = _constants(graph, live, folder, options)
-    inputs = _inputs(graph, live, options)
+    # What of the file counts: everything else may be as it likes (another framework's operators, weights of element
+    # types that no network computes with, inputs of unknown shape), it is not looked at.
+    live, read = live_part(graph.node, [value.name for value in graph.output])
+    _check_features(proto, live, read)
+    constants = _constants(graph, read, folder, options)
+    inputs = _inputs(graph, read, options)
     if not graph.output:
         raise CompileError("E0218", name, "the model has no output", "export the model again")
-    nodes = tuple(read_node(node, opset, folder) for node in _named(live.nodes))
+    nodes = tuple(read_node(node, opset, folder) for node in _named(live))
     outputs = tuple(value.name for value in graph.output)
     known = {value.name for value in inputs} | set(constants)
     return OnnxModel(name, opset, sort_nodes(nodes, known, outputs), inputs, outputs, constants, proto)
@@ -60,14 +69,14 @@ def _domain(name: str) -> str:
     return "" if name in DEFAULT_DOMAINS else name
 
 
-def _check_features(proto: onnx.ModelProto, live: LivePart) -> None:
+def _check_features(proto: onnx.ModelProto, live: list[onnx.NodeProto], read: set[str]) -> None:
     functions = {(_domain(function.domain), function.name) for function in proto.functions}
-    called = any((_domain(node.domain), node.op_type) in functions for node in live.nodes)
+    called = any((_domain(node.domain), node.op_type) in functions for node in live)
     features = (
         ("model-local functions", called, "inline them with onnx.inliner"),
         (
             "sparse weights",
-            any(t.values.name in live.read for t in proto.graph.sparse_initializer),
+            any(t.values.name in read for t in proto.graph.sparse_initializer),
             "export dense ones",
         ),
     )
@@ -96,8 +105,8 @@ def _unique(kind: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _constants(graph: onnx.GraphProto, live: LivePart, folder: Path, options: FrontendOptions) -> dict[str, Array]:
-    used = (tensor for tensor in graph.initializer if tensor.name in live.read)
+def _constants(graph: onnx.GraphProto, read: set[str], folder: Path, options: FrontendOptions) -> dict[str, Array]:
+    used = (tensor for tensor in graph.initializer if tensor.name in read)
     constants = {t.name: tensor_array(t, f"weight {t.name}", folder) for t in used}
     for name, array in options.constant_inputs.items():
         check_finite(array, f"weight {name}")
@@ -105,14 +114,14 @@ def _constants(graph: onnx.GraphProto, live: LivePart, folder: Path, options: Fr
     return constants
 
 
-def _inputs(graph: onnx.GraphProto, live: LivePart, options: FrontendOptions) -> tuple[OnnxInput, ...]:
+def _inputs(graph: onnx.GraphProto, read: set[str], options: FrontendOptions) -> tuple[OnnxInput, ...]:
     unknown = set(options.input_shapes) - {value.name for value in graph.input}
     if unknown:
         names = ", ".join(value.name for value in graph.input)
         raise CompileError("E0224", sorted(unknown)[0], "the model has no such input", f"its inputs are: {names}")
     constants = {tensor.name for tensor in graph.initializer} | set(options.constant_inputs)
-    read = (value for value in graph.input if value.name in live.read and value.name not in constants)
-    return tuple(_input(value, options) for value in read)
+    used = (value for value in graph.input if value.name in read and value.name not in constants)
+    return tuple(_input(value, options) for value in used)
 
 
 def _input(value: onnx.ValueInfoProto, options: FrontendOptions) -> OnnxInput:
@@ -176,9 +185,8 @@ def read_node(named: tuple[str, onnx.NodeProto], opset: int, folder: Path) -> On
     read = domain in ("", MICROSOFT) or (domain, node.op_type) == (LEARNED, "Scaler")  # others are only listed
     attrs = {attribute.name: _attribute(attribute, where, folder) for attribute in (node.attribute if read else ())}
     if domain != node.domain:  # onnx's evaluator knows the default domain by its empty name only
-        plain = onnx.NodeProto()
-        plain.CopyFrom(node)
-        plain.domain, node = domain, plain
+        node = changed(node)
+        node.domain = domain
     return OnnxNode(name, node.op_type, domain, reads(node), tuple(node.output), attrs, node)
 
 
@@ -221,40 +229,6 @@ def check_schema(node: onnx.NodeProto, where: str, opset: int) -> None:
     missing = [name for name, wanted in schema.attributes.items() if wanted.required and name not in given]
     if missing:
         raise CompileError("E0229", where, f"attribute {missing[0]} is missing", "export the model again")
-
-
-# ---- the live part ---------------------------------------------------------------------------------------------------
-# What of a model file counts: the nodes that its outputs need, and what these read. Everything else may be as it
-# likes (another framework's operators, weights of element types that no network computes with, inputs of unknown
-# shape): what does not reach the output is not looked at.
-
-
-@dataclass(frozen=True, eq=False)
-class LivePart:
-    """nodes: in file order; read: names of all tensors that these or the outputs read."""
-
-    nodes: tuple[onnx.NodeProto, ...]
-    read: frozenset[str]
-
-
-def live_part(graph: onnx.GraphProto) -> LivePart:
-    """Return the part of a graph that its outputs depend on.
-
-    Names of results are unique (the guard has checked that).
-    """
-    nodes = list(graph.node)
-    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    read = {value.name for value in graph.output}
-    kept, pending = set[int](), sorted(read)
-    while pending:
-        index = makers.get(pending.pop())
-        if index is None or index in kept:
-            continue
-        kept.add(index)
-        needed = reads(nodes[index])
-        pending += needed
-        read.update(name for name in needed if name)
-    return LivePart(tuple(nodes[index] for index in sorted(kept)), frozenset(read))
 
 
 # ---- order of nodes --------------------------------------------------------------------------------------------------

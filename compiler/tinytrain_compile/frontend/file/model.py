@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,14 @@ LEARNED = "ai.onnx.ml"
 
 INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
 
-Refusal = tuple[str, str, str]
-"""attribute, reason, nearest: what makes an Unsupported."""
+
+@dataclass(eq=False)
+class Refused(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)
+    """A node, or an attribute of it, that has no IR form. `nearest` is what the user could write instead."""
+
+    attribute: str
+    reason: str
+    nearest: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +68,7 @@ class Quantisation:
     found: bool = False
     tensors: Mapping[str, Quant] = field(default_factory=dict[str, Quant])
     constants: Mapping[str, QuantisedConstant] = field(default_factory=dict[str, QuantisedConstant])
-    refused: Mapping[str, Refusal] = field(default_factory=dict[str, Refusal])
+    refused: Mapping[str, Refused] = field(default_factory=dict[str, Refused])
     notes: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
@@ -176,6 +182,13 @@ class OnnxModel:
         """Domain and name of every operator that a node has: what decides which parts of the importer are needed."""
         return frozenset((node.domain, node.op) for node in self.nodes)
 
+    def numbers(self, tensor: str) -> Array | None:
+        """Return what an initializer or a Constant node of one attribute, `value` or `value_ints`, holds."""
+        constants = (node for node in self.nodes if node.op == "Constant" and not node.domain)
+        maker = next((node for node in constants if tensor in node.outputs), None)
+        held = None if maker is None else maker.attrs.get("value", maker.attrs.get("value_ints"))
+        return self.constants.get(tensor) if held is None else np.asarray(held)
+
     @property
     def may_end_in_a_loss(self) -> bool:
         """Tell whether it has a loss operator, or an output that is declared as one number or not at all."""
@@ -219,13 +232,22 @@ def rewritten(node: OnnxNode, inputs: Sequence[str], op: str = "", outputs: Sequ
     made = node.outputs if outputs is None else tuple(outputs)
     if tuple(inputs) == node.inputs and made == node.outputs and op in ("", node.op):
         return node
-    proto = onnx.NodeProto()
-    proto.CopyFrom(node.proto)
+    proto = changed(node.proto, inputs, made)
     proto.op_type = op or node.op
-    del proto.input[:], proto.output[:]
-    proto.input.extend(inputs)
-    proto.output.extend(made)
     return OnnxNode(node.name, op or node.op, node.domain, tuple(inputs), made, node.attrs, proto)
+
+
+def changed(
+    node: onnx.NodeProto, inputs: Iterable[str] | None = None, outputs: Iterable[str] | None = None
+) -> onnx.NodeProto:
+    """Return a copy of a node, with other inputs and outputs where they are given."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    if inputs is not None:
+        made.input[:] = inputs
+    if outputs is not None:
+        made.output[:] = outputs
+    return made
 
 
 class Links:
@@ -273,6 +295,17 @@ class Links:
                 return ()
             found.append(reader)
         return tuple(found)
+
+    def followed(self, tensor: str, passes: Callable[[OnnxNode], bool]) -> Iterator[tuple[str, OnnxNode]]:
+        """Yield who reads a tensor, or what nodes that pass it on make of it, each with the name that it reads."""
+        tensors = {tensor: None}
+        pending = [tensor]
+        for name in pending:  # grows
+            for node in self.readers(name):
+                yield name, node
+                if passes(node):
+                    pending += [output for output in node.outputs if output and output not in tensors]
+                    tensors |= dict.fromkeys(node.outputs)
 
     def is_used(self, tensor: str) -> bool:
         """Tell whether anything reads a tensor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import open_file, read_file
@@ -86,22 +86,9 @@ MAX_EXTERNAL_BYTES = 1 << 40
 """Of a file with external data, of which only what a tensor needs is read."""
 
 _T = onnx.TensorProto
-_FIELDS: dict[int, tuple[str, int]] = {
-    _T.FLOAT: ("float_data", 4),
-    _T.DOUBLE: ("double_data", 8),
-    _T.FLOAT16: ("int32_data", 2),
-    _T.BFLOAT16: ("int32_data", 2),
-    _T.INT8: ("int32_data", 1),
-    _T.UINT8: ("int32_data", 1),
-    _T.INT16: ("int32_data", 2),
-    _T.UINT16: ("int32_data", 2),
-    _T.BOOL: ("int32_data", 1),
-    _T.INT32: ("int32_data", 4),
-    _T.INT64: ("int64_data", 8),
-    _T.UINT32: ("uint64_data", 4),
-    _T.UINT64: ("uint64_data", 8),
-}
-"""Element type -> (typed field that may hold the data, bytes per element in raw form)."""
+_REAL = frozenset((_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16))
+_INTEGERS = frozenset((_T.INT8, _T.UINT8, _T.INT16, _T.UINT16, _T.BOOL, _T.INT32, _T.INT64, _T.UINT32, _T.UINT64))
+"""Element types that are read."""
 
 
 def check_dims(where: str, dims: tuple[int, ...], allow_zero: bool = False) -> None:
@@ -122,15 +109,14 @@ def tensor_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
     External data read from inside `folder` only.
     """
     dims = tuple(int(d) for d in tensor.dims)
-    if tensor.data_type not in _FIELDS:
+    if tensor.data_type not in _REAL | _INTEGERS:
         raise CompileError(
             "E0202", where, f"element type {tensor.data_type} is not read", "use float32 or integer tensors"
         )
     if tensor.HasField("segment"):
         raise CompileError("E0223", where, "the tensor comes in segments", "export the model again")
     empty = dims == (0,)  # how exporters leave an input out (the roi of a Resize)
-    real = tensor.data_type in (_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BFLOAT16)
-    check_dims(where, dims, allow_zero=empty or not real)
+    check_dims(where, dims, allow_zero=empty or tensor.data_type in _INTEGERS)
     if tensor.data_location == _T.EXTERNAL:
         array = external_array(tensor, where, folder)
     else:
@@ -159,9 +145,11 @@ def check_finite(array: Array, where: str) -> None:
 
 
 def _check_length(tensor: onnx.TensorProto, where: str, dims: tuple[int, ...]) -> None:
-    field, item_bytes = _FIELDS[tensor.data_type]
     expected = math.prod(dims)
-    found = len(tensor.raw_data) / item_bytes if tensor.HasField("raw_data") else len(getattr(tensor, field))
+    if tensor.HasField("raw_data"):
+        found = len(tensor.raw_data) / helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    else:
+        found = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
     if found != expected:
         what = f"dims {list(dims)} need {expected} elements, the data holds {found:g}"
         raise CompileError("E0216", where, what, "copy or export the model again")
@@ -172,7 +160,7 @@ def external_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
     dims = tuple(int(d) for d in tensor.dims)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _inside(entries.get("location", ""), where, folder)
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
     size = math.prod(dims) * dtype.itemsize
     try:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(size)))
@@ -243,6 +231,23 @@ def captured(node: onnx.NodeProto) -> tuple[str, ...]:
 def reads(node: onnx.NodeProto) -> tuple[str, ...]:
     """Return everything that a node reads: its inputs, then what its graphs take from outside."""
     return (*node.input, *(name for name in captured(node) if name not in node.input))
+
+
+def live_part(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> tuple[list[onnx.NodeProto], set[str]]:
+    """Return the nodes that tensors depend on, in the given order, and the names of these tensors and all that is read.
+
+    Names of results are unique.
+    """
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    kept, pending = set[int](), [*outputs]
+    read = set(pending)
+    while pending:
+        index = makers.get(pending.pop())
+        if index is not None and index not in kept:
+            kept.add(index)
+            pending += reads(nodes[index])
+            read.update(reads(nodes[index]))
+    return [nodes[index] for index in sorted(kept)], read - {""}
 
 
 def _free(graph: onnx.GraphProto) -> Iterable[str]:

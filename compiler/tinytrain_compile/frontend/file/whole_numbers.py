@@ -62,17 +62,8 @@ def in_real_numbers(
 
 def _looked_up(links: Links, name: str) -> bool:
     """Tell whether a Gather reads a tensor, or integers that follow from it, as indices."""
-    pending, seen = [name], {name}
-    while pending:
-        tensor = pending.pop()
-        for node in links.readers(tensor):
-            if node.op.startswith("Gather") and node.input(1) == tensor:
-                return True
-            if node.op in _MOVES or node.op in _COUNTED:
-                new = [output for output in node.outputs if output not in seen]
-                seen.update(new)
-                pending += new
-    return False
+    found = links.followed(name, lambda node: node.op in _MOVES | _COUNTED)
+    return any(node.op.startswith("Gather") and node.input(1) == tensor for tensor, node in found)
 
 
 def _as_integers(model: OnnxModel, links: Links, source: OnnxInput) -> tuple[OnnxNode, ...]:

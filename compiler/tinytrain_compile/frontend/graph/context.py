@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import FoldingRoom
-from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode
+from tinytrain_compile.frontend.file.model import Links, OnnxModel, OnnxNode, Refused
 from tinytrain_compile.frontend.file.protobuf import MAX_ELEMENTS, MAX_RANK, check_finite
 from tinytrain_compile.frontend.graph.entries import (
     KINDS,
@@ -41,15 +41,6 @@ from tinytrain_compile.ops.names import WrongTypeError
 from tinytrain_compile.ops.shape import ReshapeAttrs, TransposeAttrs
 
 _WORDS = {"int32": "integers", "uint8": "truth values"}
-
-
-@dataclass(eq=False)
-class Unsupported(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)
-    """A node, or an attribute of it, that has no IR form. `nearest` is what the user could write instead."""
-
-    attribute: str
-    reason: str
-    nearest: str
 
 
 class ImportContext:
@@ -174,7 +165,7 @@ class ImportContext:
         """
         dtype = KINDS[array.dtype.kind]
         if dtype == "int32" and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
-            raise Unsupported("", "its integers are beyond int32", "smaller integers")
+            raise Refused("", "its integers are beyond int32", "smaller integers")
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
         check_finite(data, f"node {node.name}, weight {hint}")
@@ -298,7 +289,7 @@ class ImportContext:
     ) -> tuple[Value, ...]:
         """Append an IR node on behalf of an ONNX node.
 
-        Unsupported if it does not compute with these types, E0212 if the shapes do not fit, E0217 if a result is huge.
+        Refused if it does not compute with these types, E0212 if the shapes do not fit, E0217 if a result is huge.
         """
         inputs = tuple(inputs)
         name = f"{node.name}.{suffix}" if suffix else node.name
@@ -309,7 +300,7 @@ class ImportContext:
         except WrongTypeError as reason:
             found = dict.fromkeys(_WORDS[value.dtype] for value in inputs if value.dtype in _WORDS)
             what = f"it computes with {' and '.join(found) or 'other types'}"
-            raise Unsupported("", what, "a Cast to float32 in front of it") from reason
+            raise Refused("", what, "a Cast to float32 in front of it") from reason
         self._makers.update({value.name: self._builder.nodes[-1] for value in outputs})
         for value in outputs:
             self.check_size(node, value.shape)
@@ -409,7 +400,7 @@ def _same_places(a: Origin | None, b: Origin | None) -> bool:
 Handler = Callable[[ImportContext, OnnxNode], None]
 """Imports one ONNX operator: reads the entries of a node's inputs, emits IR nodes, defines the entries of its outputs.
 
-Raises Unsupported for a form that has no IR, ValueError for shapes and attributes that make no sense.
+Raises Refused for a form that has no IR, ValueError for shapes and attributes that make no sense.
 """
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Order, after_transpose, lifted
 from tinytrain_compile.ir.types import Array, Value
 
@@ -20,7 +20,7 @@ def constant_input(ctx: ImportContext, node: OnnxNode, index: int, what: str) ->
     if not name:
         return None
     if entry is None or not entry.is_constant:  # all that follows from weights alone has an entry from the start
-        raise Unsupported(what, f"{what} is computed from the model's input", f"a constant {what}")
+        raise Refused(what, f"{what} is computed from the model's input", f"a constant {what}")
     return entry.data
 
 
@@ -43,6 +43,13 @@ def integer_setting(ctx: ImportContext, node: OnnxNode, index: int, what: str) -
     """Return a list that is an attribute in old opsets and an input in new ones; None where neither is there."""
     data = constant_input(ctx, node, index, what)
     return integers(data) if data is not None else node.integers(what)
+
+
+def reduced_axes(ctx: ImportContext, node: OnnxNode) -> tuple[int, ...]:
+    """Return the axes that a reduction is over."""
+    rank = ctx.entry(node.input(0)).rank
+    axes = axis_indices(integer_setting(ctx, node, 1, "axes") or (), rank)
+    return axes if axes or node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
 def scalar(entry: Entry | None) -> float | None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import onnx
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, OnnxInput, OnnxModel, OnnxNode, reachable
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, OnnxInput, OnnxModel, OnnxNode, Refused, reachable
+from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.entries import Entry, Order
-from tinytrain_compile.frontend.graph.operands import axis_indices, constant_input, integers, scalar
+from tinytrain_compile.frontend.graph.operands import reduced_axes, scalar
 from tinytrain_compile.frontend.loss.labels import declare_label
 from tinytrain_compile.frontend.loss.own_loss import NO_LABEL, LossSite, through
-from tinytrain_compile.frontend.operators.loss import class_order, class_weights, ignore_index
+from tinytrain_compile.frontend.operators.loss import class_weights, ignore_index
 from tinytrain_compile.frontend.unsupported import Complaints
 from tinytrain_compile.ir.imported import ImportedLoss, LossJoin, LossKind, WrittenLoss
 from tinytrain_compile.ir.types import Array, Graph, Node, Value
@@ -81,10 +81,6 @@ class FileLoss:
         """Make the labels of a loss that is written out a value of the graph."""
         self._value = declare_label(ctx, self.site.label) if self.site.written else None
 
-    def order(self, entry: Entry) -> Order:
-        """Return the order in which the graph gives the scores."""
-        return class_order(entry)
-
     def ends(self, ctx: ImportContext, values: Sequence[Value]) -> tuple[Value, ...]:
         """Return the values of the graph at which the model ends beside its scores, each once."""
         found = (ctx.entry(name).value for name in self.site.ends)
@@ -98,7 +94,7 @@ class FileLoss:
                 return describe_loss(ctx, self.site, scores, order), graph
             loss = describe_written(ctx, self.site, order, graph, self._value)
             return loss, graph if loss.written is None else replace(graph, outputs=loss.written.reads)
-        except Unsupported as reason:
+        except Refused as reason:
             complaints = Complaints(ctx.model)
             complaints.add(ctx, node, reason)
             complaints.raise_if_any()
@@ -279,21 +275,9 @@ def _of_operator(node: OnnxNode) -> str:
 
 
 def _reduced(ctx: ImportContext, node: OnnxNode) -> str:
-    if node.op not in (*_REDUCTIONS, *_EVEN) or 0 not in _axes(ctx, node):
+    if node.op not in (*_REDUCTIONS, *_EVEN) or 0 not in reduced_axes(ctx, node):
         return _EACH
     return _REDUCTIONS.get(node.op, _SUM if node.op != "ReduceL2" else _OTHER)
-
-
-def _axes(ctx: ImportContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the axes that a reduction is over."""
-    rank = ctx.entry(node.input(0)).rank
-    given = node.integers("axes")
-    if given is None:
-        data = constant_input(ctx, node, 1, "axes")
-        given = () if data is None else integers(data)
-    if not given:
-        return () if node.integer("noop_with_empty_axes", 0) else tuple(range(rank))
-    return axis_indices(given, rank)
 
 
 # ---- forms of losses that we have -----------------------------------------------------------------------------------
@@ -342,7 +326,7 @@ class _Form:
             name, minus = node.input(0), not minus
 
     def _reduces_all(self, node: OnnxNode) -> bool:
-        axes, shape = _axes(self._ctx, node), self._ctx.entry(node.input(0)).shape
+        axes, shape = reduced_axes(self._ctx, node), self._ctx.entry(node.input(0)).shape
         return all(axis in axes or dim == 1 for axis, dim in enumerate(shape)) and (not shape or 0 in axes)
 
     def _is_label(self, name: str) -> bool:
@@ -355,7 +339,7 @@ class _Form:
             return None
         if node.op in ("GatherElements", "Gather") and self._is_label(node.input(1)):
             return node.input(0)
-        if node.op != "ReduceSum" or _axes(self._ctx, node) != (1,):
+        if node.op != "ReduceSum" or reduced_axes(self._ctx, node) != (1,):
             return None
         product = self._links.maker(node.input(0))
         if product is None or product.op != "Mul":

@@ -14,9 +14,9 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
-from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, Links, OnnxInput, OnnxNode
+from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, Links, OnnxInput, OnnxNode, Refused
 from tinytrain_compile.frontend.file.protobuf import type_name
-from tinytrain_compile.frontend.graph.context import ImportContext, Unsupported
+from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.loss.own_loss import NO_LABEL
 from tinytrain_compile.ir.types import Array, Value
 from tinytrain_compile.ops.embedding import GatherAttrs
@@ -162,7 +162,7 @@ def _as_numbers(ctx: ImportContext, node: OnnxNode, label: Value) -> None:
     classes = class_count(ctx)
     if node.integer("to", 0) != onnx.TensorProto.FLOAT or not classes:
         what = "class indices become numbers here, and indices elsewhere"
-        raise Unsupported("to", what, "OneHot, or one use of the labels")
+        raise Refused("to", what, "OneHot, or one use of the labels")
     table = ctx.constant(np.arange(classes, dtype=np.float32).reshape(classes, 1), f"{node.name}.numbers", node)
     numbers = ctx.emit(node, "Gather", (table, label), GatherAttrs(classes))
     shape = ctx.entry(node.input(0)).shape

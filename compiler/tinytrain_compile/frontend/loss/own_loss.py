@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import PARTS, VIEWS
@@ -216,12 +215,7 @@ def _reduced_axes(model: OnnxModel, node: OnnxNode) -> tuple[int, ...]:
     """Return axes of a reduction as the file writes them; (0,) for all."""
     axes = node.integers("axes")
     if axes is None and node.input(1):
-        data = model.constants.get(node.input(1))
-        maker = next((one for one in model.nodes if node.input(1) in one.outputs), None)
-        if data is None and maker is not None and "value_ints" in maker.attrs:
-            data = np.asarray(maker.attrs["value_ints"])
-        if data is None and maker is not None and "value" in maker.attrs:
-            data = numpy_helper.to_array(maker.attrs["value"])
+        data = model.numbers(node.input(1))
         axes = () if data is None else tuple(int(axis) for axis in np.ravel(data))
     whole = not axes and not node.integer("noop_with_empty_axes", 0)
     return (0,) if axes is None or whole else axes

@@ -7,16 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, Order
-from tinytrain_compile.frontend.graph.operands import (
-    axis_index,
-    broadcasted,
-    integers,
-    required_input,
-    with_dim,
-)
+from tinytrain_compile.frontend.graph.operands import axis_index, broadcasted, integers, required_input, with_dim
 from tinytrain_compile.frontend.operators.elementwise import INTEGER, larger
 from tinytrain_compile.frontend.operators.loss import one_hot_label, pick
 from tinytrain_compile.frontend.operators.slicing import slice_axis, without
@@ -199,7 +193,7 @@ def _gather_elements(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     size, order = x.shape[axis], _last(x.rank, axis)
     if _others(x.shape, axis) != _others(chosen.shape, axis):
         what = f"indices of shape {list(chosen.shape)} choose from a part of {list(x.shape)}"
-        raise Unsupported("indices", what, "indices for all of the other axes")
+        raise Refused("indices", what, "indices for all of the other axes")
     if chosen.is_constant:
         places = [axis_index(int(i), size) for i in chosen.data.reshape(-1)]
         chosen = replace(chosen, array=np.array(places, np.int32).reshape(chosen.shape))

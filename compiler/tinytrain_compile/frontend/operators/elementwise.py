@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import defs
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, constant_entry, plain
 from tinytrain_compile.frontend.graph.operands import (
     broadcast,
@@ -91,14 +91,14 @@ def _gate(ctx: ImportContext, node: OnnxNode) -> None:
 
 def _exponential(alpha: float, scale: float = 1.0, rate: float = 1.0) -> EluAttrs:
     if not (0 <= alpha < math.inf and 0 < scale < math.inf and 0 < rate < math.inf):
-        raise Unsupported("alpha", "a negative slope has no gradient from the output", "alpha and gamma above 0")
+        raise Refused("alpha", "a negative slope has no gradient from the output", "alpha and gamma above 0")
     return EluAttrs(alpha, scale, rate)
 
 
 def _gelu(node: OnnxNode) -> GeluAttrs:
     approximate = node.text("approximate", "none")
     if approximate not in ("none", "tanh"):
-        raise Unsupported("approximate", f"{approximate} is no known approximation", "none or tanh")
+        raise Refused("approximate", f"{approximate} is no known approximation", "none or tanh")
     return GeluAttrs(approximate == "tanh")
 
 
@@ -177,13 +177,11 @@ def _dropout(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
 def _real_dropout(ctx: ImportContext, node: OnnxNode, x: Entry, ratio: float) -> Entry:
     """Import a Dropout that training computes: m_infer leaves it out."""
     if x.value is None or ctx.links.is_constant(node.input(0)):
-        raise Unsupported(
-            "data", "it drops weights, which no sample leads to", "Dropout of activations, or --dropout off"
-        )
+        raise Refused("data", "it drops weights, which no sample leads to", "Dropout of activations, or --dropout off")
     if ctx.links.is_used(node.output(1)):
-        raise Unsupported("mask", "its mask is read", "a Dropout whose mask is not used, or --dropout off")
+        raise Refused("mask", "its mask is read", "a Dropout whose mask is not used, or --dropout off")
     if not 0.0 < ratio < 1.0:
-        raise Unsupported("ratio", f"it drops a share of {ratio:g}", "a ratio between 0 and 1")
+        raise Refused("ratio", f"it drops a share of {ratio:g}", "a ratio between 0 and 1")
     return ctx.mapped(node, x, "Dropout", attrs=DropoutAttrs(ratio))
 
 
@@ -199,7 +197,7 @@ _TYPES: Mapping[int, DType] = {
 def _cast(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     to = node.integer("to", 0)
     if to not in _TYPES:
-        raise Unsupported("to", "computed tensors are float32, int32 or truth values", "Cast to FLOAT, INT64 or BOOL")
+        raise Refused("to", "computed tensors are float32, int32 or truth values", "Cast to FLOAT, INT64 or BOOL")
     if to == _T.DOUBLE:
         ctx.notes.append(f"node {node.name}: Cast to double computes in float32")
     return in_type(ctx, node, x, _TYPES[to])

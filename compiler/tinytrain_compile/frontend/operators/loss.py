@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import LOSS_OPS, OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, Order, plain, significant
 from tinytrain_compile.frontend.graph.operands import axis_index, required_input
 from tinytrain_compile.ir.types import Array, Value
@@ -47,7 +47,7 @@ def _loss(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
         ctx.define_value(node.output(1), log_probability, x.shape, order)
     reduction = node.text("reduction", "mean")
     if x.rank < 2:
-        raise Unsupported("scores", f"their shape is {list(x.shape)}", "(batch, classes)")
+        raise Refused("scores", f"their shape is {list(x.shape)}", "(batch, classes)")
     weights = class_weights(ctx, node, x.shape[1])
     operands = [log_probability, _labels_of(ctx, node, x)]
     if weights is not None:
@@ -64,7 +64,7 @@ def _labels_of(ctx: ImportContext, node: OnnxNode, x: Entry) -> Value:
         return known
     labels = required_input(ctx, node, 1, "labels")
     if labels.dtype.kind not in "iu":
-        raise Unsupported("labels", "they are not integers", "class indices (int32 or int64)")
+        raise Refused("labels", "they are not integers", "class indices (int32 or int64)")
     return ctx.constant(labels, node.input(1), node)
 
 
@@ -75,7 +75,7 @@ def pick(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     axis = axis_index(node.integer("axis", 0), x.rank)
     if axis != 1 or label.shape != (x.shape[0], *x.shape[2:]) or (node.op == "Gather" and x.elements != x.shape[1]):
         what = f"labels of shape {list(label.shape)} do not choose from {list(x.shape)} along axis {axis}"
-        raise Unsupported("indices", what, "one label for each row of (batch, classes), axis 1")
+        raise Refused("indices", what, "one label for each row of (batch, classes), axis 1")
     order = class_order(x)
     attrs = NllAttrs(order.index(1), "none")
     chosen = ctx.emit(node, "NegativeLogLikelihood", (ctx.value(node, x, order), label), attrs, "negative")
@@ -92,7 +92,7 @@ def one_hot_label(ctx: ImportContext, node: OnnxNode, indices: tuple[int, ...]) 
     shape = (*indices[:axis], depth, *indices[axis:])
     attrs = NllGradAttrs(NllAttrs(axis, "none"), shape)
     if indices != label.shape:
-        raise Unsupported("indices", "the labels come in another shape", "OneHot of the labels as they are")
+        raise Refused("indices", "the labels come in another shape", "OneHot of the labels as they are")
     minus = ctx.constant(np.full(indices, -1.0, np.float32), f"{node.name}.minus", node)
     y = ctx.emit(node, "NegativeLogLikelihoodGrad", (minus, label), attrs, "hot")
     if (low, high) != (0.0, 1.0):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Fold, plain
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
@@ -164,9 +164,9 @@ class Statistics:
 def read_statistics(ctx: ImportContext, node: OnnxNode) -> Statistics:
     """Return the constants of an inference-mode BatchNormalization; its epsilon is in the deviation."""
     if node.integer("training_mode", 0):
-        raise Unsupported("training_mode", "batch statistics are not computed", "training_mode 0 (inference export)")
+        raise Refused("training_mode", "batch statistics are not computed", "training_mode 0 (inference export)")
     if any(ctx.links.is_used(name) for name in node.outputs[1:]):
-        raise Unsupported("outputs", "running statistics are not computed", "only the first output")
+        raise Refused("outputs", "running statistics are not computed", "only the first output")
     names = ("scale", "B", "mean", "var")
     data = [required_input(ctx, node, i, name).astype(np.float64) for i, name in enumerate(names, start=1)]
     if len({array.shape for array in data}) != 1 or data[0].ndim != 1:
@@ -234,7 +234,7 @@ def _follower(ctx: ImportContext, node: OnnxNode, channels: int) -> _Follower | 
         return _scale_and_shift(ctx, node, norm, channels)
     try:
         statistics = read_statistics(ctx, norm)
-    except (Unsupported, ValueError):  # reported when the node's own turn comes
+    except (Refused, ValueError):  # reported when the node's own turn comes
         return None
     return _Follower((norm.name,), norm.input(1), norm.input(2), norm.output(0), statistics)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, plain
 from tinytrain_compile.frontend.graph.operands import broadcast, transposed
 from tinytrain_compile.frontend.operators.normalisation import FoldedLayer, fold_into_layer
@@ -233,7 +233,7 @@ def _read(ctx: ImportContext, node: OnnxNode) -> tuple[list[_Term], str]:
         wanted = unnamed + "".join(sorted(c for c in set(whole) if whole.count(c) == 1 and c not in unnamed))
     for text, entry in zip([*labels, wanted], [*entries, None], strict=True):
         if len(set(text)) != len(text):
-            raise Unsupported("equation", f"a label occurs twice in {text}", "labels that differ, and Mul")
+            raise Refused("equation", f"a label occurs twice in {text}", "labels that differ, and Mul")
         if (entry is not None and len(text) != entry.rank) or not set(text) <= set("".join(labels)):
             raise ValueError(f"labels {text} do not fit")
     return [_Term(text, entry) for text, entry in zip(labels, entries, strict=True)], wanted
@@ -252,7 +252,7 @@ def _summed(ctx: ImportContext, node: OnnxNode, term: _Term, kept: frozenset[str
         return term
     labels = "".join(label for label in term.labels if label in kept)
     if term.entry.is_constant:
-        raise Unsupported("equation", "a weight is summed over an axis of its own", "ReduceSum of the weight")
+        raise Refused("equation", "a weight is summed over an axis of its own", "ReduceSum of the weight")
     return _Term(labels, without(ctx, node, reduce_entry(ctx, node, term.entry, axes, False, "sum"), frozenset(axes)))
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext
 from tinytrain_compile.frontend.graph.entries import Entry, Order, plain
 from tinytrain_compile.frontend.graph.operands import constant_input, integers, is_zero
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Value
@@ -74,7 +74,7 @@ class Form:
 
 
 def form_of(ctx: ImportContext, node: OnnxNode) -> Form:
-    """Read a node. Raises Unsupported for what has no IR form, ValueError for shapes that do not fit."""
+    """Read a node. Raises Refused for what has no IR form, ValueError for shapes that do not fit."""
     _check_attributes(ctx, node)
     x, w, r = (ctx.entry(node.input(index)) for index in range(3))
     if x.rank != 3 or w.rank != 3 or r.rank != 3:
@@ -93,24 +93,24 @@ def form_of(ctx: ImportContext, node: OnnxNode) -> Form:
     _check_lengths(ctx, node, form)
     if steps * len(directions) > MOST_STEPS:
         what = f"{steps} steps in {len(directions)} direction(s) would be written out, {MOST_STEPS} are the most"
-        raise Unsupported("", what, "shorter sequences, or a strided Conv or a pool before it")
+        raise Refused("", what, "shorter sequences, or a strided Conv or a pool before it")
     return form
 
 
 def _check_attributes(ctx: ImportContext, node: OnnxNode) -> None:
     if "clip" in node.attrs:
-        raise Unsupported("clip", "the clip of the gates' sums has no form", "a model without it")
+        raise Refused("clip", "the clip of the gates' sums has no form", "a model without it")
     if node.integer("input_forget", 0):
-        raise Unsupported("input_forget", "gates i and f are coupled", "input_forget 0")
+        raise Refused("input_forget", "gates i and f are coupled", "input_forget 0")
     peepholes = constant_input(ctx, node, 7, "P")
     if peepholes is not None and bool(np.any(peepholes)):
-        raise Unsupported("P", "peepholes are not computed", "an LSTM without them")
+        raise Refused("P", "peepholes are not computed", "an LSTM without them")
 
 
 def _directions(node: OnnxNode) -> tuple[str, ...]:
     found = node.text("direction", "forward")
     if found not in _DIRECTIONS:
-        raise Unsupported("direction", f"{found} is no known direction", "forward, reverse or bidirectional")
+        raise Refused("direction", f"{found} is no known direction", "forward, reverse or bidirectional")
     return _DIRECTIONS[found]
 
 
@@ -127,7 +127,7 @@ def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...
     for name in names:
         make = _ACTIVATIONS.get(name.lower())
         if make is None:
-            raise Unsupported("activations", f"{name} is not known here", "Sigmoid, Tanh, Relu or HardSigmoid")
+            raise Refused("activations", f"{name} is not known here", "Sigmoid, Tanh, Relu or HardSigmoid")
         found.append(make(lambda default: float(next(alphas, default)), lambda default: float(next(betas, default))))
     return tuple(tuple(found[i * len(each) : (i + 1) * len(each)]) for i in range(directions))
 
@@ -154,7 +154,7 @@ def _check_shapes(ctx: ImportContext, node: OnnxNode, form: Form) -> None:
 def _check_lengths(ctx: ImportContext, node: OnnxNode, form: Form) -> None:
     lengths = constant_input(ctx, node, 4, "sequence_lens")
     if lengths is not None and set(integers(lengths)) != {form.steps}:
-        raise Unsupported("sequence_lens", f"not all are {form.steps}, the whole length", "sequences of one length")
+        raise Refused("sequence_lens", f"not all are {form.steps}, the whole length", "sequences of one length")
 
 
 _TWO_BIASES = "pytorch"

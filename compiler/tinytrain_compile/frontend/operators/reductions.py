@@ -9,7 +9,7 @@ from dataclasses import replace
 from tinytrain_compile.frontend.file.model import OnnxNode
 from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import Entry
-from tinytrain_compile.frontend.graph.operands import axis_index, axis_indices, integer_setting, ir_axes, reduced_shape
+from tinytrain_compile.frontend.graph.operands import axis_index, ir_axes, reduced_axes, reduced_shape
 from tinytrain_compile.frontend.operators.elementwise import in_type
 from tinytrain_compile.frontend.operators.slicing import slice_axis, without
 from tinytrain_compile.ops.activation import ClipAttrs
@@ -43,11 +43,9 @@ _Reduction = Callable[[ImportContext, OnnxNode, Entry, tuple[int, ...]], Entry]
 
 
 def _reduce(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
-    axes = axis_indices(integer_setting(ctx, node, 1, "axes") or (), x.rank)
-    nothing = not axes and bool(node.integer("noop_with_empty_axes", 0))
-    if nothing and node.op in _OF_ONE_THE_SAME:
-        return x
-    axes = axes if nothing else axes or tuple(range(x.rank))  # other functions are then applied to each element
+    axes = reduced_axes(ctx, node)
+    if not axes and node.integer("noop_with_empty_axes", 0) and node.op in _OF_ONE_THE_SAME:
+        return x  # other functions are then applied to each element
     y = _REDUCTIONS[node.op](ctx, node, x, axes)
     return y if node.integer("keepdims", 1) else without(ctx, node, y, frozenset(axes))
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import UNIT, Entry, Order, channels_last, ir_shape, plain, regrouped
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
@@ -159,7 +159,7 @@ def _channels_first(node: OnnxNode) -> bool:
     """Tell whether the places in a block count faster than the channels (CRD, as PyTorch has it)."""
     mode = node.text("mode", "DCR")
     if mode not in ("DCR", "CRD"):
-        raise Unsupported("mode", f"{mode} is no known mode", "DCR or CRD")
+        raise Refused("mode", f"{mode} is no known mode", "DCR or CRD")
     return mode == "CRD"
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, Order, ir_shape, plain, significant, without_axes
 from tinytrain_compile.frontend.graph.operands import (
     axis_index,
@@ -189,7 +189,7 @@ def _pad(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
         for axis in range(x.rank):
             y = _pad_axis(ctx, node, y, axis, (max(before[axis], 0), max(after[axis], 0)), mode)
     else:
-        raise Unsupported("mode", f"{mode} is no known mode", "constant, edge, reflect or wrap")
+        raise Refused("mode", f"{mode} is no known mode", "constant, edge, reflect or wrap")
     return y
 
 
@@ -220,7 +220,7 @@ def _pad_axis(ctx: ImportContext, node: OnnxNode, x: Entry, axis: int, pads: tup
         return x
     limit = {"edge": max(pads), "reflect": size - 1, "wrap": size}[mode]
     if max(pads) > limit:
-        raise Unsupported("pads", f"{mode} padding by {max(pads)} on an axis of {size}", f"pads of at most {limit}")
+        raise Refused("pads", f"{mode} padding by {max(pads)} on an axis of {size}", f"pads of at most {limit}")
     first = {"edge": 0, "reflect": before, "wrap": size - before}[mode]
     last = {"edge": size - 1, "reflect": size - 2, "wrap": 0}[mode]
     pieces = [x.computed]
@@ -266,7 +266,7 @@ def _looked_up(ctx: ImportContext, node: OnnxNode, x: Entry, chosen: Entry, axis
     else:
         index = ctx.value(node, chosen)
         if index.dtype != "int32":
-            raise Unsupported("indices", "they are computed from numbers", "an integer input, or constants")
+            raise Refused("indices", "they are computed from numbers", "an integer input, or constants")
     rows = transposed(x, (axis, *rest))
     w = ctx.weight(rows, node, 0) if rows.is_constant else ctx.value(node, rows)
     y = ctx.emit(node, "Gather", (w, index), GatherAttrs(w.shape[0]))
@@ -295,7 +295,7 @@ def _gather_nd(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     """Import constant indices: rows of the operand whose leading axes are one."""
     places = required_input(ctx, node, 1, "indices")
     if node.integer("batch_dims", 0):
-        raise Unsupported("batch_dims", "places differ from sample to sample", "batch_dims 0")
+        raise Refused("batch_dims", "places differ from sample to sample", "batch_dims 0")
     depth = places.shape[-1] if places.ndim else 0
     if not 1 <= depth <= x.rank:
         raise ValueError(f"indices of shape {places.shape} into {x.shape}")
@@ -359,11 +359,11 @@ def _attrs(node: OnnxNode, size_in: int, size_out: int, scale: float) -> ResizeA
     }
     for name, (word, known) in words.items():
         if word not in known:
-            raise Unsupported(name, f"{word} has no operator", ", ".join(known))
+            raise Refused(name, f"{word} has no operator", ", ".join(known))
     mode, coordinates, rounding = (word for word, _ in words.values())
     cubic, outside = node.number("cubic_coeff_a", -0.75), bool(node.integer("exclude_outside", 0))
     if outside and mode == "nearest":  # a place past the end has no other neighbour: weights would be 0 / 0
-        raise Unsupported("exclude_outside", "a nearest element is the only one of its sum", "exclude_outside = 0")
+        raise Refused("exclude_outside", "a nearest element is the only one of its sum", "exclude_outside = 0")
     filtered = bool(node.integer("antialias", 0)) and mode != "nearest"
     return ResizeAttrs(0, size_in, size_out, scale, mode, coordinates, rounding, cubic, outside, filtered)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.frontend.file.model import OnnxNode
-from tinytrain_compile.frontend.graph.context import Handler, ImportContext, Unsupported, of_one
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
+from tinytrain_compile.frontend.graph.context import Handler, ImportContext, of_one
 from tinytrain_compile.frontend.graph.entries import Entry, channels_last
 from tinytrain_compile.frontend.graph.operands import constant_input, required_input
 from tinytrain_compile.frontend.operators.normalisation import fold_into_layer
@@ -32,12 +32,12 @@ def _reach(window: ConvAttrs) -> Pair:
 
 
 def image_size(entry: Entry) -> Pair:
-    """Return height and width; Unsupported for other ranks than those of signals and images."""
+    """Return height and width; Refused for other ranks than those of signals and images."""
     if entry.rank == 4:
         return entry.shape[2], entry.shape[3]
     if entry.rank == 3:
         return 1, entry.shape[2]
-    raise Unsupported("rank", f"input of rank {entry.rank}", "signals (N, C, L) or images (N, C, H, W)")
+    raise Refused("rank", f"input of rank {entry.rank}", "signals (N, C, L) or images (N, C, H, W)")
 
 
 def _image(value: Value, rank: int) -> Entry:
@@ -210,7 +210,7 @@ def _spatial_pair(node: OnnxNode, name: str, spatial: int, unit: int) -> Pair | 
 
 def _pool(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     if node.op == "MaxPool" and ctx.links.is_used(node.output(1)):
-        raise Unsupported("Indices", "the index output is not float", "only the first output")
+        raise Refused("Indices", "the index output is not float", "only the first output")
     size, mode = image_size(x), auto_pad(node)
     window = read_window(node, None, size, x.rank, mode)
     rounds_up = bool(node.integer("ceil_mode", 0)) and mode == "NOTSET"

@@ -18,9 +18,9 @@ from onnx import helper
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import fold_all
 from tinytrain_compile.frontend.file.guard import check_schema
-from tinytrain_compile.frontend.file.model import MICROSOFT, OnnxModel, OnnxNode, Quantisation, Refusal
+from tinytrain_compile.frontend.file.model import MICROSOFT, OnnxModel, OnnxNode, Quantisation, Refused
 from tinytrain_compile.frontend.file.protobuf import free_name
-from tinytrain_compile.frontend.quantised.scales import Refused, read_scales
+from tinytrain_compile.frontend.quantised.scales import read_scales
 from tinytrain_compile.ir.types import Array
 
 _SAME_OPS = frozenset(("DequantizeLinear", "QuantizeLinear"))
@@ -86,7 +86,7 @@ class _Rewriter:
         self._known, _ = fold_all(model.nodes, model.constants, model.opset)
         self._constants = dict(model.constants)
         self._nodes: list[OnnxNode] = []
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, Refused] = {}
         self._places: dict[str, tuple[str, int]] = {}
         tensors = (name for node in model.nodes for name in (node.name, *node.inputs, *node.outputs))
         taken = {*tensors, *model.constants, *(value.name for value in model.inputs)}
@@ -100,9 +100,9 @@ class _Rewriter:
             except (ValueError, TypeError) as problem:  # attributes of a foreign operator are of any type
                 what = f"its attributes cannot be read ({problem})"
                 raise CompileError("E0229", f"node {node.name} ({node.op})", what, "quantise again") from problem
-            except Refused as refused:
+            except Refused as reason:
                 del self._nodes[before:]
-                self._refused[node.name] = refused.refusal
+                self._refused[node.name] = reason
                 self._nodes.append(node)
         found = Quantisation(refused=self._refused, places=self._places)
         return replace(self._model, nodes=tuple(self._nodes), constants=self._constants, quantisation=found)

@@ -18,14 +18,14 @@ from tinytrain_compile.frontend.file.model import (
     OnnxNode,
     Quantisation,
     QuantisedConstant,
-    Refusal,
+    Refused,
     reachable,
     rewritten,
     unused,
 )
 from tinytrain_compile.frontend.file.protobuf import check_finite
 from tinytrain_compile.frontend.quantised.qoperators import in_qdq_form
-from tinytrain_compile.frontend.quantised.scales import Refused, Scales, as_int8, read_scales
+from tinytrain_compile.frontend.quantised.scales import Scales, as_int8, read_scales
 from tinytrain_compile.ir.imported import StoredTensor
 from tinytrain_compile.ir.types import Quant
 
@@ -59,7 +59,7 @@ class _Remover:
         self._tensors: dict[str, Quant] = {}
         self._specs: dict[str, QuantisedConstant] = {}
         self._owners: dict[str, tuple[str, bytes]] = {}
-        self._refused: dict[str, Refusal] = dict(model.quantisation.refused)
+        self._refused: dict[str, Refused] = dict(model.quantisation.refused)
         self._notes: list[str] = []
         self._nodes: list[OnnxNode] = []
 
@@ -67,8 +67,8 @@ class _Remover:
         for node in self._model.nodes:
             try:
                 self._convert(node)
-            except Refused as refused:
-                self._refused[node.name] = refused.refusal
+            except Refused as reason:
+                self._refused[node.name] = reason
                 self._keep(node)
         notes = tuple(self._notes)
         found = Quantisation(
@@ -237,16 +237,8 @@ class _Remover:
         return name
 
     def _is_weight(self, node: OnnxNode) -> bool:
-        pending, seen = [node.output(0)], set[str]()
-        while pending:
-            tensor = pending.pop()
-            for reader in self._links.readers(tensor):
-                if reader.op in _WEIGHT_READERS and tensor in reader.inputs[1:2]:
-                    return True
-                if reader.op in VIEWS and reader.output(0) not in seen:
-                    seen.add(reader.output(0))
-                    pending.append(reader.output(0))
-        return False
+        found = self._links.followed(node.output(0), lambda reader: reader.op in VIEWS)
+        return any(reader.op in _WEIGHT_READERS and name in reader.inputs[1:2] for name, reader in found)
 
     def _own_name(self, fallback: str, tensor: str, scales: Scales, axis: int) -> str:
         """Return the initializer's own name, unless something else reads it as integers or with other scales."""

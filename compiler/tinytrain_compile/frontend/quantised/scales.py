@@ -11,19 +11,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.frontend.file.model import OnnxNode, Refusal
+from tinytrain_compile.frontend.file.model import OnnxNode, Refused
 from tinytrain_compile.ir.types import Array, Quant
 
 _SYMMETRIC = 'symmetric weights (onnxruntime: quantize with extra_options={"WeightSymmetric": True})'
 _INTEGERS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
-
-
-class Refused(Exception):  # noqa: N818  (becomes an Unsupported when the model is imported)
-    """A quantisation node that has no real counterpart."""
-
-    def __init__(self, attribute: str, reason: str, nearest: str) -> None:
-        super().__init__(reason)
-        self.refusal: Refusal = (attribute, reason, nearest)
 
 
 @dataclass(frozen=True, eq=False)

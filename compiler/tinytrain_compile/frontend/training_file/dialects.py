@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
 
-from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS, MICROSOFT
+from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS, MICROSOFT, changed
 from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.frontend.training_file.proto import number_of, refused, text_of
 from tinytrain_compile.ir.types import Array
@@ -72,8 +72,7 @@ class Rewriter:
 
     def keep(self, node: onnx.NodeProto) -> None:
         """Add a node as it is, with its lists as the opset has them."""
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = changed(node)
         left = [attribute for attribute in made.attribute if attribute.name not in _REMARKS]
         del made.attribute[:]
         made.attribute.extend(left)
@@ -168,10 +167,8 @@ def _renamed(op: str, outputs: int = 1) -> Form:
     """Return the form of an operator that has another name, and further outputs for its gradient."""
 
     def form(to: Rewriter, node: onnx.NodeProto) -> None:
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = changed(node, outputs=node.output[:outputs])
         made.op_type, made.domain = op, ""
-        del made.output[outputs:]
         to.keep(made)
 
     return form
@@ -230,12 +227,11 @@ def _rms_norm(to: Rewriter, node: onnx.NodeProto) -> None:
     x, axis = node.input[0], int(number_of(node, "axis", -1))
     if axis not in (-1, to.ranks.get(x, 0) - 1):
         raise refused(f"node {node.name} ({node.op_type})", f"axis {axis} is not known to be the last one")
-    axes = onnx.NodeProto()
-    axes.CopyFrom(helper.make_node("ReduceMean", [to.emit(node, "Mul", [x, x])], [to.fresh(f"{node.output[0]}_mean")]))
-    axes.attribute.extend([helper.make_attribute("axes", [-1]), helper.make_attribute("keepdims", 1)])
-    to.keep(axes)
+    square, name = to.emit(node, "Mul", [x, x]), to.fresh(f"{node.output[0]}_mean")
+    mean: onnx.NodeProto = helper.make_node("ReduceMean", [square], [name], axes=[-1], keepdims=1)
+    to.keep(mean)
     epsilon = to.add_constant(node, "epsilon", np.array(number_of(node, "epsilon", 1e-5), np.float32))
-    root = to.emit(node, "Sqrt", [to.emit(node, "Add", [axes.output[0], epsilon])])
+    root = to.emit(node, "Sqrt", [to.emit(node, "Add", [name, epsilon])])
     to.emit(node, "Mul", [to.emit(node, "Div", [x, root]), node.input[1]], node.output[:1])
 
 

@@ -8,6 +8,7 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.model import DEFAULT_DOMAINS
+from tinytrain_compile.frontend.file.protobuf import live_part
 
 
 def refused(where: str, what: str, try_: str = "give the forward model and --loss") -> CompileError:
@@ -54,21 +55,12 @@ def up_to(
     outputs: Sequence[onnx.ValueInfoProto],
 ) -> onnx.ModelProto:
     """Return the model of what leads to the outputs, with operators of the default domain's opset."""
-    makers = makers_of(nodes)
-    kept, pending = set[int](), [value.name for value in outputs]
-    read = set(pending)
-    places = {id(node): index for index, node in enumerate(nodes)}
-    while pending:
-        node = makers.get(pending.pop())
-        if node is not None and places[id(node)] not in kept:
-            kept.add(places[id(node)])
-            pending += node.input
-            read.update(node.input)
+    kept, read = live_part(nodes, [value.name for value in outputs])
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     del made.training_info[:]
     graph = onnx.GraphProto(name=proto.graph.name)
-    graph.node.extend(nodes[index] for index in sorted(kept))
+    graph.node.extend(kept)
     graph.initializer.extend(tensor for tensor in weights if tensor.name in read)
     graph.input.extend(value for value in inputs if value.name in read)
     graph.output.extend(outputs)
