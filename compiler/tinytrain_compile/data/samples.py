@@ -142,17 +142,10 @@ def random_samples(train: TrainGraph, count: int, seed: int, model: ImportedMode
     whole = model is not None and model.loss is not None and model.loss.whole
     if whole:
         return Samples(x, np.rint(2 * np.abs(y)))
-    return Samples(x, _distributions(y) if _asks_logarithm(train) else y)
-
-
-def _asks_logarithm(train: TrainGraph) -> bool:
-    """Tell whether labels are probabilities: the loss takes their logarithm, as a divergence does."""
-    return any(node.op == "Log" and train.label in node.inputs for node in train.graph.nodes)
-
-
-def _distributions(y: Array) -> Array:
-    raised = np.exp(y)
-    return (raised / raised.sum(axis=-1, keepdims=True)).astype(np.float32)
+    if any(node.op == "Log" and train.label in node.inputs for node in train.graph.nodes):
+        raised = np.exp(y)  # labels are probabilities: the loss takes their logarithm, as a divergence does
+        y = (raised / raised.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return Samples(x, y)
 
 
 def _random_input(

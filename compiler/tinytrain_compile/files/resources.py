@@ -5,32 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-HEADERS = (
-    *("tt_config.h", "tt_runtime.h", "tt_float_pairs.h", "tt_fixed.h", "tt_exponents.h", "tt_qloss.h"),
-    *(
-        "tt_dsp_sums.h",
-        "tt_dsp_direct.h",
-        "tt_dsp.h",
-        "tt_dsp_tiles.h",
-        "tt_dsp_rows.h",
-        "tt_dense.h",
-        "tt_dense_update.h",
-        "tt_mve_sums.h",
-        "tt_mve.h",
-        "tt_mve_windows.h",
-        "tt_mve_errors.h",
-        "tt_mve_pool.h",
-        "tt_mve_float.h",
-        "tt_state.h",
-        "tt_state_int8.h",
-        "tt_page.h",
-        "tt_external.h",
-        "tt_chosen.h",
-        "tt_clip.h",
-        "tt_sign.h",
-        "tt_clip_int8.h",
-    ),
-)
+_NAMES = """
+config runtime float_pairs fixed exponents qloss dsp_sums dsp_direct dsp dsp_tiles dsp_rows dense dense_update
+mve_sums mve mve_windows mve_errors mve_pool mve_float state state_int8 page external chosen clip sign clip_int8
+"""
+HEADERS = tuple(f"tt_{name}.h" for name in _NAMES.split())
 """Of runtime_c/: what may go beside generated C, where it needs that. tt_debug.h is for the tests."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 ROOTS = (_PACKAGE / "_data", _PACKAGE.parent.parent)

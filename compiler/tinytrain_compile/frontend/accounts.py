@@ -8,19 +8,19 @@ the updates are chosen (`driver/summary.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.exporters.derived_numbers import is_flat
 from tinytrain_compile.frontend.exporters.remarks import OF_THE_LOSS, has_record, notes_on
-from tinytrain_compile.frontend.file.model import LOSS_OPS, QUANTISED_OPS, Links, OnnxModel, OnnxNode, reachable
+from tinytrain_compile.frontend.file.model import LOSS_OPS, QUANTISED_OPS, Links, OnnxModel, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.entries import Claim, tied_weights
 from tinytrain_compile.frontend.weights.parameters import SETTINGS, Merged, constant_outputs
 from tinytrain_compile.ir.imported import ImportedModel, ParameterChoice
-from tinytrain_compile.ir.types import Array, Value
+from tinytrain_compile.ir.types import Value
 
 CONSTANT_NODE = "the output of a Constant node"
 DECIDING = "how often a loop runs, or which branch is taken"
@@ -41,15 +41,11 @@ def accounted(
     sizes |= {
         name: read.constants[name].size for name in sorted(read.deciding) if read.constants[name].dtype.kind == "f"
     }
-    sizes |= {name: array.size for name, array in _tables(ctx, nodes, links).items()}
+    for name, array in constant_outputs(nodes, ctx.model.opset).items():  # tables that more than a setting reads
+        if array.size and not is_flat(array) and not _is_setting(name, links):
+            sizes[name] = array.size
     sizes |= {choice.name: choice.elements for choice in ctx.trainables.choices.values()}
     return tuple(accounts.of(name, size) for name, size in sizes.items() if size)
-
-
-def _tables(ctx: ImportContext, nodes: Iterable[OnnxNode], links: Links) -> dict[str, Array]:
-    """Return what Constant nodes hold, if it is a table of different numbers that more than a setting reads."""
-    found = constant_outputs(nodes, ctx.model.opset)
-    return {n: a for n, a in found.items() if a.size and not is_flat(a) and not _is_setting(n, links)}
 
 
 def _is_setting(name: str, links: Links) -> bool:
@@ -79,7 +75,7 @@ class _Accounts:
     """Which parameters of the graph hold each initializer, or have it in their numbers."""
 
     def __init__(self, ctx: ImportContext, links: Links, parameters: tuple[str, ...]) -> None:
-        self._ctx, self._links = ctx, links
+        self._ctx, self._links, self._choices = ctx, links, ctx.trainables.choices
         self._holders: dict[str, list[str]] = {}
         self._folds: dict[str, list[str]] = {}
         self._bases: dict[str, str] = {}
@@ -109,10 +105,6 @@ class _Accounts:
         elif known is not None:
             why = f"the compiler keeps it as numbers of {self._readers(name)}"
         return ParameterChoice(name, False, why, size)
-
-    @property
-    def _choices(self) -> Mapping[str, ParameterChoice]:
-        return self._ctx.trainables.choices
 
     def _why(self, name: str) -> str:
         """Return why there is no choice about an initializer."""

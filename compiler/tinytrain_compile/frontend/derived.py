@@ -85,7 +85,13 @@ def is_computed(ctx: ImportContext, node: OnnxNode) -> bool:
         chosen = ctx.entry(node.input(1)) if node.op == "Gather" else None
         if chosen is None or not chosen.is_constant or np.unique(chosen.data).size == chosen.data.size:
             return False
-    return ctx.is_trained(*(entry.origin for entry in entries)) and not _becomes_weight(ctx, node)
+    return is_trained_through(ctx, node)
+
+
+def is_trained_through(ctx: ImportContext, node: OnnxNode) -> bool:
+    """Tell whether a node computes with a parameter what is no scale or shift of a normalisation."""
+    trained = ctx.is_trained(*(ctx.entry(name).origin for name in node.inputs if name))
+    return trained and not _becomes_weight(ctx, node)
 
 
 def _becomes_weight(ctx: ImportContext, node: OnnxNode) -> bool:

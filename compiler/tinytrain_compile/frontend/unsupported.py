@@ -64,7 +64,9 @@ class Complaints:
     def _note(self, node: OnnxNode, reason: Refused) -> None:
         operator = f"{node.domain}::{node.op}" if node.domain else node.op
         what = f"{operator}, {reason.attribute}" if reason.attribute else operator
-        self._lines.append(_one_line(f"{node.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}"))
+        line = f"{node.name}: {what}: {reason.reason}; nearest supported: {reason.nearest}"
+        line = "".join(c if c.isprintable() else "?" for c in line)
+        self._lines.append(line if len(line) <= 300 else line[:297] + "...")
         self._operators.setdefault(what)
         self._foreign = self._foreign or bool(node.domain)
 
@@ -94,8 +96,3 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Refused
     if nearest is None and not defs.has(node.op):  # a name that resembles one: a slip
         nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2, cutoff=0.75))
     return Refused("", "there is no such operator in the compiler", nearest or "none, see --list-ops")
-
-
-def _one_line(text: str) -> str:
-    cleaned = "".join(c if c.isprintable() else "?" for c in text)
-    return cleaned if len(cleaned) <= 300 else cleaned[:297] + "..."

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError, FileModel, FileNode
-from tinytrain_compile.frontend.evaluator.quantised import is_qlinear, real_operand, spelt_out
+from tinytrain_compile.frontend.evaluator.quantised import is_qlinear, real_operand
 from tinytrain_compile.frontend.evaluator.reference import array_in_float64, is_float
 from tinytrain_compile.frontend.file.model import changed
 from tinytrain_compile.ir.imported import FileNumbers
@@ -159,15 +159,7 @@ class FileFunction:
         if node.op == "DequantizeLinear":
             return (self._dequantised(node, values),)
         if is_qlinear(node.proto):
-            local = dict(values)
-            try:
-                parts = spelt_out(node.proto, values)
-            except ValueError as problem:
-                raise EvaluatorLacksError(f"node {node.name} ({node.op})", str(problem)) from problem
-            for part in parts:
-                inner = FileNode(part.name, part.op_type, tuple(part.input), tuple(part.output), part, None, 21)
-                local.update(zip(inner.outputs, self._real(inner, local, held), strict=True))
-            return tuple(local[name] for name in node.outputs)
+            return self._file.spelt_out(node, values, lambda part, known: self._real(part, known, held))
         return self._file.run(node, values)
 
     def _clamped(self, node: FileNode, values: Mapping[str, Array], held: Rounded | None) -> Array:

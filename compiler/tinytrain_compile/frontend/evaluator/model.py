@@ -133,20 +133,23 @@ class FileModel:
         if node.op == "DequantizeLinear" and given and unrounded is not None:
             return (unrounded[given[0]],)
         if needs_spelling(node.proto, values) or (given and is_qlinear(node.proto)):
-            return self._spelt_out(node, values, unrounded)
+            return self.spelt_out(node, values, lambda part, known: self.run(part, known, unrounded))
         return self._plain(node, values)
 
-    def _spelt_out(
-        self, node: FileNode, values: Mapping[str, Array], unrounded: Mapping[str, Array] | None
+    def spelt_out(
+        self,
+        node: FileNode,
+        values: Mapping[str, Array],
+        run: Callable[[FileNode, Mapping[str, Array]], tuple[Array, ...]],
     ) -> tuple[Array, ...]:
-        """Run a node that onnx.reference lacks, or that reads what is no stored integer here."""
+        """Run a node that onnx.reference lacks, or that reads what is no stored integer here, part by part."""
         local = dict(values)
         try:
             parts = [_file_node(proto, SPELT_OPSET) for proto in spelt_out(node.proto, values)]
         except ValueError as problem:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", str(problem)) from problem
         for part in parts:
-            local.update(zip(part.outputs, self.run(part, local, unrounded), strict=True))
+            local.update(zip(part.outputs, run(part, local), strict=True))
         return tuple(local[name] for name in node.outputs)
 
     def _plain(self, node: FileNode, values: Mapping[str, Array]) -> tuple[Array, ...]:

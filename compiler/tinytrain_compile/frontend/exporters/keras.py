@@ -24,18 +24,10 @@ def lost_by_tf2onnx(model: OnnxModel) -> list[str]:
         what = f"tf2onnx computed {named(tables)} from gamma, beta, mean and variance of BatchNormalizations"
         found.append(f"{what}: these tables train in their place, and learn otherwise than gamma; --frozen keeps them")
     names = {node.name for node in model.nodes}
-    plain = [scope for node in model.nodes if (scope := _dense(node.name, node.input(1))) and not _biased(scope, names)]
+    scopes = {node.name.removesuffix("/MatMul"): node.input(1) for node in model.nodes if "/MatMul" in node.name}
+    dense = [scope for scope, weight in scopes.items() if weight == f"{scope}/Cast/ReadVariableOp:0"]
+    plain = [scope for scope in dense if names.isdisjoint((f"{scope}/BiasAdd", f"{scope}/Add"))]
     if plain:
         what = f"no bias in the file for {named(plain)}, and none is trained: tf2onnx leaves out a bias that is zero"
         found.append(f"{what}; if the layer has one, set it to small numbers before the export")
     return found
-
-
-def _dense(name: str, weight: str) -> str:
-    """Return name of the Dense layer whose product a node is; "" if it is no such node."""
-    scope = name.removesuffix("/MatMul")
-    return scope if scope != name and weight == f"{scope}/Cast/ReadVariableOp:0" else ""
-
-
-def _biased(scope: str, names: set[str]) -> bool:
-    return f"{scope}/BiasAdd" in names or f"{scope}/Add" in names

@@ -85,14 +85,9 @@ def _moved(array: Array, weight: Array) -> Iterator[Form]:
     for perm in itertools.permutations(range(len(axes))):
         if np.array_equal(squeezed.transpose(perm).reshape(-1), array.reshape(-1)):
             identity = perm == tuple(range(len(axes)))
-            yield _placed(() if identity else _transposition(weight, axes, perm), array.shape)
+            whole = (*(axes[index] for index in perm), *(axis for axis in range(weight.ndim) if axis not in axes))
+            yield _placed(() if identity else whole, array.shape)
             return
-
-
-def _transposition(weight: Array, axes: list[int], perm: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the permutation of all axes: those of length 1 come last."""
-    moved = [axes[index] for index in perm]
-    return (*moved, *(axis for axis in range(weight.ndim) if axis not in axes))
 
 
 def _placed(perm: tuple[int, ...], shape: tuple[int, ...]) -> Form:

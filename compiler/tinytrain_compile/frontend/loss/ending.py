@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -17,7 +17,7 @@ from tinytrain_compile.frontend.loss.own_loss import NO_LABEL, LossSite, through
 from tinytrain_compile.frontend.operators.loss import class_weights, ignore_index
 from tinytrain_compile.frontend.unsupported import Complaints
 from tinytrain_compile.ir.imported import ImportedLoss, LossJoin, LossKind, WrittenLoss
-from tinytrain_compile.ir.types import Array, Graph, Node, Value
+from tinytrain_compile.ir.types import Graph, Node, Value
 
 
 class FileLoss:
@@ -108,6 +108,7 @@ def describe_written(ctx: ImportContext, site: LossSite, order: Order, graph: Gr
     """Return the loss as one of ours if it is that, else as nodes behind the graph. E0209 if it is no scalar."""
     kind = _known_kind(ctx, site)
     written = None if kind is not None else _nodes(ctx, site, graph, label)
+    scores = ctx.entry(site.scores).shape
     return ImportedLoss(
         kind=kind or "written",
         reduction=joined(ctx, site),
@@ -115,19 +116,12 @@ def describe_written(ctx: ImportContext, site: LossSite, order: Order, graph: Gr
         ignore_index=None,
         axis=order.index(1) if kind in ("nll", "softmax-ce") else 0,
         label=site.label.name,
-        label_shape=_label_shape(ctx, site, kind),
+        label_shape=(scores[0], *scores[2:]) if kind in ("nll", "softmax-ce") else site.label.shape,
         origin=site.node.name,
         output=site.output,
         written=written,
         whole=label.dtype == "float32" and site.label.elem_type != onnx.TensorProto.FLOAT,
     )
-
-
-def _label_shape(ctx: ImportContext, site: LossSite, kind: LossKind | None) -> tuple[int, ...]:
-    if kind not in ("nll", "softmax-ce"):
-        return site.label.shape
-    shape = ctx.entry(site.scores).shape
-    return (shape[0], *shape[2:])
 
 
 def _known_kind(ctx: ImportContext, site: LossSite) -> LossKind | None:
@@ -152,7 +146,9 @@ def _nodes(ctx: ImportContext, site: LossSite, graph: Graph, label: Value) -> Wr
     nodes, constants = ctx.nodes_and_constants((value,))
     known = {node.name for node in graph.nodes}
     tail = tuple(node for node in nodes if node.name not in known)
-    return WrittenLoss(tail, _read_by(tail, constants), _ends_read(graph, tail), label, value)
+    read = {value.name for node in tail for value in node.inputs}
+    held = {name: data for name, data in constants.items() if name in read}
+    return WrittenLoss(tail, held, _ends_read(graph, tail), label, value)
 
 
 def _ends_read(graph: Graph, tail: tuple[Node, ...]) -> tuple[Value, ...]:
@@ -163,11 +159,6 @@ def _ends_read(graph: Graph, tail: tuple[Node, ...]) -> tuple[Value, ...]:
     made = {value.name: value for node in graph.nodes for value in node.outputs}
     read = dict.fromkeys(value.name for node in tail for value in node.inputs if value.name in made)
     return (scores, *(made[name] for name in read if name != scores.name))
-
-
-def _read_by(nodes: tuple[Node, ...], constants: Mapping[str, Array]) -> dict[str, Array]:
-    read = {value.name for node in nodes for value in node.inputs}
-    return {name: data for name, data in constants.items() if name in read}
 
 
 def _scalar(ctx: ImportContext, site: LossSite, entry: Entry) -> Value:
@@ -252,7 +243,10 @@ def _joined(ctx: ImportContext, node: OnnxNode, operands: list[str]) -> str:
     if not known:
         return _FIXED
     if node.op in LOSS_OPS:
-        return _of_operator(node)
+        reduction = node.text("reduction", "mean")
+        if reduction == "mean" and (node.input(2) or "ignore_index" in node.attrs):
+            return _OTHER  # the weights of all labels divide it
+        return {"mean": _MEAN, "sum": _SUM}.get(reduction, _EACH)
     if known == {_EACH}:
         moved = node.op == "Transpose" and (node.integers("perm") or (1,))[0] != 0
         return _OTHER if moved else _reduced(ctx, node)
@@ -265,13 +259,6 @@ def _joined(ctx: ImportContext, node: OnnxNode, operands: list[str]) -> str:
         return kind  # what is added to a sum counts once for a batch, and not with every sample
     scales = (node.op == "Mul" and operands.count(kind) == 1) or (node.op == "Div" and operands[0] == kind)
     return kind if scales and operands.count(kind) == 1 else _OTHER
-
-
-def _of_operator(node: OnnxNode) -> str:
-    reduction = node.text("reduction", "mean")
-    if reduction == "mean" and (node.input(2) or "ignore_index" in node.attrs):
-        return _OTHER  # the weights of all labels divide it
-    return {"mean": _MEAN, "sum": _SUM}.get(reduction, _EACH)
 
 
 def _reduced(ctx: ImportContext, node: OnnxNode) -> str:

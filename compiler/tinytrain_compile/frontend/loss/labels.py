@@ -14,7 +14,7 @@ import onnx
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
-from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, Links, OnnxInput, OnnxNode, Refused
+from tinytrain_compile.frontend.file.model import INDICES, LOSS_OPS, OnnxInput, OnnxNode, Refused
 from tinytrain_compile.frontend.file.protobuf import type_name
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.loss.own_loss import NO_LABEL
@@ -31,8 +31,11 @@ def from_label_alone(ctx: ImportContext, node: OnnxNode) -> bool:
     """Import a node that reads constants and the label of one sample, or what follows from it; False for others."""
     if node.domain or node.op not in FOLDABLE | {"OneHot"} or not _is_of_label(ctx, node):
         return False
-    if node.op == "OneHot" and not _is_needed_as_table(ctx, node):
-        return False
+    if node.op == "OneHot":  # as a table, if truth values or integers of it are wanted
+        values = ctx.entry(node.input(2))
+        whole = values.is_constant and values.data.dtype.kind != "f"
+        if not whole and not any(reader.op in _TRUTHS for reader in ctx.links.readers(node.output(0))):
+            return False
     classes = class_count(ctx)
     if not 0 < classes <= MOST_CLASSES:
         return False
@@ -83,12 +86,6 @@ def _is_of_label(ctx: ImportContext, node: OnnxNode) -> bool:
     return all(ctx.entry(name).is_constant and not ctx.trainables.trained(name) for name in others)
 
 
-def _is_needed_as_table(ctx: ImportContext, node: OnnxNode) -> bool:
-    values = ctx.entry(node.input(2))
-    integers = values.is_constant and values.data.dtype.kind != "f"
-    return integers or any(reader.op in _TRUTHS for reader in ctx.links.readers(node.output(0)))
-
-
 def _results(ctx: ImportContext, node: OnnxNode, index: int) -> Sequence[Array]:
     """Return what the node gives for one class."""
     given: dict[str, Array] = {}
@@ -126,19 +123,13 @@ def declare_label(ctx: ImportContext, label: OnnxInput) -> Value:
     """Return the labels as a value of the graph: class indices, or numbers. E0305 for any other type."""
     if label is NO_LABEL:
         return ctx.no_label()
-    numbers = label.elem_type == onnx.TensorProto.FLOAT or _is_cast(ctx.links, label.name)
+    readers = ctx.links.readers(label.name)
+    casts = [node for node in readers if node.op == "Cast" and node.integer("to", 0) == onnx.TensorProto.FLOAT]
+    numbers = label.elem_type == onnx.TensorProto.FLOAT or (readers and casts == readers)
     if not numbers and label.elem_type not in INDICES:
         what = f"labels are {type_name(label.elem_type)}"
         raise CompileError("E0305", f"input {label.name}", what, "use float32, or int32 or int64 for class indices")
     return ctx.label_input(label.name, label.shape, not numbers)
-
-
-def _is_cast(links: Links, name: str) -> bool:
-    """Tell whether all that reads labels makes numbers of them."""
-    readers = links.readers(name)
-    return bool(readers) and all(
-        node.op == "Cast" and node.integer("to", 0) == onnx.TensorProto.FLOAT for node in readers
-    )
 
 
 def label_view(ctx: ImportContext, node: OnnxNode) -> bool:

@@ -317,10 +317,6 @@ class _Fork:
     def _of_labels(self, node: OnnxNode) -> bool:
         return any(self._site.label.name in self._needs.get(name, ()) for name in node.inputs)
 
-    def _of_weights(self, node: OnnxNode) -> bool:
-        """Tell whether a node computes with weights alone."""
-        return not any(self._needs.get(name) for name in node.inputs) and any(self._roots.get(n) for n in node.inputs)
-
     def _before(self, names: Iterable[str]) -> tuple[OnnxNode, ...]:
         return reachable(self._nodes, tuple(name for name in names if name))
 
@@ -426,8 +422,8 @@ class _Fork:
         """
         found = dict[str, None]()
         for node in self._nodes:
-            if self._of_weights(node):
-                continue
+            if not any(self._needs.get(name) for name in node.inputs) and any(map(self._roots.get, node.inputs)):
+                continue  # it computes with weights alone
             for index, name in enumerate(node.inputs):
                 own = [root for root in self._roots.get(name, frozenset()) - known if not self._is_factor(root)]
                 if own and self._is_computed(name) and not self._is_setting(node, index):

@@ -82,8 +82,7 @@ def _group_norm(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     return normal
 
 
-def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
-    x = ctx.entry(node.input(0))
+def _layer_norm(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
     first = axis_index(node.integer("axis", -1), x.rank)
     axes = tuple(range(first, x.rank))
     attrs = NormalizeAttrs(ir_axes(x.order, axes), node.number("epsilon", 1e-5))
@@ -94,12 +93,11 @@ def _layer_norm(ctx: ImportContext, node: OnnxNode) -> None:
             if broadcast(x.shape, factor.shape) != x.shape:
                 raise ValueError(f"scale or bias {factor.shape} for an input of shape {x.shape}")
             y = ctx.emit(node, op, (y, ctx.operand(node, factor, x.order, x.rank)), suffix=suffix)
-    ctx.define_value(node.output(0), y, x.shape, x.order)
     if ctx.links.is_used(node.output(1)):
         ctx.define(node.output(1), reduce_entry(ctx, node, x, axes, mean=True, suffix="mean"))
     if ctx.links.is_used(node.output(2)):
-        kept = reduced_shape(x.shape, axes)
-        ctx.define_value(node.output(2), rstd, kept, x.order)
+        ctx.define_value(node.output(2), rstd, reduced_shape(x.shape, axes), x.order)
+    return Entry(x.shape, y, x.order)
 
 
 def _softmax(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
@@ -112,9 +110,8 @@ HANDLERS: Mapping[str, Handler] = {
     "BatchNormalization": of_one(_batch_norm),
     "InstanceNormalization": of_one(_instance_norm),
     "GroupNormalization": of_one(_group_norm),
-    "LayerNormalization": _layer_norm,
-    "Softmax": of_one(_softmax),
-    "LogSoftmax": of_one(_softmax),
+    "LayerNormalization": of_one(_layer_norm),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), of_one(_softmax)),
 }
 
 
@@ -190,67 +187,48 @@ def fold_into_layer(
     found = None if ctx.options.batch_norm == "keep" else _follower(ctx, node, weight.shape[0])
     if found is None:
         return alone
-    norm = found.statistics
+    chain, names, norm = found
     stored = ctx.model.quantisation.constants  # integers would not stay integers
     scale = norm.gamma / norm.deviation
     shift = norm.beta - norm.mean * scale
     if scale.shape != weight.shape[:1] or (ctx.entry(node.input(1)).source or node.input(1)) in stored:
         return alone
-    gamma, beta = (ctx.entry(name) for name in (found.gamma, found.beta))
+    gamma, beta = (ctx.entry(name) for name in names)
     if ctx.is_tied(ctx.entry(node.input(1)), bias_entry, gamma, beta):
         return alone
     if ctx.is_trained(gamma.origin) and not ctx.is_trained(ctx.entry(node.input(1)).origin):
         return alone
-    ctx.done.update(found.nodes)
+    ctx.done.update(part.name for part in chain)
     ctx.folded_norms += 1
     # Rounded to float32 by ImportContext.constant, which refuses what overflows.
     folded = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     offset = shift if bias is None else bias.astype(np.float64) * scale + shift
     own = bias_entry is not None and (ctx.is_trained(bias_entry.origin) or not ctx.is_trained(beta.origin))
-    named, tensor = (bias_entry, node.input(2)) if own else (beta, found.beta)
+    named, tensor = (bias_entry, node.input(2)) if own else (beta, names[1])
     nothing, origins = np.zeros_like(scale), (gamma.origin, beta.origin)
     moved = -norm.mean * scale if bias is None else (bias.astype(np.float64) - norm.mean) * scale
     in_bias = (scale, shift) if own else (np.ones_like(scale), moved)
     folds = Fold(origins, scale, nothing), Fold(origins, *in_bias)
-    return FoldedLayer(folded, offset, named, found.output, tensor, *folds)
+    return FoldedLayer(folded, offset, named, chain[-1].output(0), tensor, *folds)
 
 
-@dataclass(frozen=True, eq=False)
-class _Follower:
-    """A normalisation that alone reads a layer: its nodes, the tensors of scale and shift, its result."""
-
-    nodes: tuple[str, ...]
-    gamma: str
-    beta: str
-    output: str
-    statistics: Statistics
-
-
-def _follower(ctx: ImportContext, node: OnnxNode, channels: int) -> _Follower | None:
-    norm = ctx.links.sole_reader(node.output(0))
-    if norm is None:
-        return None
-    if norm.op != "BatchNormalization" or norm.input(0) != node.output(0):
-        return _scale_and_shift(ctx, node, norm, channels)
-    try:
-        statistics = read_statistics(ctx, norm)
-    except (Refused, ValueError):  # reported when the node's own turn comes
-        return None
-    return _Follower((norm.name,), norm.input(1), norm.input(2), norm.output(0), statistics)
-
-
-def _scale_and_shift(ctx: ImportContext, node: OnnxNode, scale: OnnxNode, channels: int) -> _Follower | None:
-    """Find a Mul and an Add by a number for each channel behind a Conv: how tf2onnx writes a BatchNormalization."""
-    shift = ctx.links.sole_reader(scale.output(0))
-    if node.op != "Conv" or scale.op != "Mul" or shift is None or shift.op != "Add":
-        return None
-    rank = ctx.entry(node.input(0)).rank
-    names = [_per_channel_operand(ctx, reader, channels, rank) for reader in (scale, shift)]
-    if "" in names:
+def _follower(
+    ctx: ImportContext, node: OnnxNode, channels: int
+) -> tuple[tuple[OnnxNode, ...], tuple[str, ...], Statistics] | None:
+    """Return the nodes of a normalisation that alone reads a layer, the tensors of scale and shift, and its effect."""
+    chain = ctx.links.chain(node, "BatchNormalization")
+    if chain and chain[0].input(0) == node.output(0):
+        try:
+            return chain, chain[0].inputs[1:3], read_statistics(ctx, chain[0])
+        except (Refused, ValueError):  # reported when the node's own turn comes
+            return None
+    # tf2onnx writes one behind a Conv as a Mul and an Add by a number for each channel
+    chain = ctx.links.chain(node, "Mul", "Add") if node.op == "Conv" else ()
+    names = tuple(_per_channel_operand(ctx, one, channels, ctx.entry(node.input(0)).rank) for one in chain)
+    if not chain or "" in names:
         return None
     gamma, beta = (ctx.entry(name).data.astype(np.float64).reshape(-1) for name in names)
-    statistics = Statistics(gamma, beta, np.zeros_like(gamma), np.ones_like(gamma))
-    return _Follower((scale.name, shift.name), names[0], names[1], shift.output(0), statistics)
+    return chain, names, Statistics(gamma, beta, np.zeros_like(gamma), np.ones_like(gamma))
 
 
 def _per_channel_operand(ctx: ImportContext, node: OnnxNode, channels: int, rank: int) -> str:
@@ -289,14 +267,11 @@ def group_normalised(
         grouped, reduced = (x.shape[0], groups, channels // groups * rest), (2,)
     y = ctx.emit(node, "Normalize", (ctx.reshape(node, value, grouped),), NormalizeAttrs(reduced, epsilon))
     if affine:
-        y = _scaled_and_shifted(
-            ctx,
-            node,
-            y,
-            lambda index: ctx.weight(
-                ctx.entry(node.input(index)), node, index, lambda array: array.reshape((groups, 1))
-            ),
-        )
+
+        def factor(index: int) -> Value:
+            return ctx.weight(ctx.entry(node.input(index)), node, index, lambda array: array.reshape((groups, 1)))
+
+        y = _scaled_and_shifted(ctx, node, y, factor)
     return Entry(x.shape, ctx.reshape(node, y, value.shape), order)
 
 
@@ -305,26 +280,19 @@ def fuse_group_norm(ctx: ImportContext, node: OnnxNode) -> bool:
 
     The Reshape mixes channels with pixels, so a channels-last image would have to be transposed there and back.
     """
-    normal = ctx.links.sole_reader(node.output(0))
-    if normal is None or normal.op != "InstanceNormalization" or normal.input(0) != node.output(0):
+    chain, x = ctx.links.chain(node, "InstanceNormalization", "Reshape"), ctx.entry(node.input(0))
+    if not chain or chain[0].input(0) != node.output(0) or x.rank < 3:
         return False
-    x = ctx.entry(node.input(0))
-    back = ctx.links.sole_reader(normal.output(0))
-    if back is None or back.op != "Reshape" or x.rank < 3 or not _restores(ctx, back, node.input(0), x.shape):
-        return False
-    groups = _identity_channels(ctx, normal)
+    normal, back = chain
+    groups = _identity_channels(ctx, normal) if _restores(ctx, back, node.input(0), x.shape) else 0
     wanted = [int(d) for d in ctx.entry(node.input(1)).data.reshape(-1)] if ctx.has(node.input(1)) else []
-    if not groups or x.shape[1] % groups or wanted not in _groupings(x, groups):
+    sizes = (-1, x.elements // (x.shape[0] * groups)) if groups else ()
+    if not groups or x.shape[1] % groups or wanted not in [[n, groups, s] for n in (0, x.shape[0]) for s in sizes]:
         return False
     ctx.done.update((normal.name, back.name))
     epsilon = normal.number("epsilon", 1e-5)
     ctx.define(back.output(0), group_normalised(ctx, normal, x, groups, epsilon))
     return True
-
-
-def _groupings(x: Entry, groups: int) -> list[list[int]]:
-    size = x.elements // (x.shape[0] * groups)
-    return [[n, groups, s] for n in (0, x.shape[0]) for s in (-1, size)]
 
 
 def _restores(ctx: ImportContext, back: OnnxNode, tensor: str, shape: tuple[int, ...]) -> bool:

@@ -116,19 +116,9 @@ def product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, foldable: bo
     else:
         value = _matrix_product(ctx, node, left, right)
         y = Entry(value.shape, value, plain(len(value.shape)))
-    return _without_added_axes(ctx, node, y, a.rank == 1, b.rank == 1)
-
-
-def _without_added_axes(ctx: ImportContext, node: OnnxNode, y: Entry, row: bool, column: bool) -> Entry:
-    """Return the product without the axes that vectors were given to make them matrices."""
-    if not row and not column:
+    if left is a and right is b:
         return y
-    dims = list(y.shape)
-    if column:
-        del dims[-1]
-    if row:
-        del dims[-1 if column else -2]
-    shape = tuple(dims)
+    shape = (*y.shape[:-2], *y.shape[-2 : -2 if a.rank == 1 else -1], *(() if b.rank == 1 else y.shape[-1:]))
     return Entry(shape, ctx.reshape(node, ctx.value(node, y), shape), plain(len(shape)))
 
 

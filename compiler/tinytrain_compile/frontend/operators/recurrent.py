@@ -13,7 +13,7 @@ import numpy as np
 
 from tinytrain_compile.frontend.file.model import OnnxNode, Refused
 from tinytrain_compile.frontend.graph.context import Handler, ImportContext
-from tinytrain_compile.frontend.graph.entries import Entry, Order, plain
+from tinytrain_compile.frontend.graph.entries import Order, plain
 from tinytrain_compile.frontend.graph.operands import constant_input, integers, is_zero
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Value
 from tinytrain_compile.ops.activation import ClipAttrs, HardSigmoidAttrs, LeakyReluAttrs
@@ -258,32 +258,13 @@ _Step = Callable[[_State, Value], _State]
 def _recurrent(ctx: ImportContext, node: OnnxNode) -> None:
     form = form_of(ctx, node)
     ctx.floats.add(node.name)
-    rows = _rows(ctx, node, form)
+    x = ctx.value(node, ctx.entry(node.input(0)), (0, 1, 2) if form.batch_first else (1, 0, 2))
+    rows = ctx.reshape(node, x, (form.batch * form.steps, form.features))
     passes = [_run(_Direction(ctx, node, form, index), rows) for index in range(len(form.directions))]
-    if ctx.links.is_used(node.output(0)):
-        _define_sequence(ctx, node, form, [[_known(step.h) for step in steps] for steps in passes])
-    for index, last in (
-        (1, [_last(p, d).h for p, d in zip(passes, form.directions, strict=True)]),
-        (2, [_last(p, d).c for p, d in zip(passes, form.directions, strict=True)]),
-    ):
-        if ctx.links.is_used(node.output(index)):
-            _define_last(ctx, node, form, index, [_known(value) for value in last])
-
-
-def _known(value: Value | None) -> Value:
-    assert value is not None, "a step leaves a state"
-    return value
-
-
-def _last(steps: list[_State], direction: str) -> _State:
-    return steps[0] if direction == "reverse" else steps[-1]
-
-
-def _rows(ctx: ImportContext, node: OnnxNode, form: Form) -> Value:
-    """Return X as [batch * steps, features]."""
-    x = ctx.entry(node.input(0))
-    value = ctx.value(node, x, (0, 1, 2) if form.batch_first else (1, 0, 2))
-    return ctx.reshape(node, value, (form.batch * form.steps, form.features))
+    ends = [steps[0 if way == "reverse" else -1] for steps, way in zip(passes, form.directions, strict=True)]
+    _define(ctx, node, form, 0, [steps[place].h for place in range(form.steps) for steps in passes])
+    _define(ctx, node, form, 1, [end.h for end in ends])
+    _define(ctx, node, form, 2, [end.c for end in ends])
 
 
 def _run(to: _Direction, rows: Value) -> list[_State]:
@@ -302,29 +283,21 @@ def _run(to: _Direction, rows: Value) -> list[_State]:
     return [found[place] for place in range(form.steps)]
 
 
-def _define_sequence(ctx: ImportContext, node: OnnxNode, form: Form, states: list[list[Value]]) -> None:
-    """Define Y, from the states by direction and step."""
-    pieces = [steps[place] for place in range(form.steps) for steps in states]
-    whole = (form.batch, form.steps, len(states), form.hidden)
-    _define(ctx, node, form, 0, ctx.reshape(node, _joined(ctx, node, pieces, "Y"), whole), (2, 0, 1, 3))
-
-
-def _define_last(ctx: ImportContext, node: OnnxNode, form: Form, output: int, states: list[Value]) -> None:
-    """Define Y_h or Y_c, from the last states by direction."""
-    value = _joined(ctx, node, states, "Y_h" if output == 1 else "Y_c")
-    whole = (form.batch, len(states), form.hidden)
-    _define(ctx, node, form, output, ctx.reshape(node, value, whole), (1, 0, 2))
-
-
-def _define(ctx: ImportContext, node: OnnxNode, form: Form, output: int, value: Value, order: Order) -> None:
-    """Define an output; order: of its axes in the value, if the node does not have samples first."""
+def _define(ctx: ImportContext, node: OnnxNode, form: Form, output: int, states: list[Value | None]) -> None:
+    """Define Y, of the states by step and direction, or Y_h or Y_c, of the last ones by direction, if it is read."""
+    if not ctx.links.is_used(node.output(output)):
+        return
+    pieces = [state for state in states if state is not None]  # a step leaves a state
+    joined = pieces[0]
+    if len(pieces) > 1:
+        joined = ctx.emit(node, "Concat", pieces, ConcatAttrs(1), ("Y", "Y_h", "Y_c")[output])
+    order: Order = (1, 0, 2) if output else (2, 0, 1, 3)
+    value = ctx.reshape(
+        node, joined, (form.batch, *(() if output else (form.steps,)), len(form.directions), form.hidden)
+    )
     order = plain(len(order)) if form.batch_first else order
     shape = tuple(value.shape[order.index(axis)] for axis in range(len(order)))
     ctx.define_value(node.output(output), value, shape, order)
-
-
-def _joined(ctx: ImportContext, node: OnnxNode, pieces: list[Value], what: str) -> Value:
-    return pieces[0] if len(pieces) == 1 else ctx.emit(node, "Concat", pieces, ConcatAttrs(1), what)
 
 
 # ---- cells ----------------------------------------------------------------------------------------------------------
@@ -337,15 +310,11 @@ def _one_bias(to: _Direction) -> Value | None:
         return None
     width = to.form.gates * to.form.hidden
     first = to.parameter(_B, (0, width), "Wb")
-    if entry.is_constant and not np.any(entry.data[to.index, width:]) and not _has_two_biases(to.ctx, entry):
-        return first
+    if entry.is_constant and not np.any(entry.data[to.index, width:]):
+        choice = to.ctx.trainables.choices.get(entry.source)  # a second half of zeros may be a parameter all the same
+        if to.ctx.model.proto.producer_name != _TWO_BIASES and (choice is None or choice.why != "--trainable"):
+            return first
     return to.emit("Add", (first, to.parameter(_B, (width, 2 * width), "Rb")), "bias")
-
-
-def _has_two_biases(ctx: ImportContext, bias: Entry) -> bool:
-    """Tell whether a second half of zeros is a parameter all the same."""
-    choice = ctx.trainables.choices.get(bias.source)
-    return ctx.model.proto.producer_name == _TWO_BIASES or (choice is not None and choice.why == "--trainable")
 
 
 def _lstm(to: _Direction) -> tuple[Value | None, _Step]:
@@ -368,12 +337,9 @@ def _lstm(to: _Direction) -> tuple[Value | None, _Step]:
 
 
 def _gru(to: _Direction) -> tuple[Value | None, _Step]:
-    """Return gates z, r, h."""
-    return _gru_reset_last(to) if to.form.reset_last else _gru_reset_first(to)
-
-
-def _gru_reset_last(to: _Direction) -> tuple[Value | None, _Step]:
-    """Return the reset gate multiplies the product of the state, and its bias with it (cuDNN, PyTorch, Keras)."""
+    """Return gates z, r, h. The reset gate multiplies the product of the state and its bias (cuDNN, PyTorch, Keras)."""
+    if not to.form.reset_last:
+        return _gru_reset_first(to)
     width = 3 * to.form.hidden
     has_bias = to.ctx.optional(to.node.input(_B)) is not None
     bias = to.parameter(_B, (0, width), "Wb") if has_bias else None
@@ -397,7 +363,7 @@ def _gru_reset_last(to: _Direction) -> tuple[Value | None, _Step]:
 
 
 def _gru_reset_first(to: _Direction) -> tuple[Value | None, _Step]:
-    """Return the reset gate multiplies the state."""
+    """Return gates z, r, h. The reset gate multiplies the state."""
     hidden = to.form.hidden
     gate_weight = to.parameter(_R, (0, 2 * hidden), "zr")
     weight = to.parameter(_R, (2 * hidden, 3 * hidden), "h")
@@ -407,9 +373,8 @@ def _gru_reset_first(to: _Direction) -> tuple[Value | None, _Step]:
         if state.h is None:
             gates = to.activate(0, update, "gates")
         else:
-            gates = to.activate(
-                0, to.emit("Add", (update, to.product(state.h, gate_weight, "zr_state")), "zr"), "gates"
-            )
+            update = to.emit("Add", (update, to.product(state.h, gate_weight, "zr_state")), "zr")
+            gates = to.activate(0, update, "gates")
             kept = to.emit("Mul", (to.columns(gates, 1, 2, "r"), state.h), "reset")
             candidate = to.emit("Add", (candidate, to.product(kept, weight, "h_state")), "candidate")
         return _blend(to, state, gates, to.activate(1, candidate, "new"))

@@ -130,10 +130,6 @@ def _with_axes(order: Order, axes: tuple[int, ...]) -> Order:
     return tuple(result)
 
 
-def _transpose(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
-    return transposed(x, node.integers("perm") or tuple(reversed(range(x.rank))))
-
-
 # ---- blocks of pixels ------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +183,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Reshape": _reshape,
     "Squeeze": of_one(_squeeze),
     "Unsqueeze": of_one(_unsqueeze),
-    "Transpose": of_one(_transpose),
+    "Transpose": of_one(lambda _, node, x: transposed(x, node.integers("perm") or plain(x.rank)[::-1])),
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
 }

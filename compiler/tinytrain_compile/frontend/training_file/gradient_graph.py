@@ -94,10 +94,6 @@ def _training(path: Path, trained: tuple[str, ...]) -> FileTraining:
     return FileTraining(4, trained, optimizer, settings, rate, {}, ())
 
 
-def _sgd_of_lists(_nodes: Sequence[onnx.NodeProto], _name: str, _trained: tuple[str, ...]) -> _Said:
-    return "sgd", {}, None
-
-
 def _sgd_of_weights(nodes: Sequence[onnx.NodeProto], name: str, trained: tuple[str, ...]) -> _Said:
     """Return the learning rate of a model with one SGD node for each weight."""
     updated = {next(iter(node.input), "") for node in nodes}
@@ -134,7 +130,7 @@ def _adamw(nodes: Sequence[onnx.NodeProto], name: str, _trained: tuple[str, ...]
 
 _Rule = Callable[[Sequence[onnx.NodeProto], str, tuple[str, ...]], _Said]
 _RULES: Mapping[tuple[str, str], _Rule] = {
-    (MICROSOFT, "SGDOptimizerV2"): _sgd_of_lists,
+    (MICROSOFT, "SGDOptimizerV2"): lambda _nodes, _name, _trained: ("sgd", {}, None),
     (MICROSOFT, "AdamWOptimizer"): _adamw,
     ("", "SGD"): _sgd_of_weights,
 }
@@ -215,12 +211,9 @@ def _of_npz(found: Mapping[str, Array], source: str, inputs: Sequence[str], data
         called = {name: name for name in found}
     if extra:
         what = f"{source} holds {extra[0]}, and the model has no such input"
-        raise refused(f"weight {extra[0]}", what, f"its inputs are: {_some(inputs)}")
+        some = ", ".join(inputs[:8]) + (f" and {len(inputs) - 8} more" if len(inputs) > 8 else "")
+        raise refused(f"weight {extra[0]}", what, f"its inputs are: {some}")
     return Weights({name: found[key] for name, key in called.items()}, source, called)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _npz(path: Path) -> Mapping[str, Array]:

@@ -89,7 +89,8 @@ class _Info:
         if len(gradients) != 1:
             raise refused("training_info", f"there are {len(gradients)} Gradient nodes", "use one, of the loss")
         gradient = gradients[0]
-        of = dict(zip(gradient.output, (x.decode("utf-8", "replace") for x in _strings(gradient, "xs")), strict=False))
+        xs = (text for attribute in gradient.attribute if attribute.name == "xs" for text in attribute.strings)
+        of = dict(zip(gradient.output, (x.decode("utf-8", "replace") for x in xs), strict=False))
         loss = text_of(gradient, "y", "")
         rules = {name: self._rule(name, of) for name in self._bound if name in of.values() and name in self._tensors}
         if not rules:
@@ -146,17 +147,15 @@ class _Info:
             nesterov = text_of(node, "mode", "standard") == "nesterov"
             settings = {"momentum": number_of(node, "alpha", 0.0), "dampening": 1.0 - beta, "nesterov": nesterov}
             return "momentum", {**settings, "weight_decay": decay, "steps_before": before}
-        self._never(node, "norm_coefficient_post" if node.op_type == "Adam" else "decay_factor")
+        never = "norm_coefficient_post" if node.op_type == "Adam" else "decay_factor"
+        if number_of(node, never, 0.0):
+            raise refused(f"node {node.name or node.op_type}", f"{never} is not 0", "leave it out")
         epsilon = number_of(node, "epsilon", 1e-6)
         if node.op_type == "Adagrad":
             return "adagrad", {"epsilon": epsilon, "weight_decay": decay}
         betas = (number_of(node, "alpha", 0.9), number_of(node, "beta", 0.999))
         late = {"late": before == 0, "steps_before": max(before - 1, 0)}  # the operator counts the steps behind it
         return "adam", {"betas": betas, "epsilon": epsilon, "raw_epsilon": True, "weight_decay": decay, **late}
-
-    def _never(self, node: onnx.NodeProto, name: str) -> None:
-        if number_of(node, name, 0.0):
-            raise refused(f"node {node.name or node.op_type}", f"{name} is not 0", "leave it out")
 
     def _steps(self, name: str) -> int:
         """Return the steps before the first one; E0231 unless a step adds one."""
@@ -202,7 +201,3 @@ class _Info:
             )
         learning_rate = None if rate is None or rate.size != 1 else float(rate.reshape(-1)[0])
         return FileTraining(3, tuple(rules), first.optimizer, first.settings, learning_rate, initial, tuple(notes))
-
-
-def _strings(node: onnx.NodeProto, name: str) -> list[bytes]:
-    return [text for attribute in node.attribute if attribute.name == name for text in attribute.strings]

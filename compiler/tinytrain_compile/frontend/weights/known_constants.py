@@ -112,15 +112,13 @@ def is_exponent(case: Case) -> bool:
         lambda use: (
             use.node.op == "Pow"
             and use.index == 1
-            and (case.number in _USUAL_EXPONENTS or not _is_positive(case.links, use.node.input(0)))
+            and (
+                case.number in _USUAL_EXPONENTS
+                or (maker := case.links.maker(use.node.input(0))) is None
+                or maker.op not in _POSITIVE
+            )
         )
     )
-
-
-def _is_positive(links: Links, tensor: str) -> bool:
-    """Tell whether a tensor is evidently never negative."""
-    node = links.maker(tensor)
-    return node is not None and node.op in _POSITIVE
 
 
 def is_attention_scale(case: Case) -> bool:
