@@ -1,1 +1,1 @@
-"""Instructions that schedules ask for by pattern: what they compute, in TVMScript, and the helper that is called."""
+"""Instructions of a core: those that schedules ask for by pattern, and vectors of four."""

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
-from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.intrinsics import tensor as instructions
 from tinytrain_compile.lower.left_out import kept_sums, without_border
 from tinytrain_compile.lower.names import LoopNames
 from tinytrain_compile.lower.printing.c_text import (
@@ -168,7 +168,7 @@ class Printer:
                 self._dynamic.add(root)
             self._used_buffers.add(root)
             self._survey(index)
-            if name not in dsp.READS_ONLY and place < dsp.WRITES_FIRST.get(name, place + 1):
+            if name not in instructions.READS_ONLY and place < instructions.WRITES_FIRST.get(name, place + 1):
                 self._addressed.add(root)
 
     def _is_scratch(self, buffer: Buffer) -> bool:

@@ -9,7 +9,7 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.intrinsics.ends import ends_2x2
+from tinytrain_compile.lower.intrinsics.tensor import ends_2x2
 from tinytrain_compile.lower.kernels.base import Elements, Finish, Index, address, call_int, i32, select, tensor
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product, short_ends

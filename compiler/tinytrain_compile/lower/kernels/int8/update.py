@@ -10,7 +10,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
 from tinytrain_compile.ir.types import Attrs, Node, Value
-from tinytrain_compile.lower.intrinsics.columns import sum_columns
+from tinytrain_compile.lower.intrinsics.tensor import sum_columns
 from tinytrain_compile.lower.kernels.base import (
     Finish,
     KernelSpec,

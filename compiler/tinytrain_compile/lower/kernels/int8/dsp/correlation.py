@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 
-from tinytrain_compile.lower.intrinsics import dsp
+from tinytrain_compile.lower.intrinsics import tensor as instructions
 from tinytrain_compile.lower.kernels.base import Finish, Load, Schedule, guarded, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv_form import CorrelationTiles
@@ -105,19 +105,19 @@ def _sums(sch: s_tir.Schedule, tiles: CorrelationTiles) -> None:
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
     if square:
-        sch.tensorize(rows, dsp.dot_2x2(tiles.blocks))
+        sch.tensorize(rows, instructions.dot_2x2(tiles.blocks))
     else:
-        sch.tensorize(lanes[0], dsp.dot4_spread())
+        sch.tensorize(lanes[0], instructions.dot4_spread())
 
 
 def _widen_error(sch: s_tir.Schedule, tiles: CorrelationTiles, width: int, channels: int) -> None:
     step, row, *lanes = sch.get_loops(sch.get_sblock("left"))[-4:]
     whole, given = tiles.pitch == width, (0, channels, True)
     if whole and tiles.tile[0] == 2 and tiles.blocks > 1:
-        sch.tensorize(step, dsp.widen_two(*given, tiles.blocks))
+        sch.tensorize(step, instructions.widen_two(*given, tiles.blocks))
     elif whole:
         sch.reorder(row, step, *lanes)
-        sch.tensorize(lanes[0], dsp.widen4(*given))
+        sch.tensorize(lanes[0], instructions.widen4(*given))
     else:
         line, block = sch.split(step, [None, tiles.pitch // DOT_TERMS])
         sch.reorder(line, row, block, *lanes)

@@ -12,8 +12,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV
 
-from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.intrinsics.direct import dot_columns, dot_direct
+from tinytrain_compile.lower.intrinsics import tensor as instructions
 from tinytrain_compile.lower.kernels.base import (
     Finish,
     Index,
@@ -183,9 +182,9 @@ def _sums(sch: s_tir.Schedule, tiles: PackedTiles, most_steps: int) -> None:
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
     if square:
-        sch.tensorize(rows, dsp.dot_2x2(steps))
+        sch.tensorize(rows, instructions.dot_2x2(steps))
     else:
-        sch.tensorize(lanes[0], dsp.dot4_spread())
+        sch.tensorize(lanes[0], instructions.dot4_spread())
 
 
 def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, right: PackedOperand) -> None:
@@ -199,8 +198,10 @@ def _direct_sums(sch: s_tir.Schedule, tiles: PackedTiles, right: PackedOperand) 
         sch.unroll(loop)
     place = {(2, 2): rows, (1, 1): step}.get(tiles.tile, columns)
     blocks = tiles.depth // DOT_TERMS
-    sums = dot_columns(blocks, right.pitch) if right.columns else dot_direct(tiles.tile, blocks, right.pitch)
-    sch.tensorize(place, sums)
+    if right.columns:
+        sch.tensorize(place, instructions.dot_columns(blocks, right.pitch))
+    else:
+        sch.tensorize(place, instructions.dot_direct(tiles.tile, blocks, right.pitch))
 
 
 def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool, even: bool = True) -> None:
@@ -208,11 +209,11 @@ def _widen(sch: s_tir.Schedule, name: str, operand: PackedOperand, whole: bool, 
     steps, two = int(sch.get(step).extent), int(sch.get(row).extent) == 2
     given = (operand.offset, operand.pitch, operand.columns)
     if whole and operand.pitch and two and steps > 1 and even:
-        sch.tensorize(step, dsp.widen_two(*given, steps))
+        sch.tensorize(step, instructions.widen_two(*given, steps))
         return
     sch.reorder(row, step, *lanes)
     if whole and operand.pitch:
-        sch.tensorize(lanes[0], dsp.widen4(*given))
+        sch.tensorize(lanes[0], instructions.widen4(*given))
     else:
         for lane in lanes:
             sch.unroll(lane)

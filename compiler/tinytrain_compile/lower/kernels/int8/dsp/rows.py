@@ -14,8 +14,7 @@ from tvm.ir import Expr
 from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.intrinsics import dsp
-from tinytrain_compile.lower.intrinsics.ends import copy_two, depthwise_2x2, depthwise_ends
+from tinytrain_compile.lower.intrinsics import tensor as instructions
 from tinytrain_compile.lower.kernels.base import (
     Finish,
     KernelSpec,
@@ -111,10 +110,9 @@ def _schedule(sch: s_tir.Schedule, form: LineTiles, tables: Sequence[te.Tensor],
     start = sch.decompose_reduction(acc, step if form.blocks == 1 else rows)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
-    sch.tensorize(rows, dsp.dot_2x2(form.blocks))
-    sch.tensorize(
-        sch.get_loops(sch.get_sblock("left"))[-4 if form.blocks > 1 else -3], copy_two(form.blocks, form.apart)
-    )
+    sch.tensorize(rows, instructions.dot_2x2(form.blocks))
+    outer = sch.get_loops(sch.get_sblock("left"))[-4 if form.blocks > 1 else -3]
+    sch.tensorize(outer, instructions.copy_two(form.blocks, form.apart))
     places, tap = sch.get_loops(sch.get_sblock("line"))[-2:]
     sch.reorder(tap, places)
     sch.annotate(places, HINT, 1)
@@ -254,8 +252,8 @@ def _pair_schedule(sch: s_tir.Schedule, form: PairsOfRows, line: tuple[int, int]
     start = sch.decompose_reduction(acc, first)
     for loop in sch.get_loops(start)[-2:]:
         sch.unroll(loop)
-    sch.tensorize(first, depthwise_2x2(form.strip + TAPS - 1))
-    sch.tensorize(row, depthwise_ends(form.zero, line[1], line[0]))
+    sch.tensorize(first, instructions.depthwise_2x2(form.strip + TAPS - 1))
+    sch.tensorize(row, instructions.depthwise_ends(form.zero, line[1], line[0]))
     x, y = sch.get_loops(sch.get_sblock("padded"))[-2:]
     sch.reorder(y, x)
     sch.annotate(x, HINT, 1)

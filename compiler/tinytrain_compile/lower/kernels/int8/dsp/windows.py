@@ -11,7 +11,7 @@ from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV
 
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.intrinsics import dsp, helium
+from tinytrain_compile.lower.intrinsics import tensor as instructions
 from tinytrain_compile.lower.kernels.base import (
     Finish,
     Index,
@@ -160,7 +160,7 @@ def _schedule(
     if step:
         _pixel_sums(sch, tiles, style, step)
     else:
-        sch.tensorize(sch.get_loops(sch.get_sblock("acc_update"))[-1], dsp.dot(2))
+        sch.tensorize(sch.get_loops(sch.get_sblock("acc_update"))[-1], instructions.dot(2))
     for name in ("padded", "taps"):
         sch.annotate(sch.get_loops(sch.get_sblock(name))[-1], HINT, 1)
 
@@ -194,7 +194,7 @@ def _pixel_sums(sch: s_tir.Schedule, tiles: DepthwiseTiles, style: CodeStyle, st
     start = sch.decompose_reduction(acc, r)
     for loop in sch.get_loops(start)[7:]:
         sch.unroll(loop)
-    sch.tensorize(pixels, helium.taps_x4(count, step))
+    sch.tensorize(pixels, instructions.taps_x4(count, step))
 
 
 # ---- dense ----------------------------------------------------------------------------------------------------------
@@ -334,11 +334,11 @@ def _schedule_rows(
     if apart:
         sch.storage_align(sch.get_sblock("rows"), 0, 1, 2, 0)  # a pitch of whole words, whatever of it is read
         start = sch.decompose_reduction(acc, own[6])
-        sums = dsp.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, tiles.in_turn)
+        sums = instructions.dot_windows(tiles.taps, tiles.run, tiles.pitch, apart, tiles.in_turn)
     else:
         own = _row_turns(sch, own, tiles, style)
         start = sch.decompose_reduction(acc, own[0])
-        sums = dsp.dot(tiles.terms)
+        sums = instructions.dot(tiles.terms)
     for loop in sch.get_loops(start)[8:]:
         sch.unroll(loop)
     keep_results(sch, phase_column, 8)

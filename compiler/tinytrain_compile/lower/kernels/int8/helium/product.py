@@ -9,7 +9,7 @@ from tvm import s_tir, te, tirx
 from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tinytrain_compile.lower.intrinsics import helium
+from tinytrain_compile.lower.intrinsics import tensor as instructions
 from tinytrain_compile.lower.intrinsics.lanes import LANES, LARGEST_PITCH
 from tinytrain_compile.lower.kernels.base import Finish, Index, Load, MapShape, Schedule, i32, reduce_axes, total
 from tinytrain_compile.lower.schedules import HINT
@@ -182,7 +182,7 @@ def _copy_patches(sch: s_tir.Schedule, strip: LoopRV, group: LoopRV, run: int) -
     sch.compute_at(sch.get_sblock("rows"), strip, preserve_unit_loops=True)
     if run > 1:
         _, piece = sch.split(sch.get_loops(sch.get_sblock("patches"))[-1], [None, run])
-        sch.tensorize(piece, helium.copy_row(run))
+        sch.tensorize(piece, instructions.copy_row(run))
     sch.annotate(sch.get_loops(sch.get_sblock("rows"))[-1], HINT, 1)
 
 
@@ -279,7 +279,7 @@ def _compute_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
     start = sch.decompose_reduction(acc, lanes)
     for loop in sch.get_loops(start)[depth:]:
         sch.unroll(loop)
-    sch.tensorize(lanes, helium.dot_x4(k))
+    sch.tensorize(lanes, instructions.dot_x4(k))
 
 
 def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
@@ -289,7 +289,7 @@ def _compute_row_sums(sch: s_tir.Schedule, depth: int, k: int) -> None:
     start = sch.decompose_reduction(block, axis)
     for loop in (*sch.get_loops(start)[depth:], *sch.get_loops(block)[depth:-1]):
         sch.unroll(loop)
-    sch.tensorize(axis, helium.row_sum(k))
+    sch.tensorize(axis, instructions.row_sum(k))
 
 
 def _move(sch: s_tir.Schedule, name: str, place: LoopRV) -> SBlockRV:
@@ -309,8 +309,8 @@ def _fill(sch: s_tir.Schedule, name: str, rows: VectorOperand, place: LoopRV | N
         sch.compute_at(block, place, preserve_unit_loops=True)
     column = sch.get_loops(block)[-1]
     if rows.how == "copied":
-        sch.tensorize(column, helium.copy_row(k))
+        sch.tensorize(column, instructions.copy_row(k))
     elif rows.how == "transposed" and rows.pitch < LARGEST_PITCH:
-        sch.tensorize(column, helium.turn_column(k, rows.pitch))
+        sch.tensorize(column, instructions.turn_column(k, rows.pitch))
     elif rows.how == "pieced":
         sch.annotate(column, HINT, 1)
