@@ -10,7 +10,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic
-from tinytrain_compile.ops.base import Bounds, GradientContext, NonDifferentiable, OpDef, register, traits
+from tinytrain_compile.ops.base import Bounds, GradientContext, NonDifferentiable, operator, traits
 from tinytrain_compile.ops.elementwise import (
     HEAVY,
     LIGHT,
@@ -312,19 +312,17 @@ def _mask(arrays: tuple[Array, ...], attrs: ClipAttrs) -> tuple[Array, ...]:
     return (np.packbits(inside(y, attrs).ravel(), bitorder="little"),)
 
 
-register(
-    OpDef(
-        "ClipMask",
-        "One bit per element: low < y < high. Kept for the backward pass instead of y (32 times smaller).",
-        _mask_infer,
-        _mask,
-        NonDifferentiable("a mask is piecewise constant"),
-        ClipAttrs,
-        rows=element_rows,
-        inputs=("y",),
-        outputs=("mask",),
-        traits=traits("read_output", "marks"),
-    )
+operator(
+    "ClipMask",
+    "One bit per element: low < y < high. Kept for the backward pass instead of y (32 times smaller).",
+    _mask_infer,
+    _mask,
+    NonDifferentiable("a mask is piecewise constant"),
+    ClipAttrs,
+    rows=element_rows,
+    inputs=("y",),
+    outputs=("mask",),
+    traits=traits("read_output", "marks"),
 )
 
 
@@ -341,16 +339,14 @@ def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     return (np.where(keep, dy, 0).astype(dy.dtype),)
 
 
-register(
-    OpDef(
-        "MaskedGrad",
-        "dy where the mask is set, else 0.",
-        _masked_infer,
-        _masked,
-        SECOND_ORDER,
-        inputs=("dy", "mask"),
-        outputs=("dx",),
-        reuses=("dy",),
-        traits=traits("through_clamp"),
-    )
+operator(
+    "MaskedGrad",
+    "dy where the mask is set, else 0.",
+    _masked_infer,
+    _masked,
+    SECOND_ORDER,
+    inputs=("dy", "mask"),
+    outputs=("dx",),
+    reuses=("dy",),
+    traits=traits("through_clamp"),
 )

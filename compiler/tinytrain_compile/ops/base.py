@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tinytrain_compile.ops.owned import ErrorState, Owned, check_owned
 from tinytrain_compile.ops.rows import RowForm
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 REMEMBERED = 1 << 14
 """Nodes, of which is known what the rules of their operators say."""
@@ -346,6 +347,17 @@ def register(definition: OpDef) -> OpDef:
     check_owned(definition.name, definition.attrs, definition.overwritten, definition.error, definition.owned)
     OPS[definition.name] = definition
     return definition
+
+
+def _entered(make: Callable[P, OpDef]) -> Callable[P, OpDef]:
+    def enter(*args: P.args, **kwargs: P.kwargs) -> OpDef:
+        return register(make(*args, **kwargs))
+
+    return enter
+
+
+operator = _entered(OpDef)
+"""Enter an operator of these attributes (see OpDef) into the table; return its definition."""
 
 
 def _check_names(definition: OpDef) -> None:

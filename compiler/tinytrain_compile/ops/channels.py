@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import OpDef, register, traits
+from tinytrain_compile.ops.base import operator, traits
 from tinytrain_compile.ops.exact import sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape
 from tinytrain_compile.ops.owned import Owned
@@ -65,39 +65,33 @@ def _add(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
     return (scores + more,)
 
 
-register(
-    OpDef(
-        "TakeChannels",
-        "The channels (last axis) that have a place, each at its own; place is -1 for all others.",
-        _take_infer,
-        _take,
-        BACKWARD,
-        TakeAttrs,
-        inputs=("x", "place"),
-        traits=traits("cuts"),
-    )
+operator(
+    "TakeChannels",
+    "The channels (last axis) that have a place, each at its own; place is -1 for all others.",
+    _take_infer,
+    _take,
+    BACKWARD,
+    TakeAttrs,
+    inputs=("x", "place"),
+    traits=traits("cuts"),
 )
-register(
-    OpDef(
-        "ScoreChannels",
-        "For every channel (last axis) the sum of the squares of its elements.",
-        _score_infer,
-        _score,
-        BACKWARD,
-        exact=_score_exact,
-        inputs=("x",),
-        traits=traits("scores"),
-    )
+operator(
+    "ScoreChannels",
+    "For every channel (last axis) the sum of the squares of its elements.",
+    _score_infer,
+    _score,
+    BACKWARD,
+    exact=_score_exact,
+    inputs=("x",),
+    traits=traits("scores"),
 )
-register(
-    OpDef(
-        "AddScores",
-        "Adds the scores of a sample to those that are known.",
-        _add_infer,
-        _add,
-        BACKWARD,
-        inputs=("scores", "more"),
-        outputs=("scores",),
-        owned=Owned({"scores": "FINITE"}, "float"),
-    )
+operator(
+    "AddScores",
+    "Adds the scores of a sample to those that are known.",
+    _add_infer,
+    _add,
+    BACKWARD,
+    inputs=("scores", "more"),
+    outputs=("scores",),
+    owned=Owned({"scores": "FINITE"}, "float"),
 )

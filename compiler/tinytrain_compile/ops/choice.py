@@ -19,9 +19,8 @@ from tinytrain_compile.ops.base import (
     GradientRule,
     InferRule,
     NonDifferentiable,
-    OpDef,
     Samples,
-    register,
+    operator,
 )
 from tinytrain_compile.ops.elementwise import elementwise
 from tinytrain_compile.ops.exact import largest_of
@@ -155,17 +154,15 @@ def _truth(name: str, doc: str, function: Callable[[tuple[Any, ...]], Any], infe
     def reference(arrays: tuple[Any, ...], _attrs: Attrs) -> tuple[Array, ...]:
         return (np.asarray(function(arrays)).astype(np.uint8),)
 
-    register(
-        OpDef(
-            name,
-            doc,
-            infer,
-            reference,
-            STEP,
-            inputs=names,
-            reuses=names if infer is _infer_logic else (),
-            traits=ELEMENTWISE,
-        )
+    operator(
+        name,
+        doc,
+        infer,
+        reference,
+        STEP,
+        inputs=names,
+        reuses=names if infer is _infer_logic else (),
+        traits=ELEMENTWISE,
     )
 
 
@@ -193,17 +190,15 @@ def _where_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, .
     return found
 
 
-register(
-    OpDef(
-        "Where",
-        "a where the condition is not 0, else b.",
-        _infer_where,
-        _where,
-        _where_gradient,
-        inputs=("condition", "a", "b"),
-        reuses=("a", "b"),
-        traits=ELEMENTWISE,
-    )
+operator(
+    "Where",
+    "a where the condition is not 0, else b.",
+    _infer_where,
+    _where,
+    _where_gradient,
+    inputs=("condition", "a", "b"),
+    reuses=("a", "b"),
+    traits=ELEMENTWISE,
 )
 
 # ---- the largest of many --------------------------------------------------------------------------------------------
@@ -233,29 +228,25 @@ def _reduce_max_grad(arrays: tuple[Any, ...], attrs: ReduceMaxAttrs) -> tuple[Ar
     return (np.where(x == y, dy / ties, 0).astype(dy.dtype),)
 
 
-register(
-    OpDef(
-        "ReduceMax",
-        "Largest (or smallest) element over axes that stay as 1; where several are, they share the gradient evenly.",
-        _infer_reduce_max,
-        _reduce_max,
-        _reduce_max_rule,
-        ReduceMaxAttrs,
-        exact=_reduce_max_exact,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
-        inputs=("x",),
-    )
+operator(
+    "ReduceMax",
+    "Largest (or smallest) element over axes that stay as 1; where several are, they share the gradient evenly.",
+    _infer_reduce_max,
+    _reduce_max,
+    _reduce_max_rule,
+    ReduceMaxAttrs,
+    exact=_reduce_max_exact,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
+    inputs=("x",),
 )
-register(
-    OpDef(
-        "ReduceMaxGrad",
-        "Gradient of ReduceMax: dy, divided by how many elements of x equal y, for these.",
-        _infer_reduce_max_grad,
-        _reduce_max_grad,
-        BACKWARD,
-        ReduceMaxAttrs,
-        inputs=("dy", "x", "y"),
-        outputs=("dx",),
-        reuses=("x",),
-    )
+operator(
+    "ReduceMaxGrad",
+    "Gradient of ReduceMax: dy, divided by how many elements of x equal y, for these.",
+    _infer_reduce_max_grad,
+    _reduce_max_grad,
+    BACKWARD,
+    ReduceMaxAttrs,
+    inputs=("dy", "x", "y"),
+    outputs=("dx",),
+    reuses=("x",),
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register, traits
+from tinytrain_compile.ops.base import NonDifferentiable, operator, traits
 from tinytrain_compile.ops.names import named
 from tinytrain_compile.ops.owned import Owned
 
@@ -58,17 +58,15 @@ def added_squares(rows: Array, g: Array) -> Array:
     return np.add.accumulate(np.concatenate([rows[:, None], squares], axis=1), axis=1)[:, -1]
 
 
-ROW_SQUARES = register(
-    OpDef(
-        "RowSquares",
-        "The squares of each row of g, added up; a vector has rows of one element.",
-        _rows_infer,
-        lambda arrays, _attrs: (row_squares(*arrays),),
-        CLIPPING,
-        inputs=("g",),
-        outputs=("rows",),
-        traits=traits("gradient_sum", "squares"),
-    )
+ROW_SQUARES = operator(
+    "RowSquares",
+    "The squares of each row of g, added up; a vector has rows of one element.",
+    _rows_infer,
+    lambda arrays, _attrs: (row_squares(*arrays),),
+    CLIPPING,
+    inputs=("g",),
+    outputs=("rows",),
+    traits=traits("gradient_sum", "squares"),
 )
 
 
@@ -86,19 +84,17 @@ def _total(arrays: tuple[Array, ...], attrs: SquareTotalAttrs) -> tuple[Array, .
     return (np.asarray(added if attrs.fresh else total + added, total.dtype),)
 
 
-register(
-    OpDef(
-        "SquareTotal",
-        "total += the sum of rows, or becomes that; operands (total, rows).",
-        _total_infer,
-        _total,
-        CLIPPING,
-        SquareTotalAttrs,
-        inputs=("total", "rows"),
-        outputs=("total",),
-        owned=Owned({"total": "ANY"}, "sum"),  # of a gradient that is no number, squares are none either
-        traits=traits("totals"),
-    )
+operator(
+    "SquareTotal",
+    "total += the sum of rows, or becomes that; operands (total, rows).",
+    _total_infer,
+    _total,
+    CLIPPING,
+    SquareTotalAttrs,
+    inputs=("total", "rows"),
+    outputs=("total",),
+    owned=Owned({"total": "ANY"}, "sum"),  # of a gradient that is no number, squares are none either
+    traits=traits("totals"),
 )
 
 
@@ -117,15 +113,13 @@ def _factor(arrays: tuple[Array, ...], attrs: ClipAttrs) -> tuple[Array, ...]:
     return (np.asarray(one(attrs.norm) / norm if norm > one(attrs.norm) else 1.0, squares.dtype),)
 
 
-register(
-    OpDef(
-        "ClipFactor",
-        "min(1, norm / (sqrt(squares) scale)), 0 where squares are no finite number; operands (squares, [scale]).",
-        _factor_infer,
-        _factor,
-        CLIPPING,
-        ClipAttrs,
-        inputs=("squares", "scale?"),
-        present=lambda attrs: ("scale",) if attrs.scaled else (),
-    )
+operator(
+    "ClipFactor",
+    "min(1, norm / (sqrt(squares) scale)), 0 where squares are no finite number; operands (squares, [scale]).",
+    _factor_infer,
+    _factor,
+    CLIPPING,
+    ClipAttrs,
+    inputs=("squares", "scale?"),
+    present=lambda attrs: ("scale",) if attrs.scaled else (),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Samples, register, traits
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Samples, operator, traits
 from tinytrain_compile.ops.conv_form import (
     TILE_WIDTH,
     ConvAttrs,
@@ -171,22 +171,20 @@ def _conv_macs(node: Node) -> int:
     return result(node, "y").elements * taps * operand(node, "x").shape[3] // attrs.groups
 
 
-register(
-    OpDef(
-        "Conv",
-        "2-D convolution (cross-correlation) with groups, strides, padding, dilation and an optional bias.",
-        _conv_infer,
-        _conv,
-        _conv_gradient,
-        ConvAttrs,
-        scratch=_conv_scratch,
-        macs=_conv_macs,
-        exact=_conv_exact,
-        rows=_conv_rows,
-        inputs=("x", *WEIGHT, "bias?"),
-        present=_present,
-        traits=traits("matrix", "layer", "requantised"),
-    )
+operator(
+    "Conv",
+    "2-D convolution (cross-correlation) with groups, strides, padding, dilation and an optional bias.",
+    _conv_infer,
+    _conv,
+    _conv_gradient,
+    ConvAttrs,
+    scratch=_conv_scratch,
+    macs=_conv_macs,
+    exact=_conv_exact,
+    rows=_conv_rows,
+    inputs=("x", *WEIGHT, "bias?"),
+    present=_present,
+    traits=traits("matrix", "layer", "requantised"),
 )
 
 
@@ -275,22 +273,20 @@ def _grad_input_macs(node: Node) -> int:
     return operand(node, "dy").elements * taps * result(node, "dx").shape[3] // attrs.conv.groups
 
 
-register(
-    OpDef(
-        "ConvGradInput",
-        "Gradient of Conv for its data; as a forward op, ConvTranspose.",
-        _grad_input_infer,
-        _grad_input,
-        _grad_input_gradient,
-        ConvGradInputAttrs,
-        scratch=_grad_input_scratch,
-        macs=_grad_input_macs,
-        exact=_grad_input_exact,
-        inputs=("dy", *WEIGHT),
-        outputs=("dx",),
-        present=lambda attrs: present_parts(attrs.conv.split),
-        traits=traits("matrix", "data_gradient", "requantised"),
-    )
+operator(
+    "ConvGradInput",
+    "Gradient of Conv for its data; as a forward op, ConvTranspose.",
+    _grad_input_infer,
+    _grad_input,
+    _grad_input_gradient,
+    ConvGradInputAttrs,
+    scratch=_grad_input_scratch,
+    macs=_grad_input_macs,
+    exact=_grad_input_exact,
+    inputs=("dy", *WEIGHT),
+    outputs=("dx",),
+    present=lambda attrs: present_parts(attrs.conv.split),
+    traits=traits("matrix", "data_gradient", "requantised"),
 )
 
 
@@ -327,21 +323,19 @@ def _grad_weight_exact(arrays: tuple[Array, ...], attrs: ConvAttrs) -> tuple[Arr
     return (dw.reshape(o, *attrs.kernel, per_group),)
 
 
-CONV_GRAD_WEIGHT = register(
-    OpDef(
-        "ConvGradWeight",
-        "Gradient of Conv for its weight.",
-        _grad_weight_infer,
-        _grad_weight,
-        NonDifferentiable("second derivatives are never needed"),
-        ConvAttrs,
-        macs=lambda node: result(node, "dw").elements * math.prod(operand(node, "dy").shape[:3]),
-        exact=_grad_weight_exact,
-        samples=Samples(sums=lambda _attrs: True),
-        inputs=("x", "dy"),
-        outputs=("dw",),
-        traits=traits("weight_gradient"),
-    )
+CONV_GRAD_WEIGHT = operator(
+    "ConvGradWeight",
+    "Gradient of Conv for its weight.",
+    _grad_weight_infer,
+    _grad_weight,
+    NonDifferentiable("second derivatives are never needed"),
+    ConvAttrs,
+    macs=lambda node: result(node, "dw").elements * math.prod(operand(node, "dy").shape[:3]),
+    exact=_grad_weight_exact,
+    samples=Samples(sums=lambda _attrs: True),
+    inputs=("x", "dy"),
+    outputs=("dw",),
+    traits=traits("weight_gradient"),
 )
 
 

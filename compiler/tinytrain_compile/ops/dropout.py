@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, OpDef, Placed, Samples, register
+from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, Placed, Samples, operator
 from tinytrain_compile.ops.names import BACKWARD, expect_float, like, only, operands
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.scalar_math import random_bits
@@ -87,44 +87,38 @@ def _counted(arrays: tuple[Array, ...], attrs: CountAttrs) -> tuple[Array, ...]:
     return (np.asarray(after, np.uint32).view(np.int32).reshape(count.shape),)
 
 
-register(
-    OpDef(
-        "Dropout",
-        "Where training drops elements (RandomDropout takes its place there); as it stands, nothing is changed.",
-        _same,
-        lambda arrays, _attrs: (arrays[0],),
-        lambda _ctx, _node, gradients: {0: only(gradients)},
-        DropoutAttrs,
-        samples=Samples(_repeat),
-        placed=Placed(True, lambda _node: (0,)),
-        inputs=("x",),
-        traits=ELEMENTWISE,
-    )
+operator(
+    "Dropout",
+    "Where training drops elements (RandomDropout takes its place there); as it stands, nothing is changed.",
+    _same,
+    lambda arrays, _attrs: (arrays[0],),
+    lambda _ctx, _node, gradients: {0: only(gradients)},
+    DropoutAttrs,
+    samples=Samples(_repeat),
+    placed=Placed(True, lambda _node: (0,)),
+    inputs=("x",),
+    traits=ELEMENTWISE,
 )
-register(
-    OpDef(
-        "RandomDropout",
-        "0 where a hash of seed, sample (count: samples before this step) and element is below a limit, else x scaled; "
-        "x itself where active is 0.",
-        _infer,
-        _drop,
-        _rule,
-        RandomDropoutAttrs,
-        samples=Samples(_one_count),
-        reuses=("x",),
-        inputs=("x", "count", "active"),
-    )
+operator(
+    "RandomDropout",
+    "0 where a hash of seed, sample (count: samples before this step) and element is below a limit, else x scaled; "
+    "x itself where active is 0.",
+    _infer,
+    _drop,
+    _rule,
+    RandomDropoutAttrs,
+    samples=Samples(_one_count),
+    reuses=("x",),
+    inputs=("x", "count", "active"),
 )
-register(
-    OpDef(
-        "CountSamples",
-        "count += samples of a step, modulo 2**32.",
-        lambda inputs, _attrs: (inputs[0].type,),
-        _counted,
-        BACKWARD,
-        CountAttrs,
-        inputs=("count",),
-        outputs=("count",),
-        owned=Owned({"count": "ANY"}, "float"),
-    )
+operator(
+    "CountSamples",
+    "count += samples of a step, modulo 2**32.",
+    lambda inputs, _attrs: (inputs[0].type,),
+    _counted,
+    BACKWARD,
+    CountAttrs,
+    inputs=("count",),
+    outputs=("count",),
+    owned=Owned({"count": "ANY"}, "float"),
 )

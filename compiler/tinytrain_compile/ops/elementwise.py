@@ -23,10 +23,9 @@ from tinytrain_compile.ops.base import (
     GradientRule,
     InferRule,
     NonDifferentiable,
-    OpDef,
     ReferenceRule,
     Trait,
-    register,
+    operator,
     traits,
 )
 from tinytrain_compile.ops.names import expect_float, operand, operands, result
@@ -119,22 +118,20 @@ def elementwise(
         return rule
 
     more: dict[str, Any] = {"rows": element_rows} if by_rows else {}
-    register(
-        OpDef(
-            name,
-            doc,
-            infer,
-            reading(REFERENCE),
-            gradient,
-            attrs,
-            inputs=inputs,
-            outputs=(output,),
-            reuses=inputs if reuses is None else reuses,
-            traits=traits,
-            bounds=bounds,
-            exact=reading(EXACT),
-            **more,
-        )
+    operator(
+        name,
+        doc,
+        infer,
+        reading(REFERENCE),
+        gradient,
+        attrs,
+        inputs=inputs,
+        outputs=(output,),
+        reuses=inputs if reuses is None else reuses,
+        traits=traits,
+        bounds=bounds,
+        exact=reading(EXACT),
+        **more,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, OpDef, register
+from tinytrain_compile.ops.base import GradientContext, operator
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_indices, only, operand
 
 
@@ -66,26 +66,22 @@ def rows_to_choose_from(graph: Graph, index: Value) -> int:
     return min(rows, default=0)
 
 
-register(
-    OpDef(
-        "Gather",
-        "Rows of a table by an index, which counts as 0 below 0 and as the last row above that.",
-        _infer_gather,
-        _gather,
-        _rule,
-        GatherAttrs,
-        inputs=("table", "index"),
-    )
+operator(
+    "Gather",
+    "Rows of a table by an index, which counts as 0 below 0 and as the last row above that.",
+    _infer_gather,
+    _gather,
+    _rule,
+    GatherAttrs,
+    inputs=("table", "index"),
 )
-register(
-    OpDef(
-        "GatherGrad",
-        "Gradient of Gather for its table: every row the sum of the gradients at the places that it went to.",
-        _infer_gather_grad,
-        _gather_grad,
-        BACKWARD,
-        GatherAttrs,
-        inputs=("dy", "index"),
-        outputs=("gradient",),
-    )
+operator(
+    "GatherGrad",
+    "Gradient of Gather for its table: every row the sum of the gradients at the places that it went to.",
+    _infer_gather_grad,
+    _gather_grad,
+    BACKWARD,
+    GatherAttrs,
+    inputs=("dy", "index"),
+    outputs=("gradient",),
 )

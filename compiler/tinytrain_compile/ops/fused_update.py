@@ -20,7 +20,7 @@ from tinytrain_compile.ops.base import (
     form_doc,
     form_name,
     operand_names,
-    register,
+    operator,
 )
 from tinytrain_compile.ops.int8.update import Q_SUM, Q_UPDATE, QSumAttrs, QUpdateAttrs
 
@@ -176,23 +176,21 @@ def _fuse(pair: Pair) -> None:
     outputs = (*fixed, *(name for name in last.outputs if name in inputs and name not in fixed))
     held = [name.removesuffix("?") for name in outputs]
     PAIRS[pair.name] = pair
-    register(
-        OpDef(
-            pair.name,
-            pair.shown(FusedUpdateAttrs())[1] if last.shown is None else last.doc,
-            lambda inputs, attrs: _infer(pair, inputs, attrs),
-            lambda arrays, attrs: _run(pair, plain, arrays, attrs),
-            NonDifferentiable("updates are not part of the differentiated function"),
-            FusedUpdateAttrs,
-            scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(pair, node),
-            macs=lambda node: first.macs(taken_apart(node)[0]),
-            exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
-            inputs=(*inputs[: pair.place], *first.inputs, *pair.rows, *inputs[pair.place + 1 :]),
-            outputs=(*outputs, *pair.rows),
-            owned=last.owned and last.owned.fused(held, pair.rows),
-            present=None if present is None else lambda attrs: present(attrs.update),
-            shown=None if last.shown is None else pair.shown,
-        )
+    operator(
+        pair.name,
+        pair.shown(FusedUpdateAttrs())[1] if last.shown is None else last.doc,
+        lambda inputs, attrs: _infer(pair, inputs, attrs),
+        lambda arrays, attrs: _run(pair, plain, arrays, attrs),
+        NonDifferentiable("updates are not part of the differentiated function"),
+        FusedUpdateAttrs,
+        scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(pair, node),
+        macs=lambda node: first.macs(taken_apart(node)[0]),
+        exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
+        inputs=(*inputs[: pair.place], *first.inputs, *pair.rows, *inputs[pair.place + 1 :]),
+        outputs=(*outputs, *pair.rows),
+        owned=last.owned and last.owned.fused(held, pair.rows),
+        present=None if present is None else lambda attrs: present(attrs.update),
+        shown=None if last.shown is None else pair.shown,
     )
 
 

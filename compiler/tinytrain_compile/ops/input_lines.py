@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import MOVES_DATA, NonDifferentiable, operator
 from tinytrain_compile.ops.rows import RowForm
 from tinytrain_compile.ops.stream import StreamAttrs
 
@@ -50,16 +50,14 @@ def arena_inputs(graph: Graph) -> tuple[Value, ...]:
     return graph.data
 
 
-register(
-    OpDef(
-        LINES,
-        "The image, row by row from the caller.",
-        _infer,
-        _reference,
-        NonDifferentiable("lines are planned after differentiation"),
-        rows=_rows,
-        inputs=("x",),
-        outputs=("y",),
-        traits=MOVES_DATA,
-    )
+operator(
+    LINES,
+    "The image, row by row from the caller.",
+    _infer,
+    _reference,
+    NonDifferentiable("lines are planned after differentiation"),
+    rows=_rows,
+    inputs=("x",),
+    outputs=("y",),
+    traits=MOVES_DATA,
 )

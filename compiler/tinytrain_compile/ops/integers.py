@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, DType, TensorType, Value
-from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, register
+from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, operator
 from tinytrain_compile.ops.choice import broadcast_type
 from tinytrain_compile.ops.names import WrongTypeError, expect_integers, kept_layout
 
@@ -42,17 +42,15 @@ def _cast(arrays: tuple[Array, ...], attrs: CastAttrs) -> tuple[Array, ...]:
     return (x.astype(attrs.to),)
 
 
-register(
-    OpDef(
-        "Cast",
-        "Numbers in another type; real ones lose their fraction, stay within int32, and NaN becomes 0.",
-        _infer_cast,
-        _cast,
-        WHOLE,
-        CastAttrs,
-        inputs=("x",),
-        traits=ELEMENTWISE,
-    )
+operator(
+    "Cast",
+    "Numbers in another type; real ones lose their fraction, stay within int32, and NaN becomes 0.",
+    _infer_cast,
+    _cast,
+    WHOLE,
+    CastAttrs,
+    inputs=("x",),
+    traits=ELEMENTWISE,
 )
 
 
@@ -66,17 +64,15 @@ def _arithmetic(name: str, doc: str, function: Callable[[Any, Any], Any]) -> Non
         a, b = (array.astype(np.uint32) for array in arrays)
         return (np.asarray(function(a, b), np.uint32).astype(np.int32),)
 
-    register(
-        OpDef(
-            name,
-            doc,
-            _infer_integers,
-            reference,
-            WHOLE,
-            inputs=("a", "b"),
-            reuses=("a", "b"),
-            traits=ELEMENTWISE,
-        )
+    operator(
+        name,
+        doc,
+        _infer_integers,
+        reference,
+        WHOLE,
+        inputs=("a", "b"),
+        reuses=("a", "b"),
+        traits=ELEMENTWISE,
     )
 
 

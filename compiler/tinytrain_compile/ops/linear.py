@@ -7,16 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import (
-    GradientContext,
-    NonDifferentiable,
-    OpDef,
-    Samples,
-    Split,
-    has_trait,
-    register,
-    traits,
-)
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Samples, Split, has_trait, operator, traits
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.exact import product
 from tinytrain_compile.ops.names import expect_float, named, operand, operands, result
@@ -179,20 +170,18 @@ def _gemm_macs(node: Node) -> int:
     return result(node, "y").elements * operand(node, "x").shape[-1]
 
 
-register(
-    OpDef(
-        "Gemm",
-        "Dense layer: y[m,n] = sum_k x[m,k] w[n,k] + bias[n].",
-        _gemm_infer,
-        _gemm,
-        _gemm_gradient,
-        GemmAttrs,
-        macs=_gemm_macs,
-        exact=_gemm_exact,
-        inputs=("x", *WEIGHT, "bias?"),
-        present=_present,
-        traits=traits("matrix", "layer", "requantised"),
-    )
+operator(
+    "Gemm",
+    "Dense layer: y[m,n] = sum_k x[m,k] w[n,k] + bias[n].",
+    _gemm_infer,
+    _gemm,
+    _gemm_gradient,
+    GemmAttrs,
+    macs=_gemm_macs,
+    exact=_gemm_exact,
+    inputs=("x", *WEIGHT, "bias?"),
+    present=_present,
+    traits=traits("matrix", "layer", "requantised"),
 )
 
 
@@ -214,21 +203,19 @@ def _gemm_grad_input_exact(arrays: tuple[Array, ...], attrs: GemmAttrs) -> tuple
     return (product(dy, join_split(tuple(weights), attrs.split, 0, 1)),)
 
 
-register(
-    OpDef(
-        "GemmGradInput",
-        "Gradient of Gemm for its data: dx[m,k] = sum_n dy[m,n] w[n,k].",
-        _gemm_grad_input_infer,
-        _gemm_grad_input,
-        NonDifferentiable("second derivatives are never needed"),
-        GemmAttrs,
-        macs=lambda node: result(node, "dx").elements * operand(node, "dy").shape[-1],
-        exact=_gemm_grad_input_exact,
-        inputs=("dy", *WEIGHT),
-        outputs=("dx",),
-        present=lambda attrs: present_parts(attrs.split),
-        traits=traits("data_gradient"),
-    )
+operator(
+    "GemmGradInput",
+    "Gradient of Gemm for its data: dx[m,k] = sum_n dy[m,n] w[n,k].",
+    _gemm_grad_input_infer,
+    _gemm_grad_input,
+    NonDifferentiable("second derivatives are never needed"),
+    GemmAttrs,
+    macs=lambda node: result(node, "dx").elements * operand(node, "dy").shape[-1],
+    exact=_gemm_grad_input_exact,
+    inputs=("dy", *WEIGHT),
+    outputs=("dx",),
+    present=lambda attrs: present_parts(attrs.split),
+    traits=traits("data_gradient"),
 )
 
 
@@ -249,20 +236,18 @@ def _gemm_grad_weight_exact(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[A
     return (product(dy.T, x),)
 
 
-GEMM_GRAD_WEIGHT = register(
-    OpDef(
-        "GemmGradWeight",
-        "Gradient of Gemm for its weight: dw[n,k] = sum_m dy[m,n] x[m,k].",
-        _gemm_grad_weight_infer,
-        _gemm_grad_weight,
-        NonDifferentiable("second derivatives are never needed"),
-        macs=lambda node: result(node, "dw").elements * operand(node, "x").shape[0],
-        exact=_gemm_grad_weight_exact,
-        samples=Samples(sums=lambda _attrs: True),
-        inputs=("x", "dy"),
-        outputs=("dw",),
-        traits=traits("weight_gradient"),
-    )
+GEMM_GRAD_WEIGHT = operator(
+    "GemmGradWeight",
+    "Gradient of Gemm for its weight: dw[n,k] = sum_m dy[m,n] x[m,k].",
+    _gemm_grad_weight_infer,
+    _gemm_grad_weight,
+    NonDifferentiable("second derivatives are never needed"),
+    macs=lambda node: result(node, "dw").elements * operand(node, "x").shape[0],
+    exact=_gemm_grad_weight_exact,
+    samples=Samples(sums=lambda _attrs: True),
+    inputs=("x", "dy"),
+    outputs=("dw",),
+    traits=traits("weight_gradient"),
 )
 
 
@@ -315,18 +300,16 @@ def _matmul_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, 
     return grads
 
 
-register(
-    OpDef(
-        "MatMul",
-        "Batched product of two activations, each optionally transposed in its last two axes.",
-        _matmul_infer,
-        _matmul,
-        _matmul_gradient,
-        MatMulAttrs,
-        macs=_matmul_macs,
-        exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
-        inputs=("a", "b"),
-    )
+operator(
+    "MatMul",
+    "Batched product of two activations, each optionally transposed in its last two axes.",
+    _matmul_infer,
+    _matmul,
+    _matmul_gradient,
+    MatMulAttrs,
+    macs=_matmul_macs,
+    exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
+    inputs=("a", "b"),
 )
 
 

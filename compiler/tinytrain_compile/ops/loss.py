@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
-from tinytrain_compile.ops.base import GradientContext, OpDef, register, traits
+from tinytrain_compile.ops.base import GradientContext, operator, traits
 from tinytrain_compile.ops.exact import F32, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, operands
 
@@ -233,82 +233,70 @@ def _bce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, .
     return {0: ctx.emit("SigmoidCrossEntropyGrad", (only(gradients), *node.inputs), NO_ATTRS)}
 
 
-register(
-    OpDef(
-        "NegativeLogLikelihood",
-        "Minus the log probability of the label, weighted per class and reduced (ONNX NegativeLogLikelihoodLoss).",
-        _infer_nll,
-        _nll,
-        _nll_rule,
-        NllAttrs,
-        exact=_nll_exact,
-        inputs=("logp", "labels", "weights?"),
-        outputs=("loss",),
-    )
+operator(
+    "NegativeLogLikelihood",
+    "Minus the log probability of the label, weighted per class and reduced (ONNX NegativeLogLikelihoodLoss).",
+    _infer_nll,
+    _nll,
+    _nll_rule,
+    NllAttrs,
+    exact=_nll_exact,
+    inputs=("logp", "labels", "weights?"),
+    outputs=("loss",),
 )
-register(
-    OpDef(
-        "NegativeLogLikelihoodGrad",
-        "Gradient of NegativeLogLikelihood with respect to the log probabilities: one element per label.",
-        _infer_nll_grad,
-        _nll_grad,
-        BACKWARD,
-        NllGradAttrs,
-        exact=_nll_grad_exact,
-        inputs=("dloss", "labels", "weights?"),
-        outputs=("dlogp",),
-    )
+operator(
+    "NegativeLogLikelihoodGrad",
+    "Gradient of NegativeLogLikelihood with respect to the log probabilities: one element per label.",
+    _infer_nll_grad,
+    _nll_grad,
+    BACKWARD,
+    NllGradAttrs,
+    exact=_nll_grad_exact,
+    inputs=("dloss", "labels", "weights?"),
+    outputs=("dlogp",),
 )
-register(
-    OpDef(
-        "MeanSquaredError",
-        "mean((y - t) ** 2) as a scalar.",
-        partial(_infer_pair, "MeanSquaredError"),
-        partial(_mse, REFERENCE),
-        _mse_rule,
-        exact=partial(_mse, EXACT),
-        inputs=("y", "target"),
-        outputs=("loss",),
-        traits=traits("target_loss"),
-    ),
+operator(
+    "MeanSquaredError",
+    "mean((y - t) ** 2) as a scalar.",
+    partial(_infer_pair, "MeanSquaredError"),
+    partial(_mse, REFERENCE),
+    _mse_rule,
+    exact=partial(_mse, EXACT),
+    inputs=("y", "target"),
+    outputs=("loss",),
+    traits=traits("target_loss"),
 )
-register(
-    OpDef(
-        "MeanSquaredErrorGrad",
-        "Gradient of MeanSquaredError with respect to y: element-wise, so it may overwrite y.",
-        partial(_infer_pair_grad, "MeanSquaredErrorGrad"),
-        _mse_grad,
-        BACKWARD,
-        inputs=("dloss", "y", "target"),
-        outputs=("dy",),
-        reuses=("y",),
-        traits=traits("target_loss"),
-    )
+operator(
+    "MeanSquaredErrorGrad",
+    "Gradient of MeanSquaredError with respect to y: element-wise, so it may overwrite y.",
+    partial(_infer_pair_grad, "MeanSquaredErrorGrad"),
+    _mse_grad,
+    BACKWARD,
+    inputs=("dloss", "y", "target"),
+    outputs=("dy",),
+    reuses=("y",),
+    traits=traits("target_loss"),
 )
-register(
-    OpDef(
-        "SigmoidCrossEntropy",
-        "mean(max(z, 0) - z * t + log1p(exp(-|z|))): binary cross entropy of logits z with targets t.",
-        partial(_infer_pair, "SigmoidCrossEntropy"),
-        partial(_bce, REFERENCE),
-        _bce_rule,
-        exact=partial(_bce, EXACT),
-        inputs=("y", "target"),
-        outputs=("loss",),
-        traits=traits("binary_loss", "cancels", "target_loss"),
-    )
+operator(
+    "SigmoidCrossEntropy",
+    "mean(max(z, 0) - z * t + log1p(exp(-|z|))): binary cross entropy of logits z with targets t.",
+    partial(_infer_pair, "SigmoidCrossEntropy"),
+    partial(_bce, REFERENCE),
+    _bce_rule,
+    exact=partial(_bce, EXACT),
+    inputs=("y", "target"),
+    outputs=("loss",),
+    traits=traits("binary_loss", "cancels", "target_loss"),
 )
-register(
-    OpDef(
-        "SigmoidCrossEntropyGrad",
-        "Gradient of SigmoidCrossEntropy with respect to z: (sigmoid(z) - t) / n, element-wise, may overwrite z.",
-        partial(_infer_pair_grad, "SigmoidCrossEntropyGrad"),
-        partial(_bce_grad, REFERENCE),
-        BACKWARD,
-        exact=partial(_bce_grad, EXACT),
-        inputs=("dloss", "y", "target"),
-        outputs=("dy",),
-        reuses=("y",),
-        traits=traits("binary_loss", "cancels", "target_loss"),
-    )
+operator(
+    "SigmoidCrossEntropyGrad",
+    "Gradient of SigmoidCrossEntropy with respect to z: (sigmoid(z) - t) / n, element-wise, may overwrite z.",
+    partial(_infer_pair_grad, "SigmoidCrossEntropyGrad"),
+    partial(_bce_grad, REFERENCE),
+    BACKWARD,
+    exact=partial(_bce_grad, EXACT),
+    inputs=("dloss", "y", "target"),
+    outputs=("dy",),
+    reuses=("y",),
+    traits=traits("binary_loss", "cancels", "target_loss"),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
-from tinytrain_compile.ops.base import Bounds, GradientContext, OpDef, Samples, register, traits
+from tinytrain_compile.ops.base import Bounds, GradientContext, Samples, operator, traits
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, result
 from tinytrain_compile.ops.repeat import along
 
@@ -129,95 +129,83 @@ def _normalize_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | N
     return {0: ctx.emit("NormalizeGrad", (only(gradients), xhat, rstd), node.attrs)}
 
 
-register(
-    OpDef(
-        "Softmax",
-        "exp(x) / sum(exp(x)) along an axis.",
-        partial(_infer_axis, "Softmax"),
-        partial(_softmax, REFERENCE),
-        _softmax_rule,
-        AxisAttrs,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
-        exact=partial(_softmax, EXACT),
-        inputs=("x",),
-        reuses=("x",),
-        traits=traits("distribution", "cancels", "link"),
-        bounds=Bounds(0.0, 1.0),
-    )
+operator(
+    "Softmax",
+    "exp(x) / sum(exp(x)) along an axis.",
+    partial(_infer_axis, "Softmax"),
+    partial(_softmax, REFERENCE),
+    _softmax_rule,
+    AxisAttrs,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
+    exact=partial(_softmax, EXACT),
+    inputs=("x",),
+    reuses=("x",),
+    traits=traits("distribution", "cancels", "link"),
+    bounds=Bounds(0.0, 1.0),
 )
-register(
-    OpDef(
-        "SoftmaxGrad",
-        "Gradient of Softmax from its output: y * (dy - sum(dy * y)).",
-        partial(_infer_axis, "SoftmaxGrad"),
-        partial(_softmax_grad, REFERENCE),
-        BACKWARD,
-        AxisAttrs,
-        exact=partial(_softmax_grad, EXACT),
-        inputs=("dy", "y"),
-        outputs=("dx",),
-        reuses=("dy", "y"),
-        traits=traits("cancels"),
-    )
+operator(
+    "SoftmaxGrad",
+    "Gradient of Softmax from its output: y * (dy - sum(dy * y)).",
+    partial(_infer_axis, "SoftmaxGrad"),
+    partial(_softmax_grad, REFERENCE),
+    BACKWARD,
+    AxisAttrs,
+    exact=partial(_softmax_grad, EXACT),
+    inputs=("dy", "y"),
+    outputs=("dx",),
+    reuses=("dy", "y"),
+    traits=traits("cancels"),
 )
-register(
-    OpDef(
-        "LogSoftmax",
-        "x - log(sum(exp(x))) along an axis.",
-        partial(_infer_axis, "LogSoftmax"),
-        partial(_log_softmax, REFERENCE),
-        _log_softmax_rule,
-        AxisAttrs,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
-        exact=partial(_log_softmax, EXACT),
-        inputs=("x",),
-        reuses=("x",),
-        traits=traits("distribution", "cancels", "link"),
-    )
+operator(
+    "LogSoftmax",
+    "x - log(sum(exp(x))) along an axis.",
+    partial(_infer_axis, "LogSoftmax"),
+    partial(_log_softmax, REFERENCE),
+    _log_softmax_rule,
+    AxisAttrs,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
+    exact=partial(_log_softmax, EXACT),
+    inputs=("x",),
+    reuses=("x",),
+    traits=traits("distribution", "cancels", "link"),
 )
-register(
-    OpDef(
-        "LogSoftmaxGrad",
-        "Gradient of LogSoftmax from its output: dy - exp(y) * sum(dy).",
-        partial(_infer_axis, "LogSoftmaxGrad"),
-        partial(_log_softmax_grad, REFERENCE),
-        BACKWARD,
-        AxisAttrs,
-        exact=partial(_log_softmax_grad, EXACT),
-        inputs=("dy", "y"),
-        outputs=("dx",),
-        reuses=("dy", "y"),
-        traits=traits("cancels"),
-    )
+operator(
+    "LogSoftmaxGrad",
+    "Gradient of LogSoftmax from its output: dy - exp(y) * sum(dy).",
+    partial(_infer_axis, "LogSoftmaxGrad"),
+    partial(_log_softmax_grad, REFERENCE),
+    BACKWARD,
+    AxisAttrs,
+    exact=partial(_log_softmax_grad, EXACT),
+    inputs=("dy", "y"),
+    outputs=("dx",),
+    reuses=("dy", "y"),
+    traits=traits("cancels"),
 )
-register(
-    OpDef(
-        "Normalize",
-        "(x - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), both over a group of axes.",
-        _infer_normalize,
-        partial(_normalize, REFERENCE),
-        _normalize_rule,
-        NormalizeAttrs,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
-        exact=partial(_normalize, EXACT),
-        inputs=("x",),
-        outputs=("xhat", "rstd"),
-        reuses=("x",),
-        traits=traits("cancels"),
-    )
+operator(
+    "Normalize",
+    "(x - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), both over a group of axes.",
+    _infer_normalize,
+    partial(_normalize, REFERENCE),
+    _normalize_rule,
+    NormalizeAttrs,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
+    exact=partial(_normalize, EXACT),
+    inputs=("x",),
+    outputs=("xhat", "rstd"),
+    reuses=("x",),
+    traits=traits("cancels"),
 )
-register(
-    OpDef(
-        "NormalizeGrad",
-        "Gradient of Normalize from its outputs: rstd * (dxhat - mean(dxhat) - xhat * mean(dxhat * xhat)).",
-        _infer_normalize_grad,
-        partial(_normalize_grad, REFERENCE),
-        BACKWARD,
-        NormalizeAttrs,
-        exact=partial(_normalize_grad, EXACT),
-        inputs=("dxhat", "xhat", "rstd"),
-        outputs=("dx",),
-        reuses=("dxhat", "xhat"),
-        traits=traits("cancels"),
-    )
+operator(
+    "NormalizeGrad",
+    "Gradient of Normalize from its outputs: rstd * (dxhat - mean(dxhat) - xhat * mean(dxhat * xhat)).",
+    _infer_normalize_grad,
+    partial(_normalize_grad, REFERENCE),
+    BACKWARD,
+    NormalizeAttrs,
+    exact=partial(_normalize_grad, EXACT),
+    inputs=("dxhat", "xhat", "rstd"),
+    outputs=("dx",),
+    reuses=("dxhat", "xhat"),
+    traits=traits("cancels"),
 )

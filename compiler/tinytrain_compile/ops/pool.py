@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Overlap, register, traits
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Overlap, operator, traits
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, attrs_of, expect_float, only, operand
 from tinytrain_compile.ops.overlap import windows
@@ -306,75 +306,65 @@ def _rows(node: Node) -> RowForm | None:
     return window_rows(attrs.kernel, attrs.strides, attrs.dilations, attrs.pads)
 
 
-register(
-    OpDef(
-        "MaxPool",
-        "Largest element of each window (padding never wins).",
-        _infer_max_pool,
-        _max_pool,
-        _max_pool_rule,
-        PoolAttrs,
-        exact=_max_pool_exact,
-        overlaps=_overlaps,
-        rows=_rows,
-        inputs=("x",),
-        traits=traits("moves_data", "between"),
-    )
+operator(
+    "MaxPool",
+    "Largest element of each window (padding never wins).",
+    _infer_max_pool,
+    _max_pool,
+    _max_pool_rule,
+    PoolAttrs,
+    exact=_max_pool_exact,
+    overlaps=_overlaps,
+    rows=_rows,
+    inputs=("x",),
+    traits=traits("moves_data", "between"),
 )
-register(
-    OpDef(
-        "MaxPoolIndex",
-        "Row-major position in its window of the first largest element: what the gradient of MaxPool keeps.",
-        _infer_max_pool_index,
-        _max_pool_index,
-        NonDifferentiable("an index: piecewise constant in its input"),
-        PoolAttrs,
-        exact=_max_pool_index_exact,
-        rows=_rows,
-        inputs=("x",),
-        outputs=("index",),
-        traits=traits("marks"),
-    )
+operator(
+    "MaxPoolIndex",
+    "Row-major position in its window of the first largest element: what the gradient of MaxPool keeps.",
+    _infer_max_pool_index,
+    _max_pool_index,
+    NonDifferentiable("an index: piecewise constant in its input"),
+    PoolAttrs,
+    exact=_max_pool_index_exact,
+    rows=_rows,
+    inputs=("x",),
+    outputs=("index",),
+    traits=traits("marks"),
 )
-register(
-    OpDef(
-        "MaxPoolGrad",
-        "Gradient of MaxPool: each window's gradient goes to the element that won.",
-        _infer_max_pool_grad,
-        max_pool_grad,
-        BACKWARD,
-        PoolGradAttrs,
-        inputs=("dy", "index"),
-        outputs=("dx",),
-        traits=traits("pool_gradient"),
-    )
+operator(
+    "MaxPoolGrad",
+    "Gradient of MaxPool: each window's gradient goes to the element that won.",
+    _infer_max_pool_grad,
+    max_pool_grad,
+    BACKWARD,
+    PoolGradAttrs,
+    inputs=("dy", "index"),
+    outputs=("dx",),
+    traits=traits("pool_gradient"),
 )
-register(
-    OpDef(
-        "AveragePool",
-        "Mean of each window over its real (or, with count_include_pad, its padded) elements.",
-        _infer_average_pool,
-        _average_pool,
-        _average_pool_rule,
-        PoolAttrs,
-        exact=_average_pool_exact,
-        overlaps=_overlaps,
-        rows=_rows,
-        inputs=("x",),
-        traits=traits("requantised", "between"),
-    )
+operator(
+    "AveragePool",
+    "Mean of each window over its real (or, with count_include_pad, its padded) elements.",
+    _infer_average_pool,
+    _average_pool,
+    _average_pool_rule,
+    PoolAttrs,
+    exact=_average_pool_exact,
+    overlaps=_overlaps,
+    rows=_rows,
+    inputs=("x",),
+    traits=traits("requantised", "between"),
 )
-register(
-    OpDef(
-        "AveragePoolGrad",
-        "Gradient of AveragePool: each window's gradient, divided as the mean was, to all its elements.",
-        _infer_average_pool_grad,
-        _average_pool_grad,
-        BACKWARD,
-        PoolGradAttrs,
-        exact=_average_pool_grad_exact,
-        inputs=("dy",),
-        outputs=("dx",),
-        traits=traits("pool_gradient"),
-    )
+operator(
+    "AveragePoolGrad",
+    "Gradient of AveragePool: each window's gradient, divided as the mean was, to all its elements.",
+    _infer_average_pool_grad,
+    _average_pool_grad,
+    BACKWARD,
+    PoolGradAttrs,
+    exact=_average_pool_grad_exact,
+    inputs=("dy",),
+    outputs=("dx",),
+    traits=traits("pool_gradient"),
 )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, OpDef, Samples, register
+from tinytrain_compile.ops.base import GradientContext, Samples, operator
 from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.repeat import along
 
@@ -226,16 +226,14 @@ def _macs(node: Node) -> int:
     return node.outputs[0].elements * operand(node, "weights").shape[1]
 
 
-register(
-    OpDef(
-        "Resize",
-        "Interpolation along an axis: sums of weights[i, k] x[first[i] + k]; transposed, its gradient.",
-        _infer,
-        _reference,
-        _rule,
-        ResizeAttrs,
-        macs=_macs,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
-        inputs=("x", "first", "weights"),
-    )
+operator(
+    "Resize",
+    "Interpolation along an axis: sums of weights[i, k] x[first[i] + k]; transposed, its gradient.",
+    _infer,
+    _reference,
+    _rule,
+    ResizeAttrs,
+    macs=_macs,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
+    inputs=("x", "first", "weights"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, OpDef, Samples, register
+from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Samples, operator
 from tinytrain_compile.ops.names import (
     BACKWARD,
     WrongTypeError,
@@ -127,51 +127,43 @@ def _of_each(node: Node, attrs: Attrs, _count: int) -> Attrs:
     return along(attrs, (len(node.inputs[0].shape) - 1,))
 
 
-register(
-    OpDef(
-        "TopIndices",
-        "Where the largest (or smallest) elements of the last axis are, in their order; of equal ones the first.",
-        _infer_top,
-        _top,
-        NonDifferentiable("a choice is piecewise constant", flat=True),
-        TopAttrs,
-        samples=Samples(_of_each),
-        inputs=("x",),
-    )
+operator(
+    "TopIndices",
+    "Where the largest (or smallest) elements of the last axis are, in their order; of equal ones the first.",
+    _infer_top,
+    _top,
+    NonDifferentiable("a choice is piecewise constant", flat=True),
+    TopAttrs,
+    samples=Samples(_of_each),
+    inputs=("x",),
 )
-register(
-    OpDef(
-        "TakeAlong",
-        "Elements of the last axis by an index for each; an index counts as 0 below 0 and as the last above that.",
-        _infer_take,
-        _take,
-        _take_rule,
-        TakeAlongAttrs,
-        samples=Samples(_of_each),
-        inputs=("x", "index"),
-    )
+operator(
+    "TakeAlong",
+    "Elements of the last axis by an index for each; an index counts as 0 below 0 and as the last above that.",
+    _infer_take,
+    _take,
+    _take_rule,
+    TakeAlongAttrs,
+    samples=Samples(_of_each),
+    inputs=("x", "index"),
 )
-register(
-    OpDef(
-        "TakeAlongGrad",
-        "Gradient of TakeAlong: every element the sum of the gradients at the places that it went to.",
-        _infer_take_grad,
-        _take_grad,
-        BACKWARD,
-        TakeAlongAttrs,
-        inputs=("dy", "index"),
-        outputs=("dx",),
-    )
+operator(
+    "TakeAlongGrad",
+    "Gradient of TakeAlong: every element the sum of the gradients at the places that it went to.",
+    _infer_take_grad,
+    _take_grad,
+    BACKWARD,
+    TakeAlongAttrs,
+    inputs=("dy", "index"),
+    outputs=("dx",),
 )
-register(
-    OpDef(
-        "CumSum",
-        "Running sums along an axis.",
-        _infer_sum,
-        _cumulate,
-        _sum_rule,
-        CumSumAttrs,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
-        inputs=("x",),
-    )
+operator(
+    "CumSum",
+    "Running sums along an axis.",
+    _infer_sum,
+    _cumulate,
+    _sum_rule,
+    CumSumAttrs,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
+    inputs=("x",),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, OpDef, Overlap, Placed, Samples, register, traits
+from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, Overlap, Placed, Samples, operator, traits
 from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
@@ -266,32 +266,28 @@ def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
 # Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
 # element-wise multiplications that read element i before they write it.
 
-register(
-    OpDef(
-        "Reshape",
-        "The same elements in another shape.",
-        _infer_reshape,
-        _reshape,
-        _reshape_rule,
-        ReshapeAttrs,
-        samples=Samples(repeat_shape),
-        placed=Placed(True, lambda _node: (0,)),
-        inputs=("x",),
-        traits=traits("moves_data", "keeps_channels", "rearranges", "between"),
-    )
+operator(
+    "Reshape",
+    "The same elements in another shape.",
+    _infer_reshape,
+    _reshape,
+    _reshape_rule,
+    ReshapeAttrs,
+    samples=Samples(repeat_shape),
+    placed=Placed(True, lambda _node: (0,)),
+    inputs=("x",),
+    traits=traits("moves_data", "keeps_channels", "rearranges", "between"),
 )
-register(
-    OpDef(
-        "Transpose",
-        "Axes in another order.",
-        _infer_transpose,
-        _transpose,
-        _transpose_rule,
-        TransposeAttrs,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.perm[1:])),
-        inputs=("x",),
-        traits=traits("moves_data", "rearranges", "between"),
-    )
+operator(
+    "Transpose",
+    "Axes in another order.",
+    _infer_transpose,
+    _transpose,
+    _transpose_rule,
+    TransposeAttrs,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.perm[1:])),
+    inputs=("x",),
+    traits=traits("moves_data", "rearranges", "between"),
 )
 
 
@@ -320,78 +316,68 @@ def _embed_overlaps(node: Node) -> tuple[Overlap, ...]:
     return embedded(node, node.attrs.starts, node.attrs.steps)
 
 
-register(
-    OpDef(
-        "Concat",
-        "Inputs one after the other along an axis.",
-        _infer_concat,
-        _concat,
-        _concat_rule,
-        ConcatAttrs,
-        placed=Placed(starts=_concat_starts, as_view="ConcatView"),
-        overlaps=_concat_overlaps,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
-        inputs=("x*",),
-        traits=traits("moves_data", "keeps_channels"),
-    )
+operator(
+    "Concat",
+    "Inputs one after the other along an axis.",
+    _infer_concat,
+    _concat,
+    _concat_rule,
+    ConcatAttrs,
+    placed=Placed(starts=_concat_starts, as_view="ConcatView"),
+    overlaps=_concat_overlaps,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
+    inputs=("x*",),
+    traits=traits("moves_data", "keeps_channels"),
 )
-register(
-    OpDef(
-        "Slice",
-        "Regularly spaced elements of a tensor.",
-        _infer_slice,
-        _slice,
-        _slice_rule,
-        SliceAttrs,
-        placed=Placed(starts=_slice_starts, as_view="SliceView"),
-        overlaps=_slice_overlaps,
-        rows=slice_rows,
-        samples=Samples(repeat_places),
-        inputs=("x",),
-        traits=traits("moves_data", "keeps_channels", "between", "cuts"),
-    )
+operator(
+    "Slice",
+    "Regularly spaced elements of a tensor.",
+    _infer_slice,
+    _slice,
+    _slice_rule,
+    SliceAttrs,
+    placed=Placed(starts=_slice_starts, as_view="SliceView"),
+    overlaps=_slice_overlaps,
+    rows=slice_rows,
+    samples=Samples(repeat_places),
+    inputs=("x",),
+    traits=traits("moves_data", "keeps_channels", "between", "cuts"),
 )
-register(
-    OpDef(
-        "Embed",
-        "A constant tensor with the input at regularly spaced places: constant padding, and the gradient of Slice.",
-        _infer_embed,
-        _embed,
-        _embed_rule,
-        EmbedAttrs,
-        overlaps=_embed_overlaps,
-        samples=Samples(repeat_places),
-        inputs=("x",),
-        traits=MOVES_DATA,
-    )
+operator(
+    "Embed",
+    "A constant tensor with the input at regularly spaced places: constant padding, and the gradient of Slice.",
+    _infer_embed,
+    _embed,
+    _embed_rule,
+    EmbedAttrs,
+    overlaps=_embed_overlaps,
+    samples=Samples(repeat_places),
+    inputs=("x",),
+    traits=MOVES_DATA,
 )
-register(
-    OpDef(
-        "Expand",
-        "Broadcast to a shape, times a constant.",
-        _infer_expand,
-        _expand,
-        _expand_rule,
-        ExpandAttrs,
-        exact=_expand_exact,
-        samples=Samples(repeat_shape),
-        inputs=("x",),
-        reuses=("x",),
-        traits=traits("repeats"),
-    )
+operator(
+    "Expand",
+    "Broadcast to a shape, times a constant.",
+    _infer_expand,
+    _expand,
+    _expand_rule,
+    ExpandAttrs,
+    exact=_expand_exact,
+    samples=Samples(repeat_shape),
+    inputs=("x",),
+    reuses=("x",),
+    traits=traits("repeats"),
 )
-register(
-    OpDef(
-        "Reduce",
-        "Sum over axes that stay as 1, times a constant.",
-        _infer_reduce,
-        _reduce,
-        _reduce_rule,
-        ReduceAttrs,
-        exact=_reduce_exact,
-        samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes), lambda attrs: 0 in attrs.axes),
-        inputs=("x",),
-        reuses=("x",),
-        traits=traits("requantised", "reduces"),
-    )
+operator(
+    "Reduce",
+    "Sum over axes that stay as 1, times a constant.",
+    _infer_reduce,
+    _reduce,
+    _reduce_rule,
+    ReduceAttrs,
+    exact=_reduce_exact,
+    samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes), lambda attrs: 0 in attrs.axes),
+    inputs=("x",),
+    reuses=("x",),
+    traits=traits("requantised", "reduces"),
 )

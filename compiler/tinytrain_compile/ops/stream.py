@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, Overlap, Placed, op_def, register, run_node
+from tinytrain_compile.ops.base import NonDifferentiable, Overlap, Placed, op_def, operator, run_node
 from tinytrain_compile.ops.names import ErrorOperands, error_operands
 
 UNTIL = "_until"
@@ -115,20 +115,18 @@ def errors_of(node: Node) -> list[tuple[int, ErrorOperands]]:
     return [(index, error) for index, error in found if error is not None]
 
 
-register(
-    OpDef(
-        "Stream",
-        "Some layers, row by row: their maps lie in ring buffers, as far as nobody else reads them.",
-        _infer,
-        _reference,
-        NonDifferentiable("streams are planned after differentiation"),
-        StreamAttrs,
-        exact=lambda arrays, attrs: _reference(arrays, attrs, exact=True),
-        scratch=lambda node: _attrs(node).scratch_bytes,
-        macs=lambda node: sum(op_def(inner.op).macs(inner) for inner in _attrs(node).nodes),
-        overlaps=lambda node: _attrs(node).covers,
-        placed=Placed(overwrites=lambda node: _attrs(node).overwrites),
-        inputs=("x*",),
-        outputs=("y*",),
-    )
+operator(
+    "Stream",
+    "Some layers, row by row: their maps lie in ring buffers, as far as nobody else reads them.",
+    _infer,
+    _reference,
+    NonDifferentiable("streams are planned after differentiation"),
+    StreamAttrs,
+    exact=lambda arrays, attrs: _reference(arrays, attrs, exact=True),
+    scratch=lambda node: _attrs(node).scratch_bytes,
+    macs=lambda node: sum(op_def(inner.op).macs(inner) for inner in _attrs(node).nodes),
+    overlaps=lambda node: _attrs(node).covers,
+    placed=Placed(overwrites=lambda node: _attrs(node).overwrites),
+    inputs=("x*",),
+    outputs=("y*",),
 )

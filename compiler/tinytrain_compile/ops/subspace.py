@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, DType, Node, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, register, traits
+from tinytrain_compile.ops.base import NonDifferentiable, operator, traits
 from tinytrain_compile.ops.exact import F32, product, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, kept_layout, operand, result
 from tinytrain_compile.ops.owned import Owned
@@ -103,21 +103,19 @@ def power_macs(node: Node) -> int:
     return 2 * operand(node, "x").elements * operand(node, "u").shape[0]
 
 
-register(
-    OpDef(
-        "SubspacePower",
-        "One step of a subspace iteration along an axis: p[k,c] = sum_f x[f,c] (sum_e x[f,e] u[k,e]), f all fibres.",
-        _power_infer,
-        _power,
-        _STATE,
-        ModeAttrs,
-        scratch=power_scratch,
-        macs=power_macs,
-        exact=_power_exact,
-        inputs=("x", "u"),
-        outputs=("p",),
-        traits=traits("subspace"),
-    )
+operator(
+    "SubspacePower",
+    "One step of a subspace iteration along an axis: p[k,c] = sum_f x[f,c] (sum_e x[f,e] u[k,e]), f all fibres.",
+    _power_infer,
+    _power,
+    _STATE,
+    ModeAttrs,
+    scratch=power_scratch,
+    macs=power_macs,
+    exact=_power_exact,
+    inputs=("x", "u"),
+    outputs=("p",),
+    traits=traits("subspace"),
 )
 
 
@@ -173,20 +171,18 @@ def _orthonormalize_macs(node: Node) -> int:
     return PASSES * rows * (rows - 1) * length
 
 
-register(
-    OpDef(
-        "Orthonormalize",
-        "Rows made orthonormal in their order (modified Gram-Schmidt, twice); one that vanishes or is no number becomes"
-        " the axis that the rows before it cover least.",
-        _orthonormalize_infer,
-        lambda arrays, _attrs: _orthonormal(arrays[0], exact=False),
-        _STATE,
-        macs=_orthonormalize_macs,
-        exact=lambda arrays, _attrs: _orthonormal(arrays[0], exact=True),
-        inputs=("p",),
-        outputs=("u",),
-        reuses=("p",),
-    )
+operator(
+    "Orthonormalize",
+    "Rows made orthonormal in their order (modified Gram-Schmidt, twice); one that vanishes or is no number becomes"
+    " the axis that the rows before it cover least.",
+    _orthonormalize_infer,
+    lambda arrays, _attrs: _orthonormal(arrays[0], exact=False),
+    _STATE,
+    macs=_orthonormalize_macs,
+    exact=lambda arrays, _attrs: _orthonormal(arrays[0], exact=True),
+    inputs=("p",),
+    outputs=("u",),
+    reuses=("p",),
 )
 
 
@@ -202,17 +198,15 @@ def _keep(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     return (new,)
 
 
-register(
-    OpDef(
-        "KeepSubspace",
-        "A subspace of the state becomes that of this step.",
-        _keep_infer,
-        _keep,
-        _STATE,
-        inputs=("u", "new"),
-        outputs=("u",),
-        owned=Owned({"u": "FINITE"}, "float"),
-    )
+operator(
+    "KeepSubspace",
+    "A subspace of the state becomes that of this step.",
+    _keep_infer,
+    _keep,
+    _STATE,
+    inputs=("u", "new"),
+    outputs=("u",),
+    owned=Owned({"u": "FINITE"}, "float"),
 )
 
 
@@ -255,19 +249,17 @@ def mode_macs(node: Node) -> int:
     return x.elements * u.shape[1 if isinstance(node.attrs, ModeAttrs) and node.attrs.expand else 0]
 
 
-register(
-    OpDef(
-        "ModeProduct",
-        "Every fibre along an axis times a subspace: y[k] = sum_c u[k,c] x[c], or back: y[c] = sum_k u[k,c] x[k].",
-        _mode_infer,
-        _mode,
-        BACKWARD,
-        ModeAttrs,
-        macs=mode_macs,
-        exact=_mode_exact,
-        inputs=("x", "u"),
-        traits=traits("subspace"),
-    )
+operator(
+    "ModeProduct",
+    "Every fibre along an axis times a subspace: y[k] = sum_c u[k,c] x[c], or back: y[c] = sum_k u[k,c] x[k].",
+    _mode_infer,
+    _mode,
+    BACKWARD,
+    ModeAttrs,
+    macs=mode_macs,
+    exact=_mode_exact,
+    inputs=("x", "u"),
+    traits=traits("subspace"),
 )
 
 
@@ -298,17 +290,15 @@ def _weight_exact(arrays: tuple[Array, ...], attrs: GroupAttrs) -> tuple[Array, 
     return (np.asarray(product(rows, channels), F32).reshape(*dz.shape[:-1], -1),)
 
 
-SUBSPACE_GRAD_WEIGHT = register(
-    OpDef(
-        "SubspaceGradWeight",
-        "Gradient of a weight from that for channels in a subspace: dw[o,c] = sum_k dz[o,k] u[k,c], c of o's group.",
-        _weight_infer,
-        _weight,
-        BACKWARD,
-        GroupAttrs,
-        macs=lambda node: result(node, "dw").elements * operand(node, "u").shape[0],
-        exact=_weight_exact,
-        inputs=("dz", "u"),
-        outputs=("dw",),
-    )
+SUBSPACE_GRAD_WEIGHT = operator(
+    "SubspaceGradWeight",
+    "Gradient of a weight from that for channels in a subspace: dw[o,c] = sum_k dz[o,k] u[k,c], c of o's group.",
+    _weight_infer,
+    _weight,
+    BACKWARD,
+    GroupAttrs,
+    macs=lambda node: result(node, "dw").elements * operand(node, "u").shape[0],
+    exact=_weight_exact,
+    inputs=("dz", "u"),
+    outputs=("dw",),
 )

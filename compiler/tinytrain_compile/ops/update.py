@@ -17,7 +17,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import Velocity
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic, Steps, run_steps
-from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, Trait, register, traits
+from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, Trait, operator, traits
 from tinytrain_compile.ops.names import Named, named
 from tinytrain_compile.ops.owned import Int8, IntegerStep, Kind, Owned
 
@@ -150,20 +150,18 @@ def _register(
         return tuple(made[result] for result in outputs)
 
     own = traits(*(ELEMENTWISE if update.lanes else ()), *more)
-    return register(
-        OpDef(
-            name,
-            doc,
-            infer,
-            rule,
-            _UPDATE,
-            attrs,
-            inputs=inputs,
-            outputs=outputs,
-            owned=owned,
-            present=present,
-            traits=own,
-        )
+    return operator(
+        name,
+        doc,
+        infer,
+        rule,
+        _UPDATE,
+        attrs,
+        inputs=inputs,
+        outputs=outputs,
+        owned=owned,
+        present=present,
+        traits=own,
     )
 
 
@@ -389,44 +387,38 @@ def _adam_tick(arrays: tuple[Array, ...], attrs: AdamAttrs) -> tuple[Array, ...]
     return (share + rates * (share.dtype.type(1) - share),)
 
 
-register(
-    OpDef(
-        "Clear",
-        "acc = 0, after its content was applied; operands (acc).",
-        _same_type,
-        lambda arrays, _attrs: (np.zeros_like(arrays[0]),),
-        _UPDATE,
-        inputs=("acc",),
-        outputs=("acc",),
-        owned=Owned({"acc": "SUM"}, "sum"),
-        traits=traits("elementwise", "clears"),
-    )
+operator(
+    "Clear",
+    "acc = 0, after its content was applied; operands (acc).",
+    _same_type,
+    lambda arrays, _attrs: (np.zeros_like(arrays[0]),),
+    _UPDATE,
+    inputs=("acc",),
+    outputs=("acc",),
+    owned=Owned({"acc": "SUM"}, "sum"),
+    traits=traits("elementwise", "clears"),
 )
-register(
-    OpDef(
-        "AdamTick",
-        "What Adam's moments are divided by, a step later: p + (1 - beta) (1 - p), that is [1 - beta1^t, 1 - beta2^t].",
-        _same_type,
-        _adam_tick,
-        _UPDATE,
-        AdamAttrs,
-        inputs=("power",),
-        outputs=("power",),
-        owned=Owned({"power": "POWERS"}, "float"),
-    )
+operator(
+    "AdamTick",
+    "What Adam's moments are divided by, a step later: p + (1 - beta) (1 - p), that is [1 - beta1^t, 1 - beta2^t].",
+    _same_type,
+    _adam_tick,
+    _UPDATE,
+    AdamAttrs,
+    inputs=("power",),
+    outputs=("power",),
+    owned=Owned({"power": "POWERS"}, "float"),
 )
-register(
-    OpDef(
-        "SetState",
-        "A scalar of the state becomes a constant: PyTorch's dampening, which begins with the second update.",
-        _same_type,
-        lambda arrays, attrs: (np.full_like(arrays[0], attrs.value),),
-        _UPDATE,
-        SetAttrs,
-        inputs=("x",),
-        outputs=("x",),
-        owned=Owned({"x": "FINITE"}, "float"),
-    )
+operator(
+    "SetState",
+    "A scalar of the state becomes a constant: PyTorch's dampening, which begins with the second update.",
+    _same_type,
+    lambda arrays, attrs: (np.full_like(arrays[0], attrs.value),),
+    _UPDATE,
+    SetAttrs,
+    inputs=("x",),
+    outputs=("x",),
+    owned=Owned({"x": "FINITE"}, "float"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import operator
 from tinytrain_compile.ops.int8.error import expect_dtypes
 from tinytrain_compile.ops.int8.pointwise import exponent_factor
 from tinytrain_compile.ops.names import BACKWARD
@@ -33,14 +33,12 @@ def _bound(inputs: tuple[Value, ...], _attrs: Attrs) -> int:
     return x.elements // x.shape[-1] * _LARGEST
 
 
-register(
-    OpDef(
-        "QScoreChannels",
-        "ScoreChannels of int8: squares of x 2**p, times a unit for each channel.",
-        _infer,
-        _score,
-        BACKWARD,
-        accumulator=_bound,
-        inputs=("x", "p", "unit"),
-    )
+operator(
+    "QScoreChannels",
+    "ScoreChannels of int8: squares of x 2**p, times a unit for each channel.",
+    _infer,
+    _score,
+    BACKWARD,
+    accumulator=_bound,
+    inputs=("x", "p", "unit"),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import operator
 from tinytrain_compile.ops.clip import CLIPPING, SquareTotalAttrs
 from tinytrain_compile.ops.int8.steps import split_rate
 from tinytrain_compile.ops.int8.targets import wide_float
@@ -65,16 +65,14 @@ def _rows_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType, .
     return (TensorType((g.shape[0], WORDS), "int32"),)
 
 
-register(
-    OpDef(
-        "QRowSquares",
-        "The squares of each output channel of an int32 gradient, added up in 64 bits.",
-        _rows_infer,
-        lambda arrays, _attrs: (words_of(row_sums(*arrays)),),
-        CLIPPING,
-        inputs=("g",),
-        outputs=("rows",),
-    )
+operator(
+    "QRowSquares",
+    "The squares of each output channel of an int32 gradient, added up in 64 bits.",
+    _rows_infer,
+    lambda arrays, _attrs: (words_of(row_sums(*arrays)),),
+    CLIPPING,
+    inputs=("g",),
+    outputs=("rows",),
 )
 
 
@@ -94,19 +92,17 @@ def _total(arrays: tuple[Array, ...], attrs: SquareTotalAttrs) -> tuple[Array, .
     return (np.asarray(added if attrs.fresh else np.float32(total) + added, total.dtype),)
 
 
-register(
-    OpDef(
-        "QSquareTotal",
-        "total += the sums of an integer gradient's squares in real units, or becomes that; operands (total, rows, "
-        "multiplier, shift, p).",
-        _total_infer,
-        _total,
-        CLIPPING,
-        SquareTotalAttrs,
-        inputs=("total", "rows", "multiplier", "shift", "p"),
-        outputs=("total",),
-        owned=Owned({"total": "ANY"}, "integer"),
-    )
+operator(
+    "QSquareTotal",
+    "total += the sums of an integer gradient's squares in real units, or becomes that; operands (total, rows, "
+    "multiplier, shift, p).",
+    _total_infer,
+    _total,
+    CLIPPING,
+    SquareTotalAttrs,
+    inputs=("total", "rows", "multiplier", "shift", "p"),
+    outputs=("total",),
+    owned=Owned({"total": "ANY"}, "integer"),
 )
 
 
@@ -126,14 +122,12 @@ def _clip_rate(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
     return (result,)
 
 
-register(
-    OpDef(
-        "QClipRate",
-        "The rate of an update of clipped gradients: learning rate and 1 / samples times a factor, momentum over it; "
-        "operands (rate, factor).",
-        _rate_infer,
-        _clip_rate,
-        CLIPPING,
-        inputs=("rate", "factor"),
-    )
+operator(
+    "QClipRate",
+    "The rate of an update of clipped gradients: learning rate and 1 / samples times a factor, momentum over it; "
+    "operands (rate, factor).",
+    _rate_infer,
+    _clip_rate,
+    CLIPPING,
+    inputs=("rate", "factor"),
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, Overlap, op_def, register, traits
+from tinytrain_compile.ops.base import Overlap, op_def, operator, traits
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
@@ -157,22 +157,20 @@ def _conv_macs(node: Node) -> int:
     return result(node, "y").elements * taps * operand(node, "x").shape[3] // conv.groups
 
 
-register(
-    OpDef(
-        "QConv",
-        "int8 convolution: int32 sums of (x - zero) w plus bias, requantised per output channel and clamped.",
-        _qconv_infer,
-        _qconv,
-        BACKWARD,
-        QConvAttrs,
-        scratch=_conv_scratch,
-        accumulator=_conv_bound,
-        macs=_conv_macs,
-        overlaps=_conv_overlaps,
-        rows=convolution_rows,
-        inputs=("x", *WEIGHT, "bias", "multiplier", "shift"),
-        present=lambda attrs: present_parts(attrs.conv.split),
-    )
+operator(
+    "QConv",
+    "int8 convolution: int32 sums of (x - zero) w plus bias, requantised per output channel and clamped.",
+    _qconv_infer,
+    _qconv,
+    BACKWARD,
+    QConvAttrs,
+    scratch=_conv_scratch,
+    accumulator=_conv_bound,
+    macs=_conv_macs,
+    overlaps=_conv_overlaps,
+    rows=convolution_rows,
+    inputs=("x", *WEIGHT, "bias", "multiplier", "shift"),
+    present=lambda attrs: present_parts(attrs.conv.split),
 )
 
 
@@ -223,22 +221,20 @@ def _grad_macs(node: Node) -> int:
     return operand(node, "g").elements * taps * result(node, "error").shape[3] // conv.groups
 
 
-register(
-    OpDef(
-        "QConvGradInput",
-        "int8 error of a convolution's data: int32 sums of g w, requantised per channel to exponent p_out, masked.",
-        _grad_infer,
-        _grad,
-        BACKWARD,
-        QConvGradInputAttrs,
-        scratch=_grad_scratch,
-        accumulator=_grad_bound,
-        macs=_grad_macs,
-        inputs=("peak", "p_out", "p_in", "g", "multiplier", "shift", *WEIGHT, "mask?"),
-        outputs=("error", "peak"),
-        present=_grad_present,
-        error=ErrorState(("p_in",)),
-        rows=error_rows,
-        traits=traits("own_unit"),
-    )
+operator(
+    "QConvGradInput",
+    "int8 error of a convolution's data: int32 sums of g w, requantised per channel to exponent p_out, masked.",
+    _grad_infer,
+    _grad,
+    BACKWARD,
+    QConvGradInputAttrs,
+    scratch=_grad_scratch,
+    accumulator=_grad_bound,
+    macs=_grad_macs,
+    inputs=("peak", "p_out", "p_in", "g", "multiplier", "shift", *WEIGHT, "mask?"),
+    outputs=("error", "peak"),
+    present=_grad_present,
+    error=ErrorState(("p_in",)),
+    rows=error_rows,
+    traits=traits("own_unit"),
 )

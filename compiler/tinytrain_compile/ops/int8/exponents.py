@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import operator
 from tinytrain_compile.ops.int8.error import BACKWARD, expect_dtypes
 from tinytrain_compile.ops.owned import Owned
 
@@ -76,31 +76,27 @@ def _tick_infer(inputs: tuple[Value, ...], _attrs: ExponentAttrs) -> tuple[Tenso
     return (state.type, peak.type)
 
 
-register(
-    OpDef(
-        "ExponentUpdate",
-        "Delayed exponent of an error or a velocity: follows the peak of what was gathered, then clears it; operands "
-        "(state, peak).",
-        _tick_infer,
-        _settled,
-        BACKWARD,
-        ExponentAttrs,
-        inputs=("state", "peak"),
-        outputs=("state", "peak"),
-        owned=Owned({"state": "EXPONENT", "peak": "SUM"}, "integer"),
-    )
+operator(
+    "ExponentUpdate",
+    "Delayed exponent of an error or a velocity: follows the peak of what was gathered, then clears it; operands "
+    "(state, peak).",
+    _tick_infer,
+    _settled,
+    BACKWARD,
+    ExponentAttrs,
+    inputs=("state", "peak"),
+    outputs=("state", "peak"),
+    owned=Owned({"state": "EXPONENT", "peak": "SUM"}, "integer"),
 )
-register(
-    OpDef(
-        "NoiseTick",
-        "Next state of the rounding noise: one step of x = 1664525 x + 1013904223 mod 2**32.",
-        _same_type,
-        _next_noise,
-        BACKWARD,
-        inputs=("state",),
-        outputs=("state",),
-        owned=Owned({"state": "ANY"}, "integer"),
-    )
+operator(
+    "NoiseTick",
+    "Next state of the rounding noise: one step of x = 1664525 x + 1013904223 mod 2**32.",
+    _same_type,
+    _next_noise,
+    BACKWARD,
+    inputs=("state",),
+    outputs=("state",),
+    owned=Owned({"state": "ANY"}, "integer"),
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import operator
 from tinytrain_compile.ops.int8.error import BACKWARD, error_infer, finish_error
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.owned import ErrorState
@@ -151,18 +151,16 @@ def _softmax_sum(arrays: tuple[Array, ...], attrs: SoftmaxSumAttrs) -> tuple[Arr
     return largest.squeeze(attrs.axis).astype(np.int8), summed.astype(np.int32)
 
 
-register(
-    OpDef(
-        "QSoftmaxSum",
-        "Largest int8 logit of each group, and the sum of the exponentials below it; operands (logits, table).",
-        _sum_infer,
-        _softmax_sum,
-        BACKWARD,
-        SoftmaxSumAttrs,
-        accumulator=_sum_bound,
-        inputs=("logits", "table"),
-        outputs=("largest", "sum"),
-    )
+operator(
+    "QSoftmaxSum",
+    "Largest int8 logit of each group, and the sum of the exponentials below it; operands (logits, table).",
+    _sum_infer,
+    _softmax_sum,
+    BACKWARD,
+    SoftmaxSumAttrs,
+    accumulator=_sum_bound,
+    inputs=("logits", "table"),
+    outputs=("largest", "sum"),
 )
 
 
@@ -208,17 +206,15 @@ def _loss(arrays: tuple[Array, ...], attrs: QLossAttrs) -> tuple[Array, ...]:
     return (np.asarray(scaled_float(total, *attrs.total), np.float32),)
 
 
-register(
-    OpDef(
-        "QSoftmaxLoss",
-        "Cross entropy of int8 logits in fixed point, as float32; operands (logits, labels, largest, sum).",
-        _loss_infer,
-        _loss,
-        BACKWARD,
-        QLossAttrs,
-        inputs=("logits", "labels", "largest", "sum"),
-        outputs=("loss",),
-    )
+operator(
+    "QSoftmaxLoss",
+    "Cross entropy of int8 logits in fixed point, as float32; operands (logits, labels, largest, sum).",
+    _loss_infer,
+    _loss,
+    BACKWARD,
+    QLossAttrs,
+    inputs=("logits", "labels", "largest", "sum"),
+    outputs=("loss",),
 )
 
 
@@ -253,16 +249,14 @@ def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ..
     return finish_error(np.where(counts, values, 0).reshape(logits.shape), peak)
 
 
-register(
-    OpDef(
-        "QSoftmaxError",
-        "Error of int8 logits: softmax less the label; operands (peak, p_out, logits, labels, largest, sum, table).",
-        _error_infer,
-        _error,
-        BACKWARD,
-        QLossErrorAttrs,
-        inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table"),
-        outputs=("error", "peak"),
-        error=ErrorState(),
-    )
+operator(
+    "QSoftmaxError",
+    "Error of int8 logits: softmax less the label; operands (peak, p_out, logits, labels, largest, sum, table).",
+    _error_infer,
+    _error,
+    BACKWARD,
+    QLossErrorAttrs,
+    inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table"),
+    outputs=("error", "peak"),
+    error=ErrorState(),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import ELEMENTWISE, OpDef, register, traits
+from tinytrain_compile.ops.base import ELEMENTWISE, operator, traits
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import rows_of_elements
@@ -109,19 +109,17 @@ def _qadd(arrays: tuple[Array, ...], attrs: QAddAttrs) -> tuple[Array, ...]:
     return (np.clip(y + attrs.y_zero, attrs.low, attrs.high).astype(np.int8),)
 
 
-register(
-    OpDef(
-        "QAdd",
-        "int8 sum of two tensors of different scales.",
-        _qadd_infer,
-        _qadd,
-        BACKWARD,
-        QAddAttrs,
-        inputs=("a", "b"),
-        reuses=("a", "b"),
-        rows=rows_of_elements("a", "b"),
-        traits=ELEMENTWISE,
-    )
+operator(
+    "QAdd",
+    "int8 sum of two tensors of different scales.",
+    _qadd_infer,
+    _qadd,
+    BACKWARD,
+    QAddAttrs,
+    inputs=("a", "b"),
+    reuses=("a", "b"),
+    rows=rows_of_elements("a", "b"),
+    traits=ELEMENTWISE,
 )
 
 
@@ -158,19 +156,17 @@ def _rescale(arrays: tuple[Array, ...], attrs: QRescaleAttrs) -> tuple[Array, ..
     return (np.clip(y + attrs.y_zero, attrs.low, attrs.high).astype(np.int8),)
 
 
-register(
-    OpDef(
-        "QRescale",
-        "int8 tensor on another scale, summed over axes first if there are any (means).",
-        _rescale_infer,
-        _rescale,
-        BACKWARD,
-        QRescaleAttrs,
-        accumulator=_rescale_bound,
-        inputs=("x",),
-        reuses=("x",),
-        rows=rows_of_elements("x"),
-    )
+operator(
+    "QRescale",
+    "int8 tensor on another scale, summed over axes first if there are any (means).",
+    _rescale_infer,
+    _rescale,
+    BACKWARD,
+    QRescaleAttrs,
+    accumulator=_rescale_bound,
+    inputs=("x",),
+    reuses=("x",),
+    rows=rows_of_elements("x"),
 )
 
 
@@ -213,32 +209,28 @@ def _dequantise_infer(inputs: tuple[Value, ...], _attrs: QuantAttrs) -> tuple[Te
     return (TensorType(q.shape, "float32", q.layout),)
 
 
-register(
-    OpDef(
-        "Quantize",
-        "float32 to int8: round(x / scale) + zero, clamped.",
-        _quantise_infer,
-        _quantise,
-        BACKWARD,
-        QuantAttrs,
-        overlaps=element_by_element,
-        inputs=("x",),
-        outputs=("q",),
-        traits=traits("elementwise", "border"),
-    )
+operator(
+    "Quantize",
+    "float32 to int8: round(x / scale) + zero, clamped.",
+    _quantise_infer,
+    _quantise,
+    BACKWARD,
+    QuantAttrs,
+    overlaps=element_by_element,
+    inputs=("x",),
+    outputs=("q",),
+    traits=traits("elementwise", "border"),
 )
-register(
-    OpDef(
-        "Dequantize",
-        "int8 to float32: (q - zero) scale.",
-        _dequantise_infer,
-        _dequantise,
-        BACKWARD,
-        QuantAttrs,
-        overlaps=element_by_element,
-        inputs=("q",),
-        traits=traits("elementwise", "border"),
-    )
+operator(
+    "Dequantize",
+    "int8 to float32: (q - zero) scale.",
+    _dequantise_infer,
+    _dequantise,
+    BACKWARD,
+    QuantAttrs,
+    overlaps=element_by_element,
+    inputs=("q",),
+    traits=traits("elementwise", "border"),
 )
 
 
@@ -260,20 +252,18 @@ def _scale(arrays: tuple[Array, ...], attrs: ErrorAttrs) -> tuple[Array, ...]:
     return finish_error(values, o["peak"], o.get("mask"), attrs.mask)
 
 
-register(
-    OpDef(
-        "ErrorScale",
-        "int8 error in another unit per channel, masked; operands (peak, p_out, p_in, e, multiplier, shift, [mask]).",
-        _scale_infer,
-        _scale,
-        BACKWARD,
-        ErrorAttrs,
-        inputs=("peak", "p_out", "p_in", "e", "multiplier", "shift", "mask?"),
-        outputs=("error", "peak"),
-        present=lambda attrs: attrs.mask.operands,
-        error=ErrorState(("p_in",)),
-        rows=rows_of_elements("e"),
-    )
+operator(
+    "ErrorScale",
+    "int8 error in another unit per channel, masked; operands (peak, p_out, p_in, e, multiplier, shift, [mask]).",
+    _scale_infer,
+    _scale,
+    BACKWARD,
+    ErrorAttrs,
+    inputs=("peak", "p_out", "p_in", "e", "multiplier", "shift", "mask?"),
+    outputs=("error", "peak"),
+    present=lambda attrs: attrs.mask.operands,
+    error=ErrorState(("p_in",)),
+    rows=rows_of_elements("e"),
 )
 
 
@@ -293,20 +283,18 @@ def _error_add(arrays: tuple[Array, ...], attrs: ErrorAttrs) -> tuple[Array, ...
     return finish_error(fx.shift_right(total, SUM_BITS), o["peak"], o.get("mask"), attrs.mask)
 
 
-register(
-    OpDef(
-        "ErrorAdd",
-        "Sum of two int8 errors of one unit; operands (peak, p_out, p_a, p_b, a, b, [mask]).",
-        _error_add_infer,
-        _error_add,
-        BACKWARD,
-        ErrorAttrs,
-        inputs=("peak", "p_out", "p_a", "p_b", "a", "b", "mask?"),
-        outputs=("error", "peak"),
-        present=lambda attrs: attrs.mask.operands,
-        error=ErrorState(("p_a", "p_b")),
-        rows=rows_of_elements("a", "b"),
-    )
+operator(
+    "ErrorAdd",
+    "Sum of two int8 errors of one unit; operands (peak, p_out, p_a, p_b, a, b, [mask]).",
+    _error_add_infer,
+    _error_add,
+    BACKWARD,
+    ErrorAttrs,
+    inputs=("peak", "p_out", "p_a", "p_b", "a", "b", "mask?"),
+    outputs=("error", "peak"),
+    present=lambda attrs: attrs.mask.operands,
+    error=ErrorState(("p_a", "p_b")),
+    rows=rows_of_elements("a", "b"),
 )
 
 
@@ -333,19 +321,17 @@ def _quantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -> 
     return (TensorType(g.shape, "int8", g.layout), TensorType((), "int32"))
 
 
-register(
-    OpDef(
-        "QuantizeError",
-        "An error that leaves a float region: round(g / (unit 2**p)), +-127; operands (peak, p_out, g).",
-        _quantise_error_infer,
-        _quantise_error,
-        BACKWARD,
-        ErrorUnitAttrs,
-        inputs=("peak", "p_out", "g"),
-        outputs=("error", "peak"),
-        error=ErrorState(float_peak=True),
-        traits=traits("border"),
-    )
+operator(
+    "QuantizeError",
+    "An error that leaves a float region: round(g / (unit 2**p)), +-127; operands (peak, p_out, g).",
+    _quantise_error_infer,
+    _quantise_error,
+    BACKWARD,
+    ErrorUnitAttrs,
+    inputs=("peak", "p_out", "g"),
+    outputs=("error", "peak"),
+    error=ErrorState(float_peak=True),
+    traits=traits("border"),
 )
 
 
@@ -360,19 +346,17 @@ def _dequantise_error_infer(inputs: tuple[Value, ...], _attrs: ErrorUnitAttrs) -
     return (TensorType(e.shape, "float32", e.layout),)
 
 
-register(
-    OpDef(
-        "DequantizeError",
-        "An int8 error that enters a float region: e 2**p unit; operands (p, e).",
-        _dequantise_error_infer,
-        _dequantise_error,
-        BACKWARD,
-        ErrorUnitAttrs,
-        overlaps=lambda node: element_by_element(node, "e"),
-        inputs=("p", "e"),
-        outputs=("g",),
-        traits=traits("border"),
-    )
+operator(
+    "DequantizeError",
+    "An int8 error that enters a float region: e 2**p unit; operands (p, e).",
+    _dequantise_error_infer,
+    _dequantise_error,
+    BACKWARD,
+    ErrorUnitAttrs,
+    overlaps=lambda node: element_by_element(node, "e"),
+    inputs=("p", "e"),
+    outputs=("g",),
+    traits=traits("border"),
 )
 
 
@@ -385,17 +369,15 @@ def _mask_infer(inputs: tuple[Value, ...], _attrs: MaskAttrs) -> tuple[TensorTyp
     return (TensorType(y.shape, "bits", y.layout),)
 
 
-register(
-    OpDef(
-        "QClipMask",
-        "One bit per element: low < y < high, where a clamp to int8 was not active.",
-        _mask_infer,
-        lambda arrays, attrs: (np.packbits(attrs.passes(*arrays).ravel(), bitorder="little"),),
-        BACKWARD,
-        MaskAttrs,
-        overlaps=packed_bits,
-        rows=rows_of_elements("y"),
-        inputs=("y",),
-        outputs=("mask",),
-    )
+operator(
+    "QClipMask",
+    "One bit per element: low < y < high, where a clamp to int8 was not active.",
+    _mask_infer,
+    lambda arrays, attrs: (np.packbits(attrs.passes(*arrays).ravel(), bitorder="little"),),
+    BACKWARD,
+    MaskAttrs,
+    overlaps=packed_bits,
+    rows=rows_of_elements("y"),
+    inputs=("y",),
+    outputs=("mask",),
 )

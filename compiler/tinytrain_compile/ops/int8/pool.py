@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import operator
 from tinytrain_compile.ops.int8.error import BACKWARD, error_infer, finish_error
 from tinytrain_compile.ops.int8.pointwise import LIFT
 from tinytrain_compile.ops.owned import ErrorState
@@ -46,17 +46,15 @@ def _grad(arrays: tuple[Array, ...], attrs: QMaxPoolGradAttrs) -> tuple[Array, .
     return finish_error(values, peak)
 
 
-register(
-    OpDef(
-        "QMaxPoolGrad",
-        "int8 error of a MaxPool: sums over the windows that an element won; operands (peak, p_out, p_in, g, index).",
-        _infer,
-        _grad,
-        BACKWARD,
-        QMaxPoolGradAttrs,
-        accumulator=lambda _inputs, attrs: sum_bound(attrs),
-        inputs=("peak", "p_out", "p_in", "g", "index"),
-        outputs=("error", "peak"),
-        error=ErrorState(("p_in",)),
-    )
+operator(
+    "QMaxPoolGrad",
+    "int8 error of a MaxPool: sums over the windows that an element won; operands (peak, p_out, p_in, g, index).",
+    _infer,
+    _grad,
+    BACKWARD,
+    QMaxPoolGradAttrs,
+    accumulator=lambda _inputs, attrs: sum_bound(attrs),
+    inputs=("peak", "p_out", "p_in", "g", "index"),
+    outputs=("error", "peak"),
+    error=ErrorState(("p_in",)),
 )

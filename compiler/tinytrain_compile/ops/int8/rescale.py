@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import operator
 from tinytrain_compile.ops.int8.error import BACKWARD
 from tinytrain_compile.ops.int8.update import expect_fraction
 from tinytrain_compile.ops.names import named, operands
@@ -111,20 +111,18 @@ _HOLDS: dict[str, Kind] = {"w": "PARAMETER", "bias": "PARAMETER", "fraction": "A
 """Of what is no table of shifts."""
 _OVERWRITTEN = ("w", "forward", "error", "shift", "bias?", "bias_shift?", "fraction?")
 """w; shifts of the forward pass, of the error and of the weight's update constant; what a form adds."""
-RESCALE = register(
-    OpDef(
-        "ChannelRescale",
-        "Doubles the unit of every channel with a weight at its limit: halves weights and bias, moves shifts.",
-        _infer,
-        _reference,
-        BACKWARD,
-        ChannelRescaleAttrs,
-        inputs=(*_OVERWRITTEN, "channels?"),
-        outputs=_OVERWRITTEN,
-        owned=Owned({name: _HOLDS.get(name, "SHIFTS") for name in (n.rstrip("?") for n in _OVERWRITTEN)}, "integer"),
-        present=_operands,
-        shown=_shown,
-    )
+RESCALE = operator(
+    "ChannelRescale",
+    "Doubles the unit of every channel with a weight at its limit: halves weights and bias, moves shifts.",
+    _infer,
+    _reference,
+    BACKWARD,
+    ChannelRescaleAttrs,
+    inputs=(*_OVERWRITTEN, "channels?"),
+    outputs=_OVERWRITTEN,
+    owned=Owned({name: _HOLDS.get(name, "SHIFTS") for name in (n.rstrip("?") for n in _OVERWRITTEN)}, "integer"),
+    present=_operands,
+    shown=_shown,
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register, traits
+from tinytrain_compile.ops.base import NonDifferentiable, op_def, operator, traits
 from tinytrain_compile.ops.exact import F32
 from tinytrain_compile.ops.int8.error import BACKWARD, expect_dtypes
 from tinytrain_compile.ops.int8.pointwise import quantised
@@ -63,19 +63,17 @@ def _power(arrays: tuple[Array, ...], attrs: QModeAttrs) -> tuple[Array, ...]:
     return (_in_float("SubspacePower", (_steps(x, attrs), u), attrs),)
 
 
-register(
-    OpDef(
-        "QSubspacePower",
-        "SubspacePower of an int8 activation, whose elements count as q - zero.",
-        _power_infer,
-        _power,
-        _FORWARD,
-        QModeAttrs,
-        scratch=power_scratch,
-        macs=power_macs,
-        inputs=("x", "u"),
-        outputs=("p",),
-    )
+operator(
+    "QSubspacePower",
+    "SubspacePower of an int8 activation, whose elements count as q - zero.",
+    _power_infer,
+    _power,
+    _FORWARD,
+    QModeAttrs,
+    scratch=power_scratch,
+    macs=power_macs,
+    inputs=("x", "u"),
+    outputs=("p",),
 )
 
 
@@ -89,18 +87,16 @@ def _mode(arrays: tuple[Array, ...], attrs: QModeAttrs) -> tuple[Array, ...]:
     return (_in_float("ModeProduct", (_steps(x, attrs), u), attrs),)
 
 
-register(
-    OpDef(
-        "QModeProduct",
-        "Every fibre of an int8 activation or error along an axis into a subspace: y[k] = sum_c u[k,c] (x[c] - zero).",
-        _mode_infer,
-        _mode,
-        _FORWARD,
-        QModeAttrs,
-        macs=mode_macs,
-        inputs=("x", "u"),
-        traits=traits("own_unit"),
-    )
+operator(
+    "QModeProduct",
+    "Every fibre of an int8 activation or error along an axis into a subspace: y[k] = sum_c u[k,c] (x[c] - zero).",
+    _mode_infer,
+    _mode,
+    _FORWARD,
+    QModeAttrs,
+    macs=mode_macs,
+    inputs=("x", "u"),
+    traits=traits("own_unit"),
 )
 
 
@@ -114,17 +110,15 @@ def _expand(arrays: tuple[Array, ...], attrs: QModeAttrs) -> tuple[Array, ...]:
     return (quantised(y, 1.0, attrs.zero, -128, 127).astype(np.int8),)
 
 
-register(
-    OpDef(
-        "QModeExpand",
-        "Back from a subspace to int8: y[c] = round(sum_k u[k,c] x[k]) + zero, ties to even, clamped.",
-        _expand_infer,
-        _expand,
-        BACKWARD,
-        QModeAttrs,
-        macs=mode_macs,
-        inputs=("x", "u"),
-    )
+operator(
+    "QModeExpand",
+    "Back from a subspace to int8: y[c] = round(sum_k u[k,c] x[k]) + zero, ties to even, clamped.",
+    _expand_infer,
+    _expand,
+    BACKWARD,
+    QModeAttrs,
+    macs=mode_macs,
+    inputs=("x", "u"),
 )
 
 
@@ -188,16 +182,14 @@ def _along_macs(node: Node) -> int:
     return operand(node, "x").elements * operand(node, "matrix").shape[0]
 
 
-register(
-    OpDef(
-        "QModeProductInt8",
-        "Every fibre of an int8 tensor along an axis times an int8 matrix: int32 sums of m[k,c] (x[c] - x_zero),"
-        " requantised by a factor for each row k, plus y_zero, clamped.",
-        _along_infer,
-        _along,
-        BACKWARD,
-        QModeInt8Attrs,
-        macs=_along_macs,
-        inputs=("x", "matrix", "multiplier", "shift"),
-    )
+operator(
+    "QModeProductInt8",
+    "Every fibre of an int8 tensor along an axis times an int8 matrix: int32 sums of m[k,c] (x[c] - x_zero),"
+    " requantised by a factor for each row k, plus y_zero, clamped.",
+    _along_infer,
+    _along,
+    BACKWARD,
+    QModeInt8Attrs,
+    macs=_along_macs,
+    inputs=("x", "matrix", "multiplier", "shift"),
 )

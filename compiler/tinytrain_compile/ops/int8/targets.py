@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, Trait, register, traits
+from tinytrain_compile.ops.base import Trait, operator, traits
 from tinytrain_compile.ops.int8.error import BACKWARD, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import DISTANCE_BITS, LN2, LOG_BITS, TABLE, binary_log, scaled_float
 from tinytrain_compile.ops.owned import ErrorState
@@ -176,32 +176,28 @@ def _bce_grad(arrays: tuple[Array, ...], attrs: TargetErrorAttrs) -> tuple[Array
 def _register(name: str, doc: str, tables: int, loss: Any, grad: Any, *kinds: Trait) -> None:
     names = ("y", "target", "table")[: 2 + tables]
     operands = ", ".join(("outputs", "targets", "table")[: 2 + tables])
-    register(
-        OpDef(
-            name,
-            f"{doc} of int8 outputs and float32 targets in fixed point, as float32; operands ({operands}).",
-            _loss_infer(name, tables),
-            loss,
-            BACKWARD,
-            TargetLossAttrs,
-            inputs=names,
-            outputs=("loss",),
-            traits=traits(*kinds),
-        )
+    operator(
+        name,
+        f"{doc} of int8 outputs and float32 targets in fixed point, as float32; operands ({operands}).",
+        _loss_infer(name, tables),
+        loss,
+        BACKWARD,
+        TargetLossAttrs,
+        inputs=names,
+        outputs=("loss",),
+        traits=traits(*kinds),
     )
-    register(
-        OpDef(
-            f"{name}Grad",
-            f"Error of the outputs of a {name}: operands (peak, p_out, {operands}).",
-            _grad_infer(f"{name}Grad", tables),
-            grad,
-            BACKWARD,
-            TargetErrorAttrs,
-            inputs=("peak", "p_out", *names),
-            outputs=("error", "peak"),
-            error=ErrorState(),
-            traits=traits(*kinds),
-        )
+    operator(
+        f"{name}Grad",
+        f"Error of the outputs of a {name}: operands (peak, p_out, {operands}).",
+        _grad_infer(f"{name}Grad", tables),
+        grad,
+        BACKWARD,
+        TargetErrorAttrs,
+        inputs=("peak", "p_out", *names),
+        outputs=("error", "peak"),
+        error=ErrorState(),
+        traits=traits(*kinds),
     )
 
 

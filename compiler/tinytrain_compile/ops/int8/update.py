@@ -14,7 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, op_def, register
+from tinytrain_compile.ops.base import op_def, operator
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.clip import WORDS, row_sums, sums_of, words_of
 from tinytrain_compile.ops.int8.conv_form import geometry, is_one_sample, is_product, is_rank_one, weight_tiles
@@ -296,27 +296,25 @@ def _update_shown(attrs: QUpdateAttrs) -> tuple[str, str]:
 
 _OF_PRODUCT, _STATE = ("x?", "g?", "sum?"), ("velocity?", "peak?", "exponent?")
 _UPDATE_INPUTS = ("w", *_OF_PRODUCT, *SCALE, *_STATE, "noise?", "salt?", "salt_of_w?", "fraction?", "rows?")
-Q_UPDATE = register(
-    OpDef(
-        "QUpdate",
-        "The step of an int8 weight, w -= step times gradient: of a product, of a float32 gradient or of a stored sum; "
-        "rounded by noise or with 8 fraction bits; with or without momentum, and sums of the gradient's squares.",
-        _update_infer,
-        _update,
-        BACKWARD,
-        QUpdateAttrs,
-        scratch=_product_scratch,
-        accumulator=lambda inputs, attrs: _sum_bound("QUpdate", inputs, attrs),
-        macs=_product_macs,
-        rows=_update_rows,
-        inputs=_UPDATE_INPUTS,
-        outputs=("w", "velocity?", "peak?", "fraction?", "rows?"),
-        owned=Owned(
-            {"w": "PARAMETER", "velocity": "SYMMETRIC", "peak": "SUM", "fraction": "ANY", "rows": "SUM"}, "integer"
-        ),
-        present=_update_operands,
-        shown=_update_shown,
-    )
+Q_UPDATE = operator(
+    "QUpdate",
+    "The step of an int8 weight, w -= step times gradient: of a product, of a float32 gradient or of a stored sum; "
+    "rounded by noise or with 8 fraction bits; with or without momentum, and sums of the gradient's squares.",
+    _update_infer,
+    _update,
+    BACKWARD,
+    QUpdateAttrs,
+    scratch=_product_scratch,
+    accumulator=lambda inputs, attrs: _sum_bound("QUpdate", inputs, attrs),
+    macs=_product_macs,
+    rows=_update_rows,
+    inputs=_UPDATE_INPUTS,
+    outputs=("w", "velocity?", "peak?", "fraction?", "rows?"),
+    owned=Owned(
+        {"w": "PARAMETER", "velocity": "SYMMETRIC", "peak": "SUM", "fraction": "ANY", "rows": "SUM"}, "integer"
+    ),
+    present=_update_operands,
+    shown=_update_shown,
 )
 
 
@@ -352,22 +350,20 @@ _BIAS_SHOWN = {
     ),
     True: ("QBiasApply", "b -= step times the accumulated sum; operands (b, sum, multiplier, shift, rate, p)."),
 }
-register(
-    OpDef(
-        "QBiasUpdate",
-        "The step of an int32 bias, b -= step times gradient: the sum of g over pixels, or a stored sum.",
-        _bias_infer,
-        _bias_update,
-        BACKWARD,
-        QBiasUpdateAttrs,
-        accumulator=lambda inputs, attrs: _sum_bound("QBiasUpdate", inputs, attrs),
-        rows=_bias_rows,
-        inputs=("bias", "g?", "sum?", *SCALE),
-        outputs=("bias",),
-        owned=Owned({"bias": "PARAMETER"}, "integer"),
-        present=lambda attrs: ("sum",) if attrs.summed else ("g",),
-        shown=lambda attrs: _BIAS_SHOWN[attrs.summed],
-    )
+operator(
+    "QBiasUpdate",
+    "The step of an int32 bias, b -= step times gradient: the sum of g over pixels, or a stored sum.",
+    _bias_infer,
+    _bias_update,
+    BACKWARD,
+    QBiasUpdateAttrs,
+    accumulator=lambda inputs, attrs: _sum_bound("QBiasUpdate", inputs, attrs),
+    rows=_bias_rows,
+    inputs=("bias", "g?", "sum?", *SCALE),
+    outputs=("bias",),
+    owned=Owned({"bias": "PARAMETER"}, "integer"),
+    present=lambda attrs: ("sum",) if attrs.summed else ("g",),
+    shown=lambda attrs: _BIAS_SHOWN[attrs.summed],
 )
 
 
@@ -438,24 +434,22 @@ _SUM_SHOWN = {
     ),
 }
 _MADE_OF = {"product": ("x", "g"), "errors": ("g",), "float": ("g",), "rows": ("rows",)}
-Q_SUM = register(
-    OpDef(
-        "QSum",
-        "The gradient of an integer parameter as int32, or added to the running sum of several samples.",
-        _sum_infer,
-        _sum,
-        BACKWARD,
-        QSumAttrs,
-        scratch=_product_scratch,
-        accumulator=lambda inputs, attrs: _sum_bound("QSum", inputs, attrs),
-        macs=_product_macs,
-        rows=_sum_rows,
-        inputs=("sum?", "x?", "g?", "rows?"),
-        outputs=("sum",),
-        owned=Owned({"sum": "SUM"}, "integer"),
-        present=lambda attrs: (*(("sum",) if attrs.running else ()), *_MADE_OF[attrs.of]),
-        shown=lambda attrs: _SUM_SHOWN[attrs.of, attrs.running],
-    )
+Q_SUM = operator(
+    "QSum",
+    "The gradient of an integer parameter as int32, or added to the running sum of several samples.",
+    _sum_infer,
+    _sum,
+    BACKWARD,
+    QSumAttrs,
+    scratch=_product_scratch,
+    accumulator=lambda inputs, attrs: _sum_bound("QSum", inputs, attrs),
+    macs=_product_macs,
+    rows=_sum_rows,
+    inputs=("sum?", "x?", "g?", "rows?"),
+    outputs=("sum",),
+    owned=Owned({"sum": "SUM"}, "integer"),
+    present=lambda attrs: (*(("sum",) if attrs.running else ()), *_MADE_OF[attrs.of]),
+    shown=lambda attrs: _SUM_SHOWN[attrs.of, attrs.running],
 )
 
 
@@ -506,19 +500,17 @@ _SIGN_OF_BOTH = (
     "sum becomes the sign of itself and the velocity, which is updated as in QMomentum; operands (sum, velocity, peak, "
     "shift, rate, p, exponent, noise, salt).",
 )
-register(
-    OpDef(
-        "QMomentum",
-        "A sum of gradients with its momentum, or the sign of both; the velocity is updated, rounded stochastically.",
-        _momentum_infer,
-        _momentum_of_sums,
-        BACKWARD,
-        QMomentumAttrs,
-        inputs=("sum", "velocity", "peak", "shift", "rate", "p", "exponent", "noise", "salt"),
-        outputs=("sum", "velocity", "peak"),
-        owned=Owned({"sum": "SUM", "velocity": "SYMMETRIC", "peak": "SUM"}, "integer"),
-        shown=lambda attrs: _SIGN_OF_BOTH if attrs.signed else _SUM_OF_BOTH,
-    )
+operator(
+    "QMomentum",
+    "A sum of gradients with its momentum, or the sign of both; the velocity is updated, rounded stochastically.",
+    _momentum_infer,
+    _momentum_of_sums,
+    BACKWARD,
+    QMomentumAttrs,
+    inputs=("sum", "velocity", "peak", "shift", "rate", "p", "exponent", "noise", "salt"),
+    outputs=("sum", "velocity", "peak"),
+    owned=Owned({"sum": "SUM", "velocity": "SYMMETRIC", "peak": "SUM"}, "integer"),
+    shown=lambda attrs: _SIGN_OF_BOTH if attrs.signed else _SUM_OF_BOTH,
 )
 
 
@@ -533,16 +525,14 @@ def _shared_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType,
     return (bias.type,)
 
 
-register(
-    OpDef(
-        "QSharedBias",
-        "A bias in the unit of one of the layers that share it; operands (b, multiplier, shift), one per channel.",
-        _shared_infer,
-        lambda arrays, _attrs: (fx.requantise(*arrays).astype(np.int32),),
-        BACKWARD,
-        inputs=("bias", "multiplier", "shift"),
-        outputs=("unit_bias",),
-    )
+operator(
+    "QSharedBias",
+    "A bias in the unit of one of the layers that share it; operands (b, multiplier, shift), one per channel.",
+    _shared_infer,
+    lambda arrays, _attrs: (fx.requantise(*arrays).astype(np.int32),),
+    BACKWARD,
+    inputs=("bias", "multiplier", "shift"),
+    outputs=("unit_bias",),
 )
 
 
@@ -570,17 +560,15 @@ def _term(sums: Array, multiplier: Array, shift: Array, up: int) -> Any:
     return fx.scaled(sums, multiplier.reshape(per_channel), exponent.reshape(per_channel))
 
 
-register(
-    OpDef(
-        "QGradientAdd",
-        "The sum of two gradients of one parameter, each times a factor per channel, at the larger of their exponents "
-        "less the lift; operands (a, b, p_a, p_b, multiplier of a, shift of a, multiplier of b, shift of b).",
-        _add_infer,
-        _added,
-        BACKWARD,
-        GradientAddAttrs,
-        inputs=("a", "b", "p_a", "p_b", "multiplier_a", "shift_a", "multiplier_b", "shift_b"),
-        outputs=("total", "exponent"),
-        reuses=("a", "b"),
-    )
+operator(
+    "QGradientAdd",
+    "The sum of two gradients of one parameter, each times a factor per channel, at the larger of their exponents "
+    "less the lift; operands (a, b, p_a, p_b, multiplier of a, shift of a, multiplier of b, shift of b).",
+    _add_infer,
+    _added,
+    BACKWARD,
+    GradientAddAttrs,
+    inputs=("a", "b", "p_a", "p_b", "multiplier_a", "shift_a", "multiplier_b", "shift_b"),
+    outputs=("total", "exponent"),
+    reuses=("a", "b"),
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
-from tinytrain_compile.ops.base import OpDef, register
+from tinytrain_compile.ops.base import operator
 from tinytrain_compile.ops.int8.error import BACKWARD, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.loss import (
     RATIO_BITS,
@@ -78,17 +78,15 @@ def _label_weight(arrays: tuple[Array, ...], attrs: LabelWeightAttrs) -> tuple[A
     return found, np.asarray(attrs.divisor or int(found.astype(np.int64).sum()) or 1, np.int32)
 
 
-register(
-    OpDef(
-        "QLabelWeight",
-        "Weight of every label, 0 if it does not count, and what the loss divides by; operands (labels, weights).",
-        _weight_infer,
-        _label_weight,
-        BACKWARD,
-        LabelWeightAttrs,
-        inputs=("labels", "weights"),
-        outputs=("weight", "divisor"),
-    )
+operator(
+    "QLabelWeight",
+    "Weight of every label, 0 if it does not count, and what the loss divides by; operands (labels, weights).",
+    _weight_infer,
+    _label_weight,
+    BACKWARD,
+    LabelWeightAttrs,
+    inputs=("labels", "weights"),
+    outputs=("weight", "divisor"),
 )
 
 
@@ -114,17 +112,15 @@ def _loss(arrays: tuple[Array, ...], attrs: QLossAttrs) -> tuple[Array, ...]:
     return (np.asarray(quotient_float(total, int(divisor), *attrs.total), np.float32),)
 
 
-register(
-    OpDef(
-        "QWeightedSoftmaxLoss",
-        "QSoftmaxLoss of weighted labels; operands (logits, labels, largest, sum, weight, divisor).",
-        _loss_infer,
-        _loss,
-        BACKWARD,
-        QLossAttrs,
-        inputs=("logits", "labels", "largest", "sum", "weight", "divisor"),
-        outputs=("loss",),
-    )
+operator(
+    "QWeightedSoftmaxLoss",
+    "QSoftmaxLoss of weighted labels; operands (logits, labels, largest, sum, weight, divisor).",
+    _loss_infer,
+    _loss,
+    BACKWARD,
+    QLossAttrs,
+    inputs=("logits", "labels", "largest", "sum", "weight", "divisor"),
+    outputs=("loss",),
 )
 
 
@@ -145,17 +141,14 @@ def _error(arrays: tuple[Array, ...], attrs: QLossErrorAttrs) -> tuple[Array, ..
     return finish_error(values.reshape(plain[0].shape), peak)
 
 
-register(
-    OpDef(
-        "QWeightedSoftmaxError",
-        "QSoftmaxError of weighted labels; operands (peak, p_out, logits, labels, largest, sum, table, weight, "
-        "divisor).",
-        _error_infer,
-        _error,
-        BACKWARD,
-        QLossErrorAttrs,
-        inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table", "weight", "divisor"),
-        outputs=("error", "peak"),
-        error=ErrorState(),
-    )
+operator(
+    "QWeightedSoftmaxError",
+    "QSoftmaxError of weighted labels; operands (peak, p_out, logits, labels, largest, sum, table, weight, divisor).",
+    _error_infer,
+    _error,
+    BACKWARD,
+    QLossErrorAttrs,
+    inputs=("peak", "p_out", "logits", "labels", "largest", "sum", "table", "weight", "divisor"),
+    outputs=("error", "peak"),
+    error=ErrorState(),
 )
