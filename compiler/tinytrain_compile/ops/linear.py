@@ -10,7 +10,7 @@ from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Samples, Split, has_trait, operator, traits
 from tinytrain_compile.ops.channels import TakeAttrs
 from tinytrain_compile.ops.exact import product
-from tinytrain_compile.ops.names import expect_float, named, operand, operands, result
+from tinytrain_compile.ops.names import attrs_of, expect_float, named, operand, operands, result
 
 
 @dataclass(frozen=True)
@@ -275,8 +275,7 @@ def _matmul(arrays: tuple[Array, ...], attrs: MatMulAttrs) -> tuple[Array, ...]:
 
 
 def _matmul_macs(node: Node) -> int:
-    assert isinstance(node.attrs, MatMulAttrs)
-    return result(node, "y").elements * _swap(operand(node, "a").shape, node.attrs.transpose_a)[-1]
+    return result(node, "y").elements * _swap(operand(node, "a").shape, attrs_of(node, MatMulAttrs).transpose_a)[-1]
 
 
 def _matmul_gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:

@@ -13,7 +13,7 @@ from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType,
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
 from tinytrain_compile.ops.base import GradientContext, operator, traits
 from tinytrain_compile.ops.exact import F32, sequential_sum
-from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, operands
+from tinytrain_compile.ops.names import BACKWARD, attrs_of, expect_float, expect_same_shape, like, only, operands
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -216,10 +216,9 @@ def _not_for_labels(ctx: GradientContext, node: Node) -> None:
 
 
 def _nll_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    assert isinstance(node.attrs, NllAttrs)
     _not_for_labels(ctx, node)
     logp, *rest = node.inputs
-    attrs = NllGradAttrs(node.attrs, logp.shape)
+    attrs = NllGradAttrs(attrs_of(node, NllAttrs), logp.shape)
     return {0: ctx.emit("NegativeLogLikelihoodGrad", (only(gradients), *rest), attrs)}
 
 

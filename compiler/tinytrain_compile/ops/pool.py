@@ -278,9 +278,8 @@ def _average_pool_grad_exact(arrays: tuple[Any, ...], attrs: PoolGradAttrs) -> t
 
 
 def _grad_attrs(node: Node) -> PoolGradAttrs:
-    assert isinstance(node.attrs, PoolAttrs)
     _, h, w, _ = operand(node, "x").shape
-    return PoolGradAttrs(node.attrs, (h, w))
+    return PoolGradAttrs(attrs_of(node, PoolAttrs), (h, w))
 
 
 def _max_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:

@@ -11,7 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, Overlap, Placed, Samples, operator, traits
 from tinytrain_compile.ops.exact import scaled, sum_over
-from tinytrain_compile.ops.names import expect_float, kept_layout, only, operand
+from tinytrain_compile.ops.names import attrs_of, expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
 from tinytrain_compile.ops.rows import cut_starts, run_starts, slice_rows
@@ -227,8 +227,7 @@ def _transpose_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | N
 
 
 def _concat_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    assert isinstance(node.attrs, ConcatAttrs)
-    dy, axis, offset = only(gradients), node.attrs.axis, 0
+    dy, axis, offset = only(gradients), attrs_of(node, ConcatAttrs).axis, 0
     result: dict[int, Value] = {}
     for index, x in enumerate(node.inputs):
         starts = tuple(offset if i == axis else 0 for i in range(len(x.shape)))
@@ -259,8 +258,11 @@ def _expand_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
 
 
 def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    assert isinstance(node.attrs, ReduceAttrs)
-    return {0: ctx.emit("Expand", (only(gradients),), ExpandAttrs(operand(node, "x").shape, node.attrs.scale))}
+    return {
+        0: ctx.emit(
+            "Expand", (only(gradients),), ExpandAttrs(operand(node, "x").shape, attrs_of(node, ReduceAttrs).scale)
+        )
+    }
 
 
 # Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
@@ -292,13 +294,11 @@ operator(
 
 
 def _concat_overlaps(node: Node) -> tuple[Overlap, ...]:
-    assert isinstance(node.attrs, ConcatAttrs)
-    return within_concat(node, node.attrs.axis)
+    return within_concat(node, attrs_of(node, ConcatAttrs).axis)
 
 
 def _concat_starts(node: Node) -> tuple[int, ...] | None:
-    assert isinstance(node.attrs, ConcatAttrs)
-    return run_starts(node, node.attrs.axis)
+    return run_starts(node, attrs_of(node, ConcatAttrs).axis)
 
 
 def _slice_starts(node: Node) -> tuple[int, ...] | None:
@@ -307,8 +307,7 @@ def _slice_starts(node: Node) -> tuple[int, ...] | None:
 
 
 def _slice_overlaps(node: Node) -> tuple[Overlap, ...]:
-    assert isinstance(node.attrs, SliceAttrs)
-    return never_upwards(node.attrs.steps)
+    return never_upwards(attrs_of(node, SliceAttrs).steps)
 
 
 def _embed_overlaps(node: Node) -> tuple[Overlap, ...]:

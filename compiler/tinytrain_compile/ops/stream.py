@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, Overlap, Placed, op_def, operator, run_node
-from tinytrain_compile.ops.names import ErrorOperands, error_operands
+from tinytrain_compile.ops.names import ErrorOperands, attrs_of, error_operands
 
 UNTIL = "_until"
 """Ending of the name of a C function of a stream that takes, behind all else, how many inner nodes it computes."""
@@ -89,8 +89,7 @@ def _reference(arrays: tuple[Array, ...], attrs: StreamAttrs, exact: bool = Fals
 
 
 def _attrs(node: Node) -> StreamAttrs:
-    assert isinstance(node.attrs, StreamAttrs)
-    return node.attrs
+    return attrs_of(node, StreamAttrs)
 
 
 def computed(node: Node) -> Iterator[Node]:

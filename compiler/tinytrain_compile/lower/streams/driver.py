@@ -19,7 +19,7 @@ from tinytrain_compile.lower.streams.functions import (
 )
 from tinytrain_compile.ops.base import alias_of, op_def, row_form, shown_name
 from tinytrain_compile.ops.input_lines import LINES
-from tinytrain_compile.ops.names import names_of
+from tinytrain_compile.ops.names import attrs_of, names_of
 from tinytrain_compile.ops.rows import RowForm, row_pitch
 from tinytrain_compile.ops.stream import UNTIL, Ring, StreamAttrs, position_bytes
 
@@ -64,8 +64,7 @@ def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, wh
     is more than there are: for the step that finds exponents. One that may pause takes the calls that it is to make: it
     counts from the table what those before them have done, so that nothing is kept between two of its pieces.
     """
-    attrs = node.attrs
-    assert isinstance(attrs, StreamAttrs)
+    attrs = attrs_of(node, StreamAttrs)
     inner = [_inner(attrs, index, name, context, fused, whole) for index in range(len(attrs.nodes))]
     places, errors = _places(node, attrs), any(op_def(n.op).error is not None for n in attrs.nodes)
     signature, own = _signature(node, attrs, places), f"{name}{UNTIL if errors else ''}"

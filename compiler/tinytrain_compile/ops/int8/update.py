@@ -36,7 +36,7 @@ from tinytrain_compile.ops.int8.steps import (
     weight_steps,
 )
 from tinytrain_compile.ops.int8.tiles import packed_tiles
-from tinytrain_compile.ops.names import Named, named, operand
+from tinytrain_compile.ops.names import Named, attrs_of, named, operand
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.rows import RowForm
 
@@ -246,8 +246,7 @@ def _update(arrays: tuple[Array, ...], attrs: QUpdateAttrs) -> tuple[Array, ...]
 
 
 def _update_rows(node: Node) -> RowForm | None:
-    attrs = node.attrs
-    assert isinstance(attrs, QUpdateAttrs)
+    attrs = attrs_of(node, QUpdateAttrs)
     if attrs.gradient != "product" or attrs.momentum or attrs.squares or attrs.conv is None:
         return None
     add = QSumAttrs("product", conv=attrs.conv, x_zero=attrs.x_zero)
@@ -403,8 +402,7 @@ def _sum(arrays: tuple[Array, ...], attrs: QSumAttrs) -> tuple[Array, ...]:
 
 
 def _sum_rows(node: Node) -> RowForm | None:
-    attrs = node.attrs
-    assert isinstance(attrs, QSumAttrs)
+    attrs = attrs_of(node, QSumAttrs)
     if attrs.of not in ("product", "errors") or not attrs.running:
         return None
     maps = ("x", "g") if attrs.of == "product" else ("g",)

@@ -14,14 +14,13 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.shape import SUM_TILE
 from tinytrain_compile.lower.schedules import best_tile, tile_reduction
 from tinytrain_compile.ops.channels import TakeAttrs
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 
 @kernel("TakeChannels")
 def take_channels(node: Node, _context: KernelContext) -> KernelSpec:
     """Move one channel after the other: where it goes is looked up once. No place leads out of the result."""
-    attrs, value = node.attrs, operand(node, "x")
-    assert isinstance(attrs, TakeAttrs)
+    attrs, value = attrs_of(node, TakeAttrs), operand(node, "x")
     *rest, count = value.shape
     rows = math.prod(rest)
     x, (place,) = tensor(node, "x", (rows, count)), tensors(node, "place")

@@ -179,8 +179,7 @@ def _kernel(op: str) -> Callable[[Callable[[Node, _Forward], KernelSpec]], None]
 
 
 def _window(node: Node) -> tuple[PoolAttrs, tuple[int, int]]:
-    attrs, (_, height, width, _) = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, PoolAttrs)
+    attrs, (_, height, width, _) = attrs_of(node, PoolAttrs), operand(node, "x").shape
     return attrs, (height, width)
 
 

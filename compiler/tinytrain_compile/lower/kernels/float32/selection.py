@@ -78,8 +78,7 @@ def cumsum(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("TopIndices")
 def top_indices(node: Node, _context: KernelContext) -> KernelSpec:
     """Look at all elements for each place in the order, and take the best of those behind the one before."""
-    attrs, shape = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, TopAttrs)
+    attrs, shape = attrs_of(node, TopAttrs), operand(node, "x").shape
     rows, size = math.prod(shape[:-1]), shape[-1]
     x = tensor(node, "x", (rows, size))
     best, before = (tirx.decl_buffer((1,), "int32", name, scope="local") for name in ("best", "before"))
@@ -126,8 +125,7 @@ def take_along(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("TakeAlongGrad")
 def take_along_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Sum for every element the gradients at the places whose index it is, in their order."""
-    attrs, value = node.attrs, operand(node, "dy")
-    assert isinstance(attrs, TakeAlongAttrs)
+    attrs, value = attrs_of(node, TakeAlongAttrs), operand(node, "dy")
     count = value.shape[-1]
     rows = value.elements // count
     dy, index = tensor(node, "dy", (rows, count)), tensor(node, "index", (rows, count))

@@ -152,8 +152,7 @@ def slice_(node: Node, _context: KernelContext) -> KernelSpec:
 @row_kernel("Slice")
 def slice_rows(node: Node, _context: KernelContext, count: Var) -> RowBlockSpec:
     """Copy from regularly spaced places of these rows."""
-    attrs, shape = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, SliceAttrs)
+    attrs, shape = attrs_of(node, SliceAttrs), operand(node, "x").shape
     if len(shape) != 4 or attrs.sizes[1] != shape[1] or (shape[1] > 1 and attrs.steps[1] != 1):
         raise NoRowsError(f"{node.name}: some rows, or another order of them")
     (*_, across, first), (*_, step, apart) = attrs.starts, attrs.steps

@@ -26,7 +26,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.clip import SquareTotalAttrs
 from tinytrain_compile.ops.int8.clip import WORDS, square_limit
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 
 @kernel("QRowSquares")
@@ -54,8 +54,7 @@ def _by_channel(sch: s_tir.Schedule) -> None:
 @kernel("QSquareTotal")
 def qsquare_total(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute one sum over channels, in their order."""
-    attrs = node.attrs
-    assert isinstance(attrs, SquareTotalAttrs)
+    attrs = attrs_of(node, SquareTotalAttrs)
     before, (rows, multiplier, shift, p) = flat_tensor(node, "total"), tensors(node, "rows", "multiplier", "shift", "p")
     (k,) = reduce_axes(operand(node, "shift").elements)
     exponent = i32(shift[k]) + p[0] * i32(2)

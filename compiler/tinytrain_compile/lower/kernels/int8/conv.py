@@ -47,7 +47,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_product,
 )
 from tinytrain_compile.ops.int8.prepared import prepared_shape
-from tinytrain_compile.ops.names import is_prepared, operand, result
+from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, result
 
 # ---- forward --------------------------------------------------------------------------------------------------------
 
@@ -55,8 +55,7 @@ from tinytrain_compile.ops.names import is_prepared, operand, result
 @kernel("QConv")
 def qconv(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of (x - zero) w, plus bias, requantised per channel; k x k gathers centred pixels as int16."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     if (spec := dense_forward(node, context)) is not None:
         return spec
     conv, shape, image = attrs.conv, map_shape(result(node, "y")), operand(node, "x").shape
@@ -96,8 +95,7 @@ def any_windows(
 ) -> KernelSpec:
     """Compute k x k with several groups, dilations, or a weight in two parts; image: the placeholder, and how it is
     read."""
-    attrs, (given, x), (window, patch, row_exists) = node.attrs, image, taps
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (given, x), (window, patch, row_exists) = attrs_of(node, QConvAttrs), image, taps
     conv, weights, operands = attrs.conv, weight_parts(node), tensors(node, "bias", "multiplier", "shift")
     data, (finish, _) = Centred(x, attrs.x_zero), requantised_end(node, operands)
     whole = whole_weight(weights, conv.split, 0, 3)
@@ -120,8 +118,7 @@ def any_windows(
 
 def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
     """Return a 1x1 weight by (output channel, input channel): its parts, and how it is read."""
-    attrs, outputs, channels = node.attrs, result(node, "y").shape[3], operand(node, "x").shape[3]
-    assert isinstance(attrs, QConvAttrs)
+    attrs, outputs, channels = attrs_of(node, QConvAttrs), result(node, "y").shape[3], operand(node, "x").shape[3]
     if attrs.conv.split is not None:
         weights = weight_parts(node)
         whole = whole_weight(weights, attrs.conv.split, 0, 3)
@@ -148,8 +145,7 @@ def dense_kernel(
 ) -> KernelSpec:
     """Compute k x k over all channels: a row of taps is a run of neighbours in a row of the image, less its zero
     point."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     conv, channels = attrs.conv, operand(node, "x").shape[3]
     run = conv.kernel[1] * channels
     ready = tensor(node, "w", prepared_shape(node)) if is_prepared(node) else None
@@ -182,8 +178,7 @@ def dense_kernel(
 @kernel("QConvGradInput")
 def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of g w, requantised per input channel to the exponent of the error that comes out."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     conv, shape, error = attrs.conv, map_shape(result(node, "error")), operand(node, "g").shape
     out_c = error[3]
     peak, p_out, p_in = tensors(node, "peak", "p_out", "p_in")
@@ -228,8 +223,7 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
 
 def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transposed: bool) -> PackedOperand:
     """Return a 1x1 weight by (input channel, output channel); one in one part is regrouped to a matrix in `weights`."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     if attrs.conv.split is not None:
         return PackedOperand(lambda j, a: whole(a, 0, 0, j), peel=peels(attrs.conv.split))
     if is_prepared(node):

@@ -54,7 +54,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 )
 from tinytrain_compile.ops.int8.tiles import DenseTiles, packed_tiles
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
-from tinytrain_compile.ops.names import is_prepared, operand, operands, result
+from tinytrain_compile.ops.names import attrs_of, is_prepared, operand, operands, result
 
 ONE_PIXEL_TILE = 4
 """Outputs of one pixel whose sums are in registers together, and inputs that are widened together (tt_dense.h)."""
@@ -76,8 +76,7 @@ def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
 
     Nor on cores with products in pairs but no vectors: sums one by one are nearly as fast there, and less code.
     """
-    attrs, (*image, inputs) = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (*image, inputs) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     outputs, scratch_bytes = result(node, "y").shape[3], 2 * inputs
     whole = outputs % ONE_PIXEL_TILE == 0 or inputs % ONE_PIXEL_TILE > 0
     if whole or math.prod(image) > 1 or not is_product(attrs.conv) or attrs.conv.split is not None or is_prepared(node):
@@ -100,8 +99,7 @@ def dense_forward(node: Node, context: KernelContext) -> KernelSpec | None:
 
 def dense_update(node: Node) -> KernelSpec | None:
     """Return the update of a dense layer's weight by one sample, whose inputs are widened once; None: it is another."""
-    attrs = node.attrs
-    assert isinstance(attrs, QUpdateAttrs)
+    attrs = attrs_of(node, QUpdateAttrs)
     if not is_rank_one(node) or attrs.limit < LEAST_LIMIT:
         return None
     w, x, g = flat_tensor(node, "w"), flat_tensor(node, "x"), flat_tensor(node, "g")

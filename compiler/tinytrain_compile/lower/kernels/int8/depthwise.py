@@ -16,7 +16,7 @@ from tinytrain_compile.lower.kernels.int8.dsp.rows import depthwise_pairs, pairs
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, Taps, depthwise_sums, output_shape, within
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_depthwise, backward_phases, forward_depthwise
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 Stages = Sequence[te.Tensor]
 
@@ -36,8 +36,7 @@ def depthwise(
 
     pairs: two rows of it may be a word (of whole maps, on cores with products in pairs).
     """
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     conv, (_, height, width, channels) = attrs.conv, operand(node, "x").shape
     shape, tiles = output_shape(node), forward_depthwise(node)
     if block is not None:
@@ -90,8 +89,7 @@ def depthwise_gradient(
     Between the rows of an error whose strides do not divide the image there are zeros; else the phases are computed
     one by one (see backward_phases), and the channel image has only what there is.
     """
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     conv, (_, height, width, channels), phases = attrs.conv, operand(node, "g").shape, backward_phases(node)
     shape, tiles = output_shape(node), backward_depthwise(node)
     if block is not None:

@@ -29,7 +29,7 @@ from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.loss import QLossAttrs, QLossErrorAttrs, SoftmaxSumAttrs
 from tinytrain_compile.ops.int8.weighted_loss import LabelWeightAttrs
 from tinytrain_compile.ops.loss import NllAttrs
-from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.names import attrs_of, operand, operands
 
 
 def _view(node: Node, attrs: NllAttrs) -> tuple[Labels, te.Tensor, te.Tensor, te.Tensor]:
@@ -47,8 +47,7 @@ def _exponential(table: te.Tensor, largest: Expr, logit: Expr) -> Expr:
 @kernel("QSoftmaxSum")
 def softmax_sum(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute the maximum, then the sum of table entries."""
-    attrs = node.attrs
-    assert isinstance(attrs, SoftmaxSumAttrs)
+    attrs = attrs_of(node, SoftmaxSumAttrs)
     shape = operand(node, "logits").shape
     classes = shape[attrs.axis]
     groups = (math.prod(shape[: attrs.axis]), math.prod(shape[attrs.axis + 1 :]))
@@ -63,8 +62,7 @@ def softmax_sum(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("QSoftmaxLoss", "QWeightedSoftmaxLoss")
 def softmax_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute fixed-point terms, added; the sum becomes a float32 by its bits."""
-    attrs = node.attrs
-    assert isinstance(attrs, QLossAttrs)
+    attrs = attrs_of(node, QLossAttrs)
     view, x, largest, summed = _view(node, attrs)
     a, b = reduce_axes(view.outer, view.inner)
 
@@ -97,8 +95,7 @@ def _weights(node: Node, view: Labels) -> list[te.Tensor]:
 @kernel("QLabelWeight")
 def label_weight(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute the weight of each label; then their sum, or 1 if that is 0."""
-    attrs = node.attrs
-    assert isinstance(attrs, LabelWeightAttrs)
+    attrs = attrs_of(node, LabelWeightAttrs)
     count, classes = operand(node, "labels").elements, operand(node, "weights").elements
     labels, table, ignored = flat_tensor(node, "labels"), tensor(node, "weights"), attrs.ignore_index
 
@@ -117,8 +114,7 @@ def label_weight(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("QSoftmaxError", "QWeightedSoftmaxError")
 def softmax_error(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute one division per group; every class is then scaled like any requantised sum."""
-    attrs = node.attrs
-    assert isinstance(attrs, QLossErrorAttrs)
+    attrs = attrs_of(node, QLossErrorAttrs)
     peak, p_out = tensors(node, "peak", "p_out")
     view, x, largest, summed = _view(node, attrs)
     table = tensor(node, "table")

@@ -14,7 +14,7 @@ from tinytrain_compile.lower.kernels.base import Elements, Finish, Index, addres
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product, short_ends
 from tinytrain_compile.ops.int8.error import MaskAttrs
-from tinytrain_compile.ops.names import result
+from tinytrain_compile.ops.names import attrs_of, result
 
 Factor = Callable[[Expr], list[Expr]]
 """channel -> its factor, as tt_rescaled and its kind take it"""
@@ -108,8 +108,7 @@ def kept_numbers(
 def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, list[te.Tensor]]:
     """Return (sum, indices -> int8, the stage that holds what belongs to a channel); operands: bias, multiplier,
     shift."""
-    attrs, (bias, multiplier, shift) = node.attrs, operands
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (bias, multiplier, shift) = attrs_of(node, QConvAttrs), operands
     kept = is_product(attrs.conv) or is_dense(node) or is_depthwise(node)
 
     def down(o: Expr) -> list[Expr]:
@@ -130,8 +129,7 @@ def requantised_end(node: Node, operands: Sequence[te.Tensor]) -> tuple[Finish, 
 
 def tile_end(node: Node) -> str | None:
     """Return the intrinsic for `finish` of requantised_end of all sums of a 2x2 tile, if there is one."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     return ends_2x2(attrs.y_zero, result(node, "y").shape[3]) if short_ends(node) else None
 
 

@@ -49,7 +49,7 @@ from tinytrain_compile.ops.int8.pointwise import (
     QRescaleAttrs,
     QuantAttrs,
 )
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 CHANNEL_TILE = 4
 """Channels that are summed together by a mean."""
@@ -87,8 +87,7 @@ def upper_half(zero: int, factor: tuple[int, int]) -> int | None:
 def qadd(node: Node, context: KernelContext) -> KernelSpec:
     """Compute both operands at 8 bits of fraction on the output's scale; a saturated sum is far outside of int8
     anyway."""
-    attrs = node.attrs
-    assert isinstance(attrs, QAddAttrs)
+    attrs = attrs_of(node, QAddAttrs)
     a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
 
     def rescaled(x: te.Tensor, i: Expr, zero: int, factor: tuple[int, int]) -> Expr:
@@ -124,8 +123,7 @@ def qadd(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("QRescale")
 def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute it on another scale, element by element or of sums over axes."""
-    attrs = node.attrs
-    assert isinstance(attrs, QRescaleAttrs)
+    attrs = attrs_of(node, QRescaleAttrs)
 
     def finish(acc: Expr) -> Expr:
         rescale = "tt_rescale_above" if attrs.above else "tt_rescale"
@@ -158,8 +156,7 @@ def qrescale(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("ErrorScale")
 def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute an error in another unit per channel, and another exponent."""
-    attrs = node.attrs
-    assert isinstance(attrs, ErrorAttrs)
+    attrs = attrs_of(node, ErrorAttrs)
     shape = pixel_rows(operand(node, "e"))
     peak, p_out, p_in, multiplier, shift = tensors(node, "peak", "p_out", "p_in", "multiplier", "shift")
     e = tensor(node, "e", shape)
@@ -183,8 +180,7 @@ def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("ErrorAdd")
 def error_add(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute the sum of two errors with exponents of their own."""
-    attrs = node.attrs
-    assert isinstance(attrs, ErrorAttrs)
+    attrs = attrs_of(node, ErrorAttrs)
     peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
     a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
     masks, keep = mask_operand(node, attrs.mask, (operand(node, "a").elements,))
@@ -210,8 +206,7 @@ def error_add(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("Quantize")
 def quantise(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute round(x / scale) + zero, clamped."""
-    attrs = node.attrs
-    assert isinstance(attrs, QuantAttrs)
+    attrs = attrs_of(node, QuantAttrs)
     rest = (_inverse(attrs.scale), i32(attrs.zero), i32(attrs.low), i32(attrs.high))
     return _map(node, "x", lambda x: call_int("tt_quantise", x, *rest, dtype="int8"))
 
@@ -219,8 +214,7 @@ def quantise(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("Dequantize")
 def dequantise(node: Node, context: KernelContext) -> KernelSpec:
     """Compute (q - zero) scale; without an FPU the float32 is made of integers (the product rounds once either way)."""
-    attrs = node.attrs
-    assert isinstance(attrs, QuantAttrs)
+    attrs = attrs_of(node, QuantAttrs)
     if not context.isa.fpu and 2.0**-126 <= attrs.scale <= 2.0**118:
         scale = [i32(part) for part in fx.split_factor(float(np.float32(attrs.scale)))]
         return _map(node, "q", lambda q: call("tt_scaled_float", i32(q) - i32(attrs.zero), *scale))
@@ -230,8 +224,7 @@ def dequantise(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("QuantizeError")
 def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute round(g / (unit 2**p)); the peak gathers magnitudes as float bits."""
-    attrs = node.attrs
-    assert isinstance(attrs, ErrorUnitAttrs)
+    attrs = attrs_of(node, ErrorUnitAttrs)
     peak, p_out = tensors(node, "peak", "p_out")
     g = flat_tensor(node, "g")
 
@@ -245,8 +238,7 @@ def quantise_error(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("DequantizeError")
 def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute e 2**p unit."""
-    attrs = node.attrs
-    assert isinstance(attrs, ErrorUnitAttrs)
+    attrs = attrs_of(node, ErrorUnitAttrs)
     (p,), e = tensors(node, "p"), flat_tensor(node, "e")
 
     def element(i: Expr) -> Expr:
@@ -258,7 +250,6 @@ def dequantise_error(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("QClipMask")
 def clip_mask(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute where the clamp to int8 was not active."""
-    attrs = node.attrs
-    assert isinstance(attrs, MaskAttrs)
+    attrs = attrs_of(node, MaskAttrs)
     limits = (i32(attrs.low), i32(attrs.high))
     return packed(node, lambda y: passes(y, attrs), lambda y: call_int("tt_passed8", y, *limits, dtype="uint8"))

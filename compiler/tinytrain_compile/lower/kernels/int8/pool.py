@@ -13,15 +13,14 @@ from tinytrain_compile.lower.kernels.int8.operands import error_output
 from tinytrain_compile.lower.schedules import tile_reduction
 from tinytrain_compile.ops.int8.pointwise import LIFT
 from tinytrain_compile.ops.int8.pool import QMaxPoolGradAttrs
-from tinytrain_compile.ops.names import result
+from tinytrain_compile.ops.names import attrs_of, result
 
 
 @kernel("QMaxPoolGrad")
 def qmax_pool_grad(node: Node, _context: KernelContext) -> KernelSpec:
     """Collect for every pixel from the windows in which it won, then take the exponent of the error that comes
     out."""
-    attrs, shape = node.attrs, result(node, "error").shape
-    assert isinstance(attrs, QMaxPoolGradAttrs)
+    attrs, shape = attrs_of(node, QMaxPoolGradAttrs), result(node, "error").shape
     peak, p_out, p_in, g, index = tensors(node, "peak", "p_out", "p_in", "g", "index")
     window = PoolWindow(attrs.pool, attrs.input_hw)
     acc = te.compute(shape, won_gradient(attrs, window, index, lambda *i: i32(g[i]), i32(0)), "acc")

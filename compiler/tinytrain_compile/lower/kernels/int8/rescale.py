@@ -19,14 +19,13 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.ops.int8.rescale import ChannelRescaleAttrs
-from tinytrain_compile.ops.names import operand, operands, result
+from tinytrain_compile.ops.names import attrs_of, operand, operands, result
 
 
 @kernel("ChannelRescale")
 def channel_rescale(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute one channel at a time; operands that are not there are null."""
-    attrs = node.attrs
-    assert isinstance(attrs, ChannelRescaleAttrs)
+    attrs = attrs_of(node, ChannelRescaleAttrs)
     rows, row = channel_rows(operand(node, "w"))
     given = {name: tensor(node, name, (rows, row) if name in ("w", "fraction") else None) for name in operands(node)}
 

@@ -49,7 +49,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     is_product,
 )
 from tinytrain_compile.ops.int8.pointwise import QRescaleAttrs
-from tinytrain_compile.ops.names import operand, operands, position, result
+from tinytrain_compile.ops.names import attrs_of, operand, operands, position, result
 
 
 def _row_block(node: Node, image: str, count: Var) -> RowBlock:
@@ -62,8 +62,7 @@ def _row_block(node: Node, image: str, count: Var) -> RowBlock:
 
 @row_kernel("QConv")
 def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     conv, (_, height, width, _) = attrs.conv, operand(node, "x").shape
     _, rows, across, outputs = map_shape(result(node, "y"))
     if is_product(conv):
@@ -98,8 +97,7 @@ def _convolution(node: Node, context: KernelContext, count: Var) -> RowBlockSpec
 def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
     """Compute 1x1: all weights are widened before, so that a few pixels cost as much as they do in a map, if these are
     few."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     (_, _, width, channels), outputs = operand(node, "x").shape, result(node, "y").shape[3]
     x = te.placeholder((count * width, channels), "int8", "x")
     extents, sliced = (count * width, outputs, channels), attrs.conv.split is not None
@@ -123,8 +121,7 @@ def _product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
 
 @row_kernel("QConvGradInput")
 def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSpec:
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     conv, (_, rows, width, channels) = attrs.conv, result(node, "error").shape
     _check_mask(node, width * channels)
     maps = tuple(position(node, name) for name in ("g", *attrs.mask.operands))
@@ -139,8 +136,7 @@ def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSp
 
 
 def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
     if context.uses_vectors:
         spec = vector_error_product(few_rows(node, count), context, count * width, None, error_row_product(node)[1])
@@ -160,8 +156,11 @@ def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpe
 
 
 def _error_dense(node: Node, context: KernelContext, count: Var, maps: tuple[int, ...]) -> RowBlockSpec:
-    attrs, tiles, along = node.attrs, backward_dense(node, by_rows=True), error_patch(node).rows
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs, tiles, along = (
+        attrs_of(node, QConvGradInputAttrs),
+        backward_dense(node, by_rows=True),
+        error_patch(node).rows,
+    )
     block = _row_block(node, "g", count)
     shape = result(node, "error").shape
     if tiles is None:
@@ -183,8 +182,7 @@ def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> Ker
         spec = vector_depthwise_gradient(node, context, block)
         if spec is not None:
             return spec
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
     shape = result(node, "error").shape
     masks, keep = mask_operand(few_rows(node, block.count * backward_phases(node)[0]), attrs.mask, shape)
@@ -198,8 +196,7 @@ def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> Ker
 def _error_windows(node: Node) -> Windows:
     """Return the rows of the channel image that depthwise_gradient reads: errors, zeros between them, and the
     border."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     conv, phases, height = attrs.conv, backward_phases(node)[0], operand(node, "g").shape[1]
     taps, stride = -(-conv.kernel[0] // phases), conv.strides[0] // phases
     lead = (phases - 1 + conv.pads[0] % phases) // phases

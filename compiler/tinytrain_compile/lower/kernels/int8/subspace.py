@@ -22,14 +22,13 @@ from tinytrain_compile.lower.kernels.float32.linear import product_schedule
 from tinytrain_compile.lower.kernels.float32.subspace import power_spec
 from tinytrain_compile.lower.kernels.int8.operands import Centred, kept_factors
 from tinytrain_compile.ops.int8.subspace import QModeAttrs, QModeInt8Attrs
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.subspace import mode_form
 
 
 def _steps(node: Node, element: Expr) -> Expr:
     """Return q - zero as float32."""
-    attrs = node.attrs
-    assert isinstance(attrs, QModeAttrs)
+    attrs = attrs_of(node, QModeAttrs)
     return (i32(element) - i32(attrs.zero)).astype("float32")
 
 
@@ -53,8 +52,7 @@ def mode_expand(node: Node, context: KernelContext) -> KernelSpec:
 
 def _product(node: Node, context: KernelContext) -> KernelSpec:
     """Compute it with rows of x where the axis is the last one, else one for each outer index."""
-    attrs = node.attrs
-    assert isinstance(attrs, QModeAttrs)
+    attrs = attrs_of(node, QModeAttrs)
     outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
     long, (k,), u = result(node, "y").shape[attrs.axis], reduce_axes(length), tensor(node, "u")
 
@@ -81,8 +79,7 @@ def _product(node: Node, context: KernelContext) -> KernelSpec:
 @kernel("QModeProductInt8")
 def along(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of an outer index at a time, in register tiles."""
-    attrs = node.attrs
-    assert isinstance(attrs, QModeInt8Attrs)
+    attrs = attrs_of(node, QModeInt8Attrs)
     outer, length, inner = mode_form(operand(node, "x").shape, attrs.axis)
     rows = result(node, "y").shape[attrs.axis]
     x, (matrix, multiplier, shift) = (

@@ -22,7 +22,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import error_output
 from tinytrain_compile.lower.schedules import scalars
 from tinytrain_compile.ops.int8.targets import SIGMOID_BITS, TargetAttrs, TargetErrorAttrs, TargetLossAttrs
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 
 def _operands(node: Node) -> list[te.Tensor]:
@@ -49,8 +49,7 @@ def _magnitude(value: Expr) -> Expr:
 @kernel("QMeanSquaredError", "QSigmoidCrossEntropy")
 def target_loss(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute the sum of exact terms; its float32 is put together from bits."""
-    attrs = node.attrs
-    assert isinstance(attrs, TargetLossAttrs)
+    attrs = attrs_of(node, TargetLossAttrs)
     inputs = _operands(node)
     (k,) = reduce_axes(operand(node, "y").elements)
     if node.op == "QMeanSquaredError":
@@ -70,8 +69,7 @@ def target_loss(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("QMeanSquaredErrorGrad", "QSigmoidCrossEntropyGrad")
 def target_error(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute one difference per element, with the exponent of the error."""
-    attrs = node.attrs
-    assert isinstance(attrs, TargetErrorAttrs)
+    attrs = attrs_of(node, TargetErrorAttrs)
     peak, p_out = tensors(node, "peak", "p_out")
     inputs = _operands(node)
 

@@ -53,7 +53,7 @@ from tinytrain_compile.ops.int8.update import (
     QSumAttrs,
     QUpdateAttrs,
 )
-from tinytrain_compile.ops.names import Named, operand, operands, result
+from tinytrain_compile.ops.names import Named, attrs_of, operand, operands, result
 
 CHANNEL_TILE = 4
 """Channels of an error that are summed together: one call of tt_sum_columns."""
@@ -65,8 +65,7 @@ CHANNEL_TILE = 4
 @kernel("QUpdate")
 def update(node: Node, context: KernelContext) -> KernelSpec:
     """Compute the step of a weight, by what its gradient is made of."""
-    attrs = node.attrs
-    assert isinstance(attrs, QUpdateAttrs)
+    attrs = attrs_of(node, QUpdateAttrs)
     if attrs.gradient == "product":
         return _of_product(node, attrs, context)
     return _of_sum(node, attrs) if attrs.gradient == "sum" else _of_stored_floats(node)
@@ -216,8 +215,7 @@ def _of_stored_floats(node: Node) -> KernelSpec:
 @kernel("QSum")
 def gradient_sum(node: Node, context: KernelContext) -> KernelSpec:
     """Compute the gradient as int32, or added to the running sum."""
-    attrs = node.attrs
-    assert isinstance(attrs, QSumAttrs)
+    attrs = attrs_of(node, QSumAttrs)
     if attrs.of == "product":
         running = tensor(node, "sum")
 
@@ -287,8 +285,7 @@ def _pixels(node: Node) -> te.Tensor:
 @kernel("QBiasUpdate")
 def bias_update(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute the sums of g over all pixels, or a running sum, then the step."""
-    attrs = node.attrs
-    assert isinstance(attrs, QBiasUpdateAttrs)
+    attrs = attrs_of(node, QBiasUpdateAttrs)
     bias, scale = tensor(node, "bias"), tensors(node, *SCALE)
     multiplier, shift, rate, p = scale
     if attrs.summed:
@@ -314,8 +311,7 @@ def bias_update(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("QMomentum")
 def momentum(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute one element at a time: the helper writes velocity and peak, and returns what the step is taken with."""
-    attrs = node.attrs
-    assert isinstance(attrs, QMomentumAttrs)
+    attrs = attrs_of(node, QMomentumAttrs)
     channels, row = channel_rows(operand(node, "sum"))
     summed = tensor(node, "sum", (channels, row))
     velocity = placeholder(operand(node, "velocity"), "v", (channels, row))
@@ -344,8 +340,7 @@ def qshared_bias(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("QGradientAdd")
 def qgradient_add(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute both terms at the common exponent, which is the second result."""
-    attrs = node.attrs
-    assert isinstance(attrs, GradientAddAttrs)
+    attrs = attrs_of(node, GradientAddAttrs)
     channels, row = channel_rows(result(node, "total"))
     a, b = (tensor(node, name, (channels, row)) for name in ("a", "b"))
     p_a, p_b = tensors(node, "p_a", "p_b")
@@ -372,8 +367,7 @@ def qgradient_add(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("ExponentUpdate")
 def exponent_update(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute the cleared peak; the helper writes the state."""
-    attrs = node.attrs
-    assert isinstance(attrs, ExponentAttrs)
+    attrs = attrs_of(node, ExponentAttrs)
     state, peak = tensors(node, "state", "peak")
     if operand(node, "state").shape == (3,):
         kept = te.compute((1,), lambda i: call_int("tt_update_stored_exponent", address(state), peak[i]), "out")

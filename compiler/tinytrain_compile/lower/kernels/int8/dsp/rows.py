@@ -34,7 +34,7 @@ from tinytrain_compile.lower.schedules import HINT, keep_tables
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import short_ends
 from tinytrain_compile.ops.int8.tiles import DOT_TERMS, LineTiles
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 
 def line_conv(
@@ -148,8 +148,7 @@ def direct_maps(node: Node) -> KernelSpec | None:
     Its instructions wait for one another: a quarter fewer than with the image in scratch, but 6 % more cycles by the
     model of a core that issues two at once.
     """
-    attrs, (images, height, _, _) = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (images, height, _, _) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     if attrs.conv.strides[0] == 1 or not _fits(node):
         return None
     shape = output_shape(node)
@@ -163,8 +162,7 @@ def direct_maps(node: Node) -> KernelSpec | None:
 
 
 def _fits(node: Node) -> bool:
-    attrs, (_, _, width, channels) = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (_, _, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, across = attrs.conv, node.outputs[0].shape[2]
     if conv.kernel != (3, 3) or conv.strides not in ((1, 1), (2, 2)) or conv.pads[1] != 1 or conv.split is not None:
         return False
@@ -173,8 +171,7 @@ def _fits(node: Node) -> bool:
 
 def _numbers(node: Node) -> list[Expr]:
     """Return (outputs of a row, channels, stride, zero points)"""
-    attrs, (_, _, across, channels) = node.attrs, node.outputs[0].shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (_, _, across, channels) = attrs_of(node, QConvAttrs), node.outputs[0].shape
     return [i32(number) for number in (across, channels, attrs.conv.strides[0], attrs.x_zero, attrs.y_zero)]
 
 
@@ -200,8 +197,7 @@ def pairs_of_rows(node: Node, strip: int) -> PairsOfRows | None:
 
     strip: rows for which there is room.
     """
-    attrs, (_, height, width, channels) = node.attrs, result(node, "y").shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (_, height, width, channels) = attrs_of(node, QConvAttrs), result(node, "y").shape
     if attrs.conv.kernel != (TAPS, TAPS) or attrs.conv.strides != (1, 1) or height % TILE or width % TILE:
         return None
     if not short_ends(node) or strip % TILE or (width + 1) * channels > REACH:

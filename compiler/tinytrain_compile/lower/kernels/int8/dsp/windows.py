@@ -30,7 +30,7 @@ from tinytrain_compile.lower.schedules import HINT, keep_results, keep_tables
 from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.conv_form import forward_dense
 from tinytrain_compile.ops.int8.tiles import WINDOW, DenseTiles, DepthwiseTiles
-from tinytrain_compile.ops.names import operand
+from tinytrain_compile.ops.names import attrs_of, operand
 
 Read = Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]
 """(n, row with the border, position in it) -> (whether it is inside of the image, int8 expression)"""
@@ -209,8 +209,7 @@ def output_shape(node: Node, rows: Index | None = None) -> MapShape:
 def dense_rows(node: Node, block: RowBlock | None) -> tuple[te.Tensor, MapShape, DenseTiles, Read]:
     """Return (image, shape of the output, tiles, what lies at a place) of a dense convolution: a row's pixels are one
     run."""
-    attrs, (n, height, width, channels) = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (n, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, shape, tiles = attrs.conv, output_shape(node), forward_dense(node)
     x = tensor(node, "x", (n, height, width * channels)) if block is None else block.image
     if block is not None:

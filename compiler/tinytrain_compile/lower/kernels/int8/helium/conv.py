@@ -64,7 +64,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles, packed_tiles
 from tinytrain_compile.ops.int8.update import SCALE, QSumAttrs, QUpdateAttrs
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 MOST_TAPS, LARGEST_STEP = 8, 40
 """Of tt_dot16_x4."""
@@ -74,8 +74,7 @@ MOST_TAPS, LARGEST_STEP = 8, 40
 def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     """Compute 1x1: pixels are copied where the plan may overwrite them, weights read where they lie. k x k: see
     _patches."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     if is_depthwise(node):
         return vector_depthwise(node, context)
     conv, shape = attrs.conv, result(node, "y").shape
@@ -105,8 +104,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
 def vector_dense(node: Node, block: RowBlock | None = None) -> KernelSpec | None:
     """Compute k x k over all channels: the rows of the image lie copied with their border, then the patches of a few
     pixels."""
-    attrs, (*image, channels), shape = node.attrs, operand(node, "x").shape, result(node, "y").shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (*image, channels), shape = attrs_of(node, QConvAttrs), operand(node, "x").shape, result(node, "y").shape
     conv, run = attrs.conv, attrs.conv.kernel[1] * channels
     if not (is_dense(node) and fits((math.prod(image), shape[3], conv.kernel[0] * run))):
         return None
@@ -131,8 +129,7 @@ def _on_rows(tiles: DepthwiseTiles, conv: ConvAttrs, step: int) -> bool:
 
 def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
     """Compute depthwise: four pixels of a row of a channel at a time."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     if (bands := band_depthwise(node, block)) is not None:
         return bands
     if not _on_rows(forward_depthwise(node), attrs.conv, attrs.conv.strides[1]):
@@ -169,8 +166,7 @@ def requantised(attrs: QConvAttrs, operands: list[te.Tensor], clamp: str) -> tup
 
 def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) -> KernelSpec | None:
     """Compute 1x1 of some pixels, whose number is a variable: these and weights are read where they lie."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvAttrs)
+    attrs = attrs_of(node, QConvAttrs)
     if not fits(extents):
         return None
     w, operands = tensor(node, "w", extents[1:]), tensors(node, "bias", "multiplier", "shift")
@@ -187,8 +183,7 @@ def vector_product(node: Node, x: te.Tensor, extents: tuple[Index, int, int]) ->
 @vector_kernel("QConvGradInput")
 def vector_grad_input(node: Node, context: KernelContext) -> KernelSpec | None:
     """Compute 1x1: errors where they lie; of four input channels, weights are transposed at a time."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     if is_depthwise(node):
         return vector_depthwise_gradient(node, context)
     conv, (*image, channels) = attrs.conv, result(node, "error").shape
@@ -205,8 +200,11 @@ def vector_error_product(
 
     stays: all transposed weights lie in scratch before.
     """
-    attrs, channels, out_c = node.attrs, result(node, "error").shape[3], operand(node, "g").shape[3]
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs, channels, out_c = (
+        attrs_of(node, QConvGradInputAttrs),
+        result(node, "error").shape[3],
+        operand(node, "g").shape[3],
+    )
     extents = (pixels, channels, out_c)
     if not fits(extents):
         return None
@@ -253,8 +251,7 @@ def _patch_gradient(node: Node, attrs: QConvGradInputAttrs) -> KernelSpec:
 
 def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBlock | None = None) -> KernelSpec | None:
     """Compute depthwise: four pixels of a row (of a phase) at a time; whether each is kept is found out by itself."""
-    attrs = node.attrs
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs = attrs_of(node, QConvGradInputAttrs)
     if (bands := band_gradient(node, block)) is not None:
         return bands
     if not _on_rows(backward_depthwise(node), attrs.conv, 1):

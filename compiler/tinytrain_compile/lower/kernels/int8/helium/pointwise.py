@@ -42,7 +42,7 @@ from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import ADD_BITS, LIFT, SUM_BITS, ErrorAttrs, QAddAttrs, QRescaleAttrs
 from tinytrain_compile.ops.int8.update import SCALE, QBiasUpdateAttrs, QSumAttrs, QUpdateAttrs
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 MOST_VECTORS = 4
 """Of channels whose sums are in registers together."""
@@ -74,8 +74,7 @@ def _saturated(value: Expr, attrs: QAddAttrs | QRescaleAttrs) -> Expr:
 @vector_kernel("QAdd")
 def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute both operands at 8 bits of fraction on the output's scale."""
-    attrs = node.attrs
-    assert isinstance(attrs, QAddAttrs)
+    attrs = attrs_of(node, QAddAttrs)
     if is_ragged(result(node, "y").elements):
         return None
     a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
@@ -95,8 +94,7 @@ def vector_add(node: Node, _context: KernelContext) -> KernelSpec | None:
 @vector_kernel("QRescale")
 def vector_rescale(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute it on another scale, element by element, or of the sums of each channel."""
-    attrs, shape = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, QRescaleAttrs)
+    attrs, shape = attrs_of(node, QRescaleAttrs), operand(node, "x").shape
     if attrs.above or is_ragged(result(node, "y").elements):
         return None
     if attrs.axes:
@@ -126,8 +124,7 @@ def _mean(node: Node, attrs: QRescaleAttrs) -> KernelSpec | None:
 @vector_kernel("QClipMask")
 def vector_clip_mask(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compare sixteen elements together."""
-    attrs, count = node.attrs, operand(node, "y").elements
-    assert isinstance(attrs, MaskAttrs)
+    attrs, count = attrs_of(node, MaskAttrs), operand(node, "y").elements
     if is_ragged(count, 8):
         return None
     y = flat_tensor(node, "y")
@@ -144,8 +141,7 @@ def vector_clip_mask(node: Node, _context: KernelContext) -> KernelSpec | None:
 @vector_kernel("ErrorScale")
 def vector_error_scale(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute an error in another unit for each of four channels, and another exponent."""
-    attrs, shape = node.attrs, pixel_rows(operand(node, "e"))
-    assert isinstance(attrs, ErrorAttrs)
+    attrs, shape = attrs_of(node, ErrorAttrs), pixel_rows(operand(node, "e"))
     if shape[1] % LANES:
         return None
     masks, keep = mask_lanes(node, attrs.mask, shape)
@@ -169,8 +165,7 @@ def vector_error_scale(node: Node, _context: KernelContext) -> KernelSpec | None
 @vector_kernel("ErrorAdd")
 def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute the sum of two errors with exponents of their own."""
-    attrs, shape = node.attrs, (operand(node, "a").elements,)
-    assert isinstance(attrs, ErrorAttrs)
+    attrs, shape = attrs_of(node, ErrorAttrs), (operand(node, "a").elements,)
     if is_ragged(shape[0]):
         return None
     peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
@@ -207,8 +202,7 @@ def vector_bias_update(node: Node, _context: KernelContext) -> KernelSpec | None
 @vector_kernel("QSum")
 def vector_sum(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute a running sum of gradients of products or errors."""
-    attrs = node.attrs
-    assert isinstance(attrs, QSumAttrs)
+    attrs = attrs_of(node, QSumAttrs)
     if attrs.of == "product":
         return vector_update(node, attrs)
     return _vector_bias(node) if attrs == QSumAttrs("errors") else None
@@ -217,8 +211,7 @@ def vector_sum(node: Node, _context: KernelContext) -> KernelSpec | None:
 @vector_kernel("QUpdate")
 def vector_weight_update(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute the step of a weight that noise rounds."""
-    attrs = node.attrs
-    assert isinstance(attrs, QUpdateAttrs)
+    attrs = attrs_of(node, QUpdateAttrs)
     if attrs.fine or attrs.momentum or attrs.squares or attrs.gradient == "float":
         return None
     return vector_update(node, attrs) if attrs.gradient == "product" else _vector_apply(node, attrs)

@@ -10,15 +10,14 @@ from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels.base import KernelSpec, i32, plain, tensor, vector_kernel
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.operands import called, first, struct, written
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.pool import PoolAttrs
 
 
 @vector_kernel("MaxPool")
 def vector_max_pool(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute a MaxPool of int8, without dilations."""
-    attrs, image, shape = node.attrs, operand(node, "x"), result(node, "y").shape
-    assert isinstance(attrs, PoolAttrs)
+    attrs, image, shape = attrs_of(node, PoolAttrs), operand(node, "x"), result(node, "y").shape
     if image.dtype != "int8" or attrs.dilations != (1, 1):
         return None
     x = tensor(node, "x")

@@ -24,7 +24,7 @@ from tinytrain_compile.ops.int8.conv_form import (
     geometry,
 )
 from tinytrain_compile.ops.int8.tiles import DepthwiseTiles
-from tinytrain_compile.ops.names import operand, result
+from tinytrain_compile.ops.names import attrs_of, operand, result
 
 BYTES = 16
 """Products of an instruction."""
@@ -88,8 +88,7 @@ def cut_bands(tiles: DepthwiseTiles, out_hw: tuple[int, int], window: Window, st
 
 def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
     """Compute a depthwise QConv: a strip of its plan at a time, or a row; None where bands are not for it."""
-    attrs, (count, height, width, channels) = node.attrs, operand(node, "x").shape
-    assert isinstance(attrs, QConvAttrs)
+    attrs, (count, height, width, channels) = attrs_of(node, QConvAttrs), operand(node, "x").shape
     conv, (_, rows, columns, _) = attrs.conv, result(node, "y").shape
     tiles = _of_rows(forward_depthwise(node), block, conv.strides[0])
     if not _takes(node):
@@ -113,8 +112,7 @@ def band_depthwise(node: Node, block: RowBlock | None) -> KernelSpec | None:
 def band_gradient(node: Node, block: RowBlock | None) -> KernelSpec | None:
     """Compute a depthwise QConvGradInput: its rows in one strip if they fit, or row by row; None where bands are not
     for it."""
-    attrs, (count, height, width, channels) = node.attrs, operand(node, "g").shape
-    assert isinstance(attrs, QConvGradInputAttrs)
+    attrs, (count, height, width, channels) = attrs_of(node, QConvGradInputAttrs), operand(node, "g").shape
     conv, (_, rows, columns, _) = attrs.conv, result(node, "error").shape
     tiles, phases = _of_rows(backward_depthwise(node), block, 1), backward_phases(node)
     if not _takes(node) or phases != conv.strides or (attrs.mask.kind == "bits" and channels % 8):
