@@ -11,8 +11,13 @@ import pytest
 from testing.ops.cases import Case, cases_of
 from tinytrain_compile.frontend.operators.elementwise import PLAIN
 from tinytrain_compile.ops import OPS, NonDifferentiable
-from tinytrain_compile.ops.base import has_trait, ops_with
+from tinytrain_compile.ops.base import Trait, has_trait
 from tinytrain_compile.ops.names import error_operands, named, operand, result
+
+
+def ops_with(trait: Trait) -> list[str]:
+    return [op for op in OPS if has_trait(op, trait)]
+
 
 PLANNED = ("ConcatView", "SliceView", "PageIn", "PageOut", "Stream", "InputLines")
 """Made by the planner of what other tests cover."""
