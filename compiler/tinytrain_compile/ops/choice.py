@@ -26,6 +26,7 @@ from tinytrain_compile.ops.elementwise import elementwise
 from tinytrain_compile.ops.exact import largest_of
 from tinytrain_compile.ops.names import (
     BACKWARD,
+    emits,
     expect_float,
     expect_same_shape,
     expect_truth,
@@ -33,7 +34,6 @@ from tinytrain_compile.ops.names import (
     like,
     only,
     operand,
-    result,
 )
 from tinytrain_compile.ops.repeat import along
 
@@ -217,11 +217,6 @@ def _reduce_max_exact(arrays: tuple[Any, ...], attrs: ReduceMaxAttrs) -> tuple[A
     return (np.asarray(0 - best if attrs.smallest else best),)
 
 
-def _reduce_max_rule(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    kept = (only(dys), operand(node, "x"), result(node, "y"))
-    return {0: ctx.emit("ReduceMaxGrad", kept, node.attrs)}
-
-
 def _reduce_max_grad(arrays: tuple[Any, ...], attrs: ReduceMaxAttrs) -> tuple[Array, ...]:
     dy, x, y = arrays
     ties = (x == y).astype(dy.dtype).sum(axis=attrs.axes, keepdims=True)
@@ -233,7 +228,7 @@ operator(
     "Largest (or smallest) element over axes that stay as 1; where several are, they share the gradient evenly.",
     _infer_reduce_max,
     _reduce_max,
-    _reduce_max_rule,
+    emits("ReduceMaxGrad", "x", "y"),
     ReduceMaxAttrs,
     exact=_reduce_max_exact,
     samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),

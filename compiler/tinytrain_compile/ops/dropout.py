@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import ELEMENTWISE, GradientContext, Placed, Samples, operator
-from tinytrain_compile.ops.names import BACKWARD, expect_float, like, only, operands
+from tinytrain_compile.ops.base import ELEMENTWISE, Placed, Samples, operator
+from tinytrain_compile.ops.names import BACKWARD, emits, expect_float, like, only
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.ops.scalar_math import random_bits
 
@@ -76,11 +76,6 @@ def _drop(arrays: tuple[Array, ...], attrs: RandomDropoutAttrs) -> tuple[Array, 
     return (np.where(dropped, x.dtype.type(0), x * attrs.scale).astype(x.dtype),)
 
 
-def _rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    known = operands(node)
-    return {0: ctx.emit("RandomDropout", (only(gradients), known["count"], known["active"]), node.attrs)}
-
-
 def _counted(arrays: tuple[Array, ...], attrs: CountAttrs) -> tuple[Array, ...]:
     (count,) = arrays
     after = (int(count) + attrs.samples) & 0xFFFFFFFF
@@ -105,7 +100,7 @@ operator(
     "x itself where active is 0.",
     _infer,
     _drop,
-    _rule,
+    emits("RandomDropout", "count", "active"),
     RandomDropoutAttrs,
     samples=Samples(_one_count),
     reuses=("x",),

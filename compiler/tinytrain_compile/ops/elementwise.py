@@ -28,7 +28,7 @@ from tinytrain_compile.ops.base import (
     operator,
     traits,
 )
-from tinytrain_compile.ops.names import expect_float, operand, operands, result
+from tinytrain_compile.ops.names import emits, expect_float, operand, operands, result
 from tinytrain_compile.ops.rows import element_rows
 
 SECOND_ORDER = NonDifferentiable("second derivatives are never needed")
@@ -148,15 +148,6 @@ class Slope:
     lanes: int | Callable[[Any], int] = 0
     traits: frozenset[Trait] = ELEMENTWISE
 
-    def rule(self, op: str) -> GradientRule:
-        """Return the gradient rule that emits it."""
-
-        def gradient(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-            kept = result(node, "y") if self.kept == "y" else operand(node, "x")
-            return {0: ctx.emit(f"{op}Grad", (upstream(dys), kept), node.attrs)}
-
-        return gradient
-
 
 def unary(
     name: str,
@@ -169,7 +160,7 @@ def unary(
     bounds: Bounds | None = None,
 ) -> None:
     """Register an operator of one operand, which it may overwrite, and its backward operator if that is a Slope."""
-    rule = gradient.rule(name) if isinstance(gradient, Slope) else gradient
+    rule = emits(f"{name}Grad", gradient.kept) if isinstance(gradient, Slope) else gradient
     elementwise(name, doc, formula, rule, ("x",), attrs=attrs, lanes=lanes, traits=traits, bounds=bounds)
     if isinstance(gradient, Slope):
         backward(f"{name}Grad", gradient, attrs)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, operator
-from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_indices, only, operand
+from tinytrain_compile.ir.types import Array, Attrs, Graph, TensorType, Value
+from tinytrain_compile.ops.base import operator
+from tinytrain_compile.ops.names import BACKWARD, emits, expect_float, expect_indices, operand
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,6 @@ def _gather_grad(arrays: tuple[Any, ...], attrs: GatherAttrs) -> tuple[Array, ..
     return (table,)
 
 
-def _rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("GatherGrad", (only(gradients), operand(node, "index")), node.attrs)}
-
-
 def rows_to_choose_from(graph: Graph, index: Value) -> int:
     """Count the rows of the smallest table that is looked up by a value, or by what only moves its numbers; 0 if none
     is."""
@@ -71,7 +67,7 @@ operator(
     "Rows of a table by an index, which counts as 0 below 0 and as the last row above that.",
     _infer_gather,
     _gather,
-    _rule,
+    emits("GatherGrad", "index"),
     GatherAttrs,
     inputs=("table", "index"),
 )

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, DType, Layout, Node, TensorType, Value
-from tinytrain_compile.ops.base import NonDifferentiable, alias_of, input_names, op_def, output_names
+from tinytrain_compile.ops.base import (
+    GradientContext,
+    GradientRule,
+    NonDifferentiable,
+    alias_of,
+    input_names,
+    op_def,
+    output_names,
+)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Attrs)
@@ -174,3 +182,17 @@ def only(gradients: tuple[Value | None, ...]) -> Value:
     if gradients[0] is None or any(gradient is not None for gradient in gradients[1:]):
         raise ValueError("expected a gradient of output 0 and of no other")
     return gradients[0]
+
+
+def emits(op: str, *kept: str, attrs: Callable[[Node, Any], Attrs] = lambda _node, own: own) -> GradientRule:
+    """Return the rule of an operator whose first operand's gradient one operator computes.
+
+    kept: names of operands and results that it reads after the gradient of output 0; attrs: its attributes, by the
+    node and the node's.
+    """
+
+    def rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
+        there = operands(node) | dict(zip(output_names(node), node.outputs, strict=True))
+        return {0: ctx.emit(op, (only(gradients), *(there[name] for name in kept)), attrs(node, node.attrs))}
+
+    return rule

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
 from tinytrain_compile.ops.arithmetic import EXACT, REFERENCE, ArrayArithmetic
-from tinytrain_compile.ops.base import Bounds, GradientContext, Samples, operator, traits
-from tinytrain_compile.ops.names import BACKWARD, expect_float, expect_same_shape, like, only, result
+from tinytrain_compile.ops.base import Bounds, Samples, operator, traits
+from tinytrain_compile.ops.names import BACKWARD, emits, expect_float, expect_same_shape, like
 from tinytrain_compile.ops.repeat import along
 
 
@@ -112,21 +112,7 @@ def _normalize_grad(m: ArrayArithmetic, arrays: tuple[Any, ...], attrs: Normaliz
     return (rstd * ((dxhat - mean) - xhat * slope),)
 
 
-# ---- gradients ------------------------------------------------------------------------------------------------------
-
-
-def _softmax_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("SoftmaxGrad", (only(gradients), result(node, "y")), node.attrs)}
-
-
-def _log_softmax_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("LogSoftmaxGrad", (only(gradients), result(node, "y")), node.attrs)}
-
-
-def _normalize_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    # rstd only feeds the backward pass: nothing in a forward graph reads it, so it never has a gradient.
-    xhat, rstd = node.outputs
-    return {0: ctx.emit("NormalizeGrad", (only(gradients), xhat, rstd), node.attrs)}
+# ---- operators ------------------------------------------------------------------------------------------------------
 
 
 operator(
@@ -134,7 +120,7 @@ operator(
     "exp(x) / sum(exp(x)) along an axis.",
     partial(_infer_axis, "Softmax"),
     partial(_softmax, REFERENCE),
-    _softmax_rule,
+    emits("SoftmaxGrad", "y"),
     AxisAttrs,
     samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
     exact=partial(_softmax, EXACT),
@@ -161,7 +147,7 @@ operator(
     "x - log(sum(exp(x))) along an axis.",
     partial(_infer_axis, "LogSoftmax"),
     partial(_log_softmax, REFERENCE),
-    _log_softmax_rule,
+    emits("LogSoftmaxGrad", "y"),
     AxisAttrs,
     samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
     exact=partial(_log_softmax, EXACT),
@@ -187,7 +173,7 @@ operator(
     "(x - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), both over a group of axes.",
     _infer_normalize,
     partial(_normalize, REFERENCE),
-    _normalize_rule,
+    emits("NormalizeGrad", "xhat", "rstd"),  # rstd feeds the backward pass alone, and has no gradient
     NormalizeAttrs,
     samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes)),
     exact=partial(_normalize, EXACT),

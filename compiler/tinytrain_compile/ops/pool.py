@@ -15,7 +15,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Overlap, operator, traits
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
-from tinytrain_compile.ops.names import BACKWARD, attrs_of, expect_float, only, operand
+from tinytrain_compile.ops.names import BACKWARD, attrs_of, emits, expect_float, only, operand
 from tinytrain_compile.ops.overlap import windows
 from tinytrain_compile.ops.rows import RowForm, window_rows
 
@@ -287,10 +287,6 @@ def _max_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | No
     return {0: ctx.emit("MaxPoolGrad", (only(gradients), index), _grad_attrs(node))}
 
 
-def _average_pool_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("AveragePoolGrad", (only(gradients),), _grad_attrs(node))}
-
-
 def _overlaps(node: Node) -> tuple[Overlap, ...]:
     attrs = attrs_of(node, PoolAttrs)
     return windows(node, attrs.strides, attrs.pads)
@@ -347,7 +343,7 @@ operator(
     "Mean of each window over its real (or, with count_include_pad, its padded) elements.",
     _infer_average_pool,
     _average_pool,
-    _average_pool_rule,
+    emits("AveragePoolGrad", attrs=lambda node, _a: _grad_attrs(node)),
     PoolAttrs,
     exact=_average_pool_exact,
     overlaps=_overlaps,

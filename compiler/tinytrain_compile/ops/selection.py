@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
-from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Samples, operator
+from tinytrain_compile.ops.base import NonDifferentiable, Samples, operator
 from tinytrain_compile.ops.names import (
     BACKWARD,
     WrongTypeError,
+    emits,
     expect_float,
     expect_indices,
     kept_layout,
-    only,
-    operand,
 )
 from tinytrain_compile.ops.repeat import along
 
@@ -114,15 +113,6 @@ def _cumulate(arrays: tuple[Any, ...], attrs: CumSumAttrs) -> tuple[Array, ...]:
     return (np.ascontiguousarray(np.moveaxis(sums[::-1] if attrs.reverse else sums, 0, attrs.axis)),)
 
 
-def _take_rule(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("TakeAlongGrad", (only(dys), operand(node, "index")), node.attrs)}
-
-
-def _sum_rule(ctx: GradientContext, node: Node, dys: tuple[Value | None, ...]) -> dict[int, Value]:
-    assert isinstance(node.attrs, CumSumAttrs)
-    return {0: ctx.emit("CumSum", (only(dys),), replace(node.attrs, reverse=not node.attrs.reverse))}
-
-
 def _of_each(node: Node, attrs: Attrs, _count: int) -> Attrs:
     return along(attrs, (len(node.inputs[0].shape) - 1,))
 
@@ -142,7 +132,7 @@ operator(
     "Elements of the last axis by an index for each; an index counts as 0 below 0 and as the last above that.",
     _infer_take,
     _take,
-    _take_rule,
+    emits("TakeAlongGrad", "index"),
     TakeAlongAttrs,
     samples=Samples(_of_each),
     inputs=("x", "index"),
@@ -162,7 +152,7 @@ operator(
     "Running sums along an axis.",
     _infer_sum,
     _cumulate,
-    _sum_rule,
+    emits("CumSum", attrs=lambda _node, a: replace(a, reverse=not a.reverse)),
     CumSumAttrs,
     samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
     inputs=("x",),

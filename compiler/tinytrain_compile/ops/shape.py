@@ -11,7 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, Overlap, Placed, Samples, operator, traits
 from tinytrain_compile.ops.exact import scaled, sum_over
-from tinytrain_compile.ops.names import attrs_of, expect_float, kept_layout, only, operand
+from tinytrain_compile.ops.names import attrs_of, emits, expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
 from tinytrain_compile.ops.repeat import along, repeat_places, repeat_shape
 from tinytrain_compile.ops.rows import cut_starts, run_starts, slice_rows
@@ -216,16 +216,6 @@ def _reduce_exact(arrays: tuple[Any, ...], attrs: ReduceAttrs) -> tuple[Array, .
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
-def _reshape_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {0: ctx.emit("Reshape", (only(gradients),), ReshapeAttrs(operand(node, "x").shape))}
-
-
-def _transpose_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    assert isinstance(node.attrs, TransposeAttrs)
-    inverse = tuple(node.attrs.perm.index(axis) for axis in range(len(node.attrs.perm)))
-    return {0: ctx.emit("Transpose", (only(gradients),), TransposeAttrs(inverse))}
-
-
 def _concat_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     dy, axis, offset = only(gradients), attrs_of(node, ConcatAttrs).axis, 0
     result: dict[int, Value] = {}
@@ -237,18 +227,6 @@ def _concat_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
     return result
 
 
-def _slice_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    assert isinstance(node.attrs, SliceAttrs)
-    attrs = EmbedAttrs(node.attrs.starts, node.attrs.steps, operand(node, "x").shape)
-    return {0: ctx.emit("Embed", (only(gradients),), attrs)}
-
-
-def _embed_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    assert isinstance(node.attrs, EmbedAttrs)
-    attrs = SliceAttrs(node.attrs.starts, node.attrs.steps, operand(node, "x").shape)
-    return {0: ctx.emit("Slice", (only(gradients),), attrs)}
-
-
 def _expand_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
     assert isinstance(node.attrs, ExpandAttrs)
     x = operand(node, "x")
@@ -257,12 +235,14 @@ def _expand_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None
     return {0: dx if dx.shape == x.shape else ctx.emit("Reshape", (dx,), ReshapeAttrs(x.shape))}
 
 
-def _reduce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, ...]) -> dict[int, Value]:
-    return {
-        0: ctx.emit(
-            "Expand", (only(gradients),), ExpandAttrs(operand(node, "x").shape, attrs_of(node, ReduceAttrs).scale)
-        )
-    }
+def _slice_starts(node: Node) -> tuple[int, ...] | None:
+    attrs = attrs_of(node, SliceAttrs)
+    return cut_starts(node, attrs.starts, attrs.steps, attrs.sizes)
+
+
+def _embed_overlaps(node: Node) -> tuple[Overlap, ...]:
+    attrs = attrs_of(node, EmbedAttrs)
+    return embedded(node, attrs.starts, attrs.steps)
 
 
 # Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
@@ -273,7 +253,7 @@ operator(
     "The same elements in another shape.",
     _infer_reshape,
     _reshape,
-    _reshape_rule,
+    emits("Reshape", attrs=lambda node, _a: ReshapeAttrs(operand(node, "x").shape)),
     ReshapeAttrs,
     samples=Samples(repeat_shape),
     placed=Placed(True, lambda _node: (0,)),
@@ -285,34 +265,12 @@ operator(
     "Axes in another order.",
     _infer_transpose,
     _transpose,
-    _transpose_rule,
+    emits("Transpose", attrs=lambda _node, a: TransposeAttrs(tuple(map(a.perm.index, range(len(a.perm)))))),
     TransposeAttrs,
     samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.perm[1:])),
     inputs=("x",),
     traits=traits("moves_data", "rearranges", "between"),
 )
-
-
-def _concat_overlaps(node: Node) -> tuple[Overlap, ...]:
-    return within_concat(node, attrs_of(node, ConcatAttrs).axis)
-
-
-def _concat_starts(node: Node) -> tuple[int, ...] | None:
-    return run_starts(node, attrs_of(node, ConcatAttrs).axis)
-
-
-def _slice_starts(node: Node) -> tuple[int, ...] | None:
-    assert isinstance(node.attrs, SliceAttrs)
-    return cut_starts(node, node.attrs.starts, node.attrs.steps, node.attrs.sizes)
-
-
-def _slice_overlaps(node: Node) -> tuple[Overlap, ...]:
-    return never_upwards(attrs_of(node, SliceAttrs).steps)
-
-
-def _embed_overlaps(node: Node) -> tuple[Overlap, ...]:
-    assert isinstance(node.attrs, EmbedAttrs)
-    return embedded(node, node.attrs.starts, node.attrs.steps)
 
 
 operator(
@@ -322,8 +280,8 @@ operator(
     _concat,
     _concat_rule,
     ConcatAttrs,
-    placed=Placed(starts=_concat_starts, as_view="ConcatView"),
-    overlaps=_concat_overlaps,
+    placed=Placed(starts=lambda node: run_starts(node, attrs_of(node, ConcatAttrs).axis), as_view="ConcatView"),
+    overlaps=lambda node: within_concat(node, attrs_of(node, ConcatAttrs).axis),
     samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
     inputs=("x*",),
     traits=traits("moves_data", "keeps_channels"),
@@ -333,10 +291,10 @@ operator(
     "Regularly spaced elements of a tensor.",
     _infer_slice,
     _slice,
-    _slice_rule,
+    emits("Embed", attrs=lambda node, a: EmbedAttrs(a.starts, a.steps, operand(node, "x").shape)),
     SliceAttrs,
     placed=Placed(starts=_slice_starts, as_view="SliceView"),
-    overlaps=_slice_overlaps,
+    overlaps=lambda node: never_upwards(attrs_of(node, SliceAttrs).steps),
     rows=slice_rows,
     samples=Samples(repeat_places),
     inputs=("x",),
@@ -347,7 +305,7 @@ operator(
     "A constant tensor with the input at regularly spaced places: constant padding, and the gradient of Slice.",
     _infer_embed,
     _embed,
-    _embed_rule,
+    emits("Slice", attrs=lambda node, a: SliceAttrs(a.starts, a.steps, operand(node, "x").shape)),
     EmbedAttrs,
     overlaps=_embed_overlaps,
     samples=Samples(repeat_places),
@@ -372,7 +330,7 @@ operator(
     "Sum over axes that stay as 1, times a constant.",
     _infer_reduce,
     _reduce,
-    _reduce_rule,
+    emits("Expand", attrs=lambda node, a: ExpandAttrs(operand(node, "x").shape, a.scale)),
     ReduceAttrs,
     exact=_reduce_exact,
     samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.axes), lambda attrs: 0 in attrs.axes),
