@@ -145,7 +145,6 @@ INTERFACES = {
     "quantize.rescale": "READERS",
     "report.layout": "WIDTH",
     "report.rows": "ROWS",
-    "report.trained": "LOSS_NAMES",
     "sparse": "PRIOR UNITS",
     "sparse.rules": "BIAS BIAS_ALONE FISHER FRONT GRADIENTS LAST",
 }

@@ -12,8 +12,7 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START
 from tinytrain_compile.ops.int8 import weighted_loss as int8_weighted_loss
 from tinytrain_compile.ops.int8.exponents import first_exponent
-from tinytrain_compile.ops.int8.loss import QLossErrorAttrs
-from tinytrain_compile.report.trained import LOSS_NAMES
+from tinytrain_compile.ops.int8.loss import LOSS_NAMES, QLossErrorAttrs
 
 WEIGHTS: tuple[list[float] | None, ...] = (None, [1.0, 0.25, 3.0], [2e-6, 0.0, 5e-6])
 Figures = tuple[float, np.ndarray]

@@ -70,6 +70,14 @@ PARTS = ("w", "w_rest?")
 WEIGHT = (*PARTS, "place?")
 """Names of the operands that hold a weight: the second only where it lies in two parts, the third where a table says
 for each channel where it lies in the first (-1: in the second)."""
+LAYER_KINDS = {
+    "Conv": "conv",
+    "ConvGradInput": "transposed conv",
+    "Gemm": "fc",
+    "MatMul": "matmul",
+    "Normalize": "norm",
+}
+"""Operators that read weights, as reports call them."""
 
 
 def present_parts(split: Split | None) -> tuple[str, ...]:

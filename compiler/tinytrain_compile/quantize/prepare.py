@@ -12,16 +12,12 @@ from dataclasses import replace
 
 from tinytrain_compile.ir.types import Graph, Node, Quant, Value
 from tinytrain_compile.ops.activation import ClipAttrs
-from tinytrain_compile.ops.base import has_trait
+from tinytrain_compile.ops.base import has_trait, op_def
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.shape import EmbedAttrs, ExpandAttrs, ReduceAttrs
 from tinytrain_compile.quantize.storage import check_scales
 
 _ANY = (-math.inf, math.inf)
-_BOUNDED = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
-"""Ops whose results are in a known range whatever they read."""
-_NEVER_REACHED = frozenset(_BOUNDED) - {"HardSigmoid"}
-"""Operators that do not reach the ends of their range for any finite number."""
 
 
 def prepare(graph: Graph, float_head: bool, stored: bool = False) -> Graph:
@@ -137,15 +133,16 @@ class _Saturation:
         if not free and not self._stored:  # ranges are its operands' own
             return True
         (low, high), (least, most) = self._range(node), real_range(quant)
-        slack = quant.scale[0] / 2 if node.op in _NEVER_REACHED else 0.0
+        bounds = op_def(node.op).bounds
+        slack = 0.0 if bounds is None or bounds.reached else quant.scale[0] / 2
         return low >= least - slack and high <= most + slack
 
     def _range(self, node: Node) -> tuple[float, float]:
         """Return the smallest and largest number that a node may give, as far as that is known without running it."""
         if isinstance(node.attrs, ClipAttrs):
             return node.attrs.low, node.attrs.high
-        if node.op in _BOUNDED:
-            return _BOUNDED[node.op]
+        if (bounds := op_def(node.op).bounds) is not None:
+            return bounds.low, bounds.high
         stretched = isinstance(node.attrs, ExpandAttrs) and node.attrs.scale != 1
         if stretched or not (_keeps_range(node.op) or _is_mean(node)):
             return _ANY

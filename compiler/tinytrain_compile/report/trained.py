@@ -10,18 +10,11 @@ from typing import Any
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.summary import Fate, LayerUpdate, Summary
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.ops.int8.loss import LOSSES
+from tinytrain_compile.ops.int8.loss import LOSS_NAMES
+from tinytrain_compile.ops.linear import LAYER_KINDS
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.report.layout import Row, grouped, listing, plural, printable, row, share
 
-LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
-LAYER_KINDS = {
-    "Conv": "conv",
-    "ConvGradInput": "transposed conv",
-    "Gemm": "fc",
-    "MatMul": "matmul",
-    "Normalize": "norm",
-}
 _CONTRACTS = {
     1: "from the options",
     2: "of the model itself",

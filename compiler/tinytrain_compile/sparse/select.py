@@ -113,7 +113,7 @@ def _product_before(
 
 
 def _is_bias(node: Node, operand_name: str) -> bool:
-    return node.op in ("Add", "Sub") or operand_name == "bias"
+    return has_trait(node.op, "offset") or operand_name == "bias"
 
 
 def parameter_of(known: Container[str], name: str) -> str | None:

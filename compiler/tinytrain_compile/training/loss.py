@@ -13,6 +13,7 @@ from tinytrain_compile.ir.imported import ImportedLoss, ImportedModel, WrittenLo
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LabelWeights, LossTerms
 from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.activation import ClipAttrs
+from tinytrain_compile.ops.base import has_trait, op_def
 from tinytrain_compile.ops.loss import NllAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs
 from tinytrain_compile.ops.shape import ReduceAttrs, TransposeAttrs
@@ -65,7 +66,7 @@ def append_loss(builder: GraphBuilder, model: ImportedModel, options: TrainingOp
     if is_probability(model.graph, output) and end.op != "Sigmoid":
         logits, absorbed = _scores_of(builder, output), (BCE_OF_PROBABILITIES,)
     else:
-        logits, absorbed = absorb(builder, end, ("Sigmoid",))
+        logits, absorbed = absorb(builder, end)
     if not end.op and not absorbed:
         absorbed = (BCE_OF_SCORES,)
     loss = builder.emit("SigmoidCrossEntropy", (logits, label), name="loss")
@@ -104,7 +105,7 @@ def _cross_entropy(builder: GraphBuilder, model: ImportedModel, end: End, notes:
         )
     axis = _class_axis(model, end)
     label = Value(builder.unique("label"), (*output.shape[:axis], *output.shape[axis + 1 :]), "int32")
-    logits, absorbed = absorb(builder, end, ("Softmax", "LogSoftmax"), axis)
+    logits, absorbed = absorb(builder, end, axis)
     logp = builder.emit("LogSoftmax", (logits,), AxisAttrs(axis), name="log_probabilities")
     loss = builder.emit("NegativeLogLikelihood", (logp, label), NllAttrs(axis), name="loss")
     return AppendedLoss(loss, label, logits, (*notes, *absorbed))
@@ -154,7 +155,7 @@ def _pair_loss(builder: GraphBuilder, model: ImportedModel, own: ImportedLoss) -
     label, logits = Value(builder.unique(own.label), output.shape, "float32", output.layout), output
     absorbed: tuple[str, ...] = ()
     if own.kind == "bce":
-        logits, absorbed = absorb(builder, end_of(model.graph, output), ("Sigmoid",))
+        logits, absorbed = absorb(builder, end_of(model.graph, output))
     op = "MeanSquaredError" if own.kind == "mse" else "SigmoidCrossEntropy"
     loss = builder.emit(op, (logits, label), name="loss", origin=own.origin)
     return AppendedLoss(loss, label, logits, (_own_note(own), *absorbed))
@@ -188,11 +189,6 @@ def _own_terms(own: ImportedLoss, sums: bool) -> LossTerms:
 
 
 # ---- the activation at the end of a model ----------------------------------------------------------------------------
-
-_ACTIVATIONS = ("Sigmoid", "Softmax", "LogSoftmax")
-_VIEWS = ("Reshape", "Transpose")
-_PICKING = ("Clip", *_VIEWS, "AveragePool", "MaxPool", "Slice")
-"""Operators whose results lie between the numbers of their first input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,11 +226,11 @@ def end_of(graph: Graph, output: Value) -> End:
     it."""
     makers, views = graph.producers(), list[Node]()
     node = makers.get(output.name)
-    while node is not None and node.op in ("Clip", *_VIEWS):
-        if node.op in _VIEWS:
+    while node is not None and (has_trait(node.op, "clamps") or has_trait(node.op, "rearranges")):
+        if has_trait(node.op, "rearranges"):
             views.append(node)
         node = makers.get(node.inputs[0].name)
-    if node is None or node.op not in _ACTIVATIONS:
+    if node is None or not has_trait(node.op, "link"):
         return End(output)
     return End(output, node, tuple(reversed(views)))
 
@@ -243,9 +239,10 @@ def is_probability(graph: Graph, output: Value) -> bool:
     """Tell whether every number of an output is one from 0 to 1: of a sigmoid or softmax, moved, picked or averaged."""
     makers = graph.producers()
     node = makers.get(output.name)
-    while node is not None and (node.op in _PICKING or _is_mean(node)):
+    while node is not None and (has_trait(node.op, "between") or _is_mean(node)):
         node = makers.get(node.inputs[0].name)
-    return node is not None and node.op in ("Sigmoid", "HardSigmoid", "Softmax")
+    bounds = None if node is None else op_def(node.op).bounds
+    return bounds is not None and bounds.low >= 0.0 and bounds.high <= 1.0
 
 
 def _is_mean(node: Node) -> bool:
@@ -256,25 +253,24 @@ def _is_mean(node: Node) -> bool:
     return math.isclose(node.attrs.scale * count, 1.0, rel_tol=1e-5)
 
 
-def absorb(
-    builder: GraphBuilder, end: End, ops: tuple[str, ...], axis: int | None = None
-) -> tuple[Value, tuple[str, ...]]:
+def absorb(builder: GraphBuilder, end: End, axis: int | None = None) -> tuple[Value, tuple[str, ...]]:
     """Return the value before a trailing activation that the loss contains already; the output itself if there is none.
 
-    An activation that the loss does not contain stays, and a note says what that means. axis: of the classes.
+    An activation that the loss does not contain stays, and a note says what that means. axis: of the classes of a
+    cross entropy, which contains a softmax; None: bce, which contains a sigmoid.
     """
     node = end.activation
     if node is None:
         return end.output, ()
-    name = node.origin or node.name
-    if node.op in ops and end.axis() == axis:
+    name, contained = node.origin or node.name, has_trait(node.op, "distribution") == (axis is not None)
+    if contained and end.axis() == axis:
         logits = node.inputs[0]
         for view in end.views:
             logits = builder.emit(view.op, (logits,), view.attrs, name=f"{view.name}.logits", origin=view.origin)
         note = f"trailing {node.op} {name!r} absorbed into the loss: training reads its input, m_infer its output"
         return logits, (note,)
     fitting = "bce" if node.op == "Sigmoid" else "cross-entropy"
-    way = "leave it out of the model" if node.op in ops else f"use --loss {fitting}, or leave it out of the model"
+    way = "leave it out of the model" if contained else f"use --loss {fitting}, or leave it out of the model"
     return end.output, (f"the loss takes what {node.op} {name!r} gives for scores: {way}",)
 
 

@@ -18,17 +18,10 @@ import numpy as np
 from tinytrain_compile.ir.activations import MODES, KeptActivation, LowRank, inward, outward
 from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Node, Value
-from tinytrain_compile.ops.base import OPS, op_def
-from tinytrain_compile.ops.conv import CONV_GRAD_WEIGHT
+from tinytrain_compile.ops.base import OPS, has_trait, op_def
 from tinytrain_compile.ops.conv_form import ConvAttrs
-from tinytrain_compile.ops.linear import GEMM_GRAD_WEIGHT
 from tinytrain_compile.ops.names import operand
 from tinytrain_compile.ops.subspace import GroupAttrs, ModeAttrs
-
-GRADIENTS = (CONV_GRAD_WEIGHT.name, GEMM_GRAD_WEIGHT.name)
-_BETWEEN = ("Add", "Reshape", "Transpose")
-"""What may stand between a parameter's gradient and the nodes that make it: several uses, another arrangement."""
-
 
 Integers = Literal["in subspaces", "expanded"] | None
 """Of an int8 network: a gradient may read the copy after it was expanded in all modes, which becomes int8 again. It is
@@ -84,13 +77,17 @@ def keep_subspaces(builder: GraphBuilder, updates: Iterable[tuple[Value, Value]]
 
 
 def _makers(made: Mapping[str, Node], gradient: str) -> list[Node]:
-    """Return the nodes that make a parameter's gradient; made: what makes each value of the backward pass."""
+    """Return the nodes that make a parameter's gradient; made: what makes each value of the backward pass.
+
+    Between them there may be sums, of several uses, and other arrangements.
+    """
     node = made.get(gradient)
     if node is None:
         return []
-    if node.op in GRADIENTS:
+    if has_trait(node.op, "weight_gradient"):
         return [node]
-    return [m for value in node.inputs for m in _makers(made, value.name)] if node.op in _BETWEEN else []
+    between = has_trait(node.op, "adds") or has_trait(node.op, "rearranges")
+    return [m for value in node.inputs for m in _makers(made, value.name)] if between else []
 
 
 def _insert(forward: list[Node], x: Value, copies: Sequence[Node]) -> None:
@@ -203,7 +200,7 @@ class _Rewrite:
         if the gradient of the core reads that."""
         dy = operand(self._node, "dy")
         made = [value for node in nodes[:-1] for value in node.outputs]
-        made += [dy for node in nodes if node.op in GRADIENTS and dy in node.inputs]
+        made += [dy for node in nodes if has_trait(node.op, "weight_gradient") and dy in node.inputs]
         return sum(value.size_bytes for value in made)
 
     def _of_weight(self, core: Value, dy: Value) -> None:

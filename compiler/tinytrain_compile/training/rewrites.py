@@ -19,7 +19,7 @@ import numpy as np
 from tinytrain_compile.ir.graph import Dependencies, GraphBuilder
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Graph, Node, Value
-from tinytrain_compile.ops.base import alias_of, infer, op_def, run_node
+from tinytrain_compile.ops.base import alias_of, has_trait, infer, op_def, run_node
 from tinytrain_compile.ops.clip import ROW_SQUARES
 from tinytrain_compile.ops.fused_update import FusedUpdateAttrs, fused_pair
 from tinytrain_compile.ops.names import operand, operands, position, result
@@ -103,10 +103,10 @@ def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     kept: set[str] = set()
     cut: dict[str, int] = {}
     for node in backward:
-        if op_def(node.op).view or node.op == "ScoreChannels":
+        if op_def(node.op).view or has_trait(node.op, "scores"):
             continue
         for name, value in operands(node).items():
-            if node.op in ("Slice", "TakeChannels"):
+            if has_trait(node.op, "cuts"):
                 cut[value.name] = cut.get(value.name, 0) + node.outputs[0].elements
                 if cut[value.name] + value.elements // BITS < value.elements:
                     continue

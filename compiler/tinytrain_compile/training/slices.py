@@ -13,14 +13,10 @@ from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice, channel_axis
 from tinytrain_compile.ir.types import Array, Attrs, Graph, Node, Quant, Value
-from tinytrain_compile.ops.base import Split
+from tinytrain_compile.ops.base import Split, has_trait
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.names import operand
-
-_SLICED = {"Conv": "out", "ConvGradInput": "in", "Gemm": "out"}
-"""Operators whose weight may be cut, and the axis of it that has a scale for each channel. The outputs of a transposed
-convolution (ConvGradInput) lie on the "in" axis."""
 
 
 def split_weights(
@@ -36,22 +32,22 @@ def split_weights(
     chosen: list[ChosenLayer] = []
     result: list[Node] = []
     for node in graph.nodes:
-        weight = operand(node, "w") if node.op in _SLICED else None
+        weight = operand(node, "w") if has_trait(node.op, "matrix") else None
         if weight is None or weight.name not in slices:
             result.append(node)
             continue
         if weight.name not in parts:
-            first, rest, split = _cut(
-                builder, weight, graph.constants[weight.name], slices[weight.name], _SLICED[node.op]
-            )
+            scaled = "in" if isinstance(node.attrs, ConvGradInputAttrs) else "out"  # a transposed convolution's outputs
+            data = graph.constants[weight.name]
+            first, rest, split = _cut(builder, weight, data, slices[weight.name], scaled)
             operands: tuple[Value, ...] = (first, rest)
             if split.on_device:
                 chosen.append(_chosen(builder, weight.name, first, rest, split))
                 operands = (first, rest, chosen[-1].place)
             parts[weight.name] = operands, split
         operands, split = parts[weight.name]
-        data, _, *others = node.inputs
-        result.append(replace(node, inputs=(data, *operands, *others), attrs=_with_split(node.attrs, split)))
+        x, _, *others = node.inputs
+        result.append(replace(node, inputs=(x, *operands, *others), attrs=_with_split(node.attrs, split)))
     return result, {name: operands[0] for name, (operands, _) in parts.items()}, chosen
 
 

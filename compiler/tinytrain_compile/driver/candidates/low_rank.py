@@ -24,7 +24,6 @@ from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import layers_of
 from tinytrain_compile.training import build_training
-from tinytrain_compile.training.low_rank import GRADIENTS
 
 SAMPLES = 12
 """That ranks are measured on, about: in micro-batches of which there are two at least."""
@@ -124,13 +123,13 @@ def _reads_whole(piece: ChannelSlice | None, attrs: object) -> bool:
 def gradient_nodes(model: ImportedModel, train: TrainGraph) -> dict[str, list[Node]]:
     """Return weight -> the nodes that make its gradient, one for each node that reads it, where these are alike: layers
     on inputs of one shape. A weight that is also read in another arrangement has none."""
-    readers, known = model.graph.consumers(), {node.name: node for node in train.graph.nodes}
+    gradients = [node for node in train.graph.nodes if has_trait(node.op, "weight_gradient")]
+    readers, known = model.graph.consumers(), {node.name.removesuffix(f".{node.op}"): node for node in gradients}
     found = dict[str, list[Node]]()
     for layer in layers_of(model.graph):
         weight = layer.weights[0].name if layer.weights else ""
         each = readers.get(weight, [])
-        names = (f"{reader.name}.{op}" for reader in each for op in GRADIENTS)
-        nodes = [known[name] for name in names if name in known]
+        nodes = [known[reader.name] for reader in each if reader.name in known]
         alike = len({(node.op, node.attrs, operand(node, "x").shape) for node in nodes}) == 1
         if alike and len(nodes) == len(each):
             found[weight] = nodes
@@ -147,7 +146,7 @@ def _sizes(exact: TrainGraph, options: CompileOptions) -> Callable[[Node], tuple
     if options.quant != "int8":
         return lambda _node: (FLOAT_BYTES, FLOAT_BYTES)
     integer = quantise(exact, QuantOptions(options.seed, options.weight_store))
-    floats = {node.origin or node.name for node in integer.graph.nodes if node.op in GRADIENTS}
+    floats = {node.origin or node.name for node in integer.graph.nodes if has_trait(node.op, "weight_gradient")}
 
     def sizes(node: Node) -> tuple[int, int]:
         x = operand(node, "x").name

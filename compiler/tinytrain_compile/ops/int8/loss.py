@@ -33,6 +33,7 @@ LOSSES = {
     "QSigmoidCrossEntropy": "bce",
 }
 """Losses in integers, whose only float32 is put together from bits, and their names on the command line."""
+LOSS_NAMES = {"MeanSquaredError": "mse", "SigmoidCrossEntropy": "bce", **LOSSES}
 LN2 = fx.split_factor(math.log(2.0))
 LEAST_LOSS_BITS = 12
 """Fraction bits of a loss below which it is better computed in float32."""
