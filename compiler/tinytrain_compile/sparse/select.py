@@ -15,7 +15,9 @@ from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.types import FileNames, Graph, Node, Value
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.conv_form import ConvAttrs, ConvGradInputAttrs
+from tinytrain_compile.ops.linear import GemmAttrs
 from tinytrain_compile.ops.names import operand, operands
+from tinytrain_compile.ops.shape import ReshapeAttrs
 from tinytrain_compile.sparse.scheme import SchemeEntry, load_scheme
 
 UpdateMap = dict[str, ChannelSlice | None]
@@ -100,16 +102,19 @@ def _product_before(
 ) -> str | None:
     """Return the name of the layer whose result an Add of one number per column alone reads: a dense layer in two
     nodes."""
-    if node.op != "Add" or bias.shape != node.outputs[0].shape[-1:]:
+    if not has_trait(node.op, "adds") or bias.shape != node.outputs[0].shape[-1:]:
         return None
     source = next((value for value in node.inputs if value.name != bias.name), None)
     maker = None if source is None else makers.get(source.name)
-    while maker is not None and maker.op == "Reshape" and len(readers.get(maker.outputs[0].name, [])) == 1:
+    while (
+        maker is not None and isinstance(maker.attrs, ReshapeAttrs) and len(readers.get(maker.outputs[0].name, [])) == 1
+    ):
         source = maker.inputs[0]
         maker = makers.get(source.name)
-    if maker is None or source is None or maker.op != "Gemm" or len(readers.get(source.name, [])) != 1:
+    alone = source is not None and len(readers.get(source.name, [])) == 1
+    if maker is None or not alone or not isinstance(maker.attrs, GemmAttrs) or "bias" in operands(maker):
         return None
-    return None if "bias" in operands(maker) else operands(maker)["w"].origin or maker.origin
+    return operands(maker)["w"].origin or maker.origin
 
 
 def _is_bias(node: Node, operand_name: str) -> bool:
@@ -129,7 +134,7 @@ def parameter_of(known: Container[str], name: str) -> str | None:
 def channel_axes(node: Node, weight: Value) -> dict[str, int]:
     """Return channel counts of a weight by axis name, as a scheme file indexes them ("in" is the input of the
     layer)."""
-    if node.op == "Gemm":
+    if isinstance(node.attrs, GemmAttrs):
         return {"out": weight.shape[0], "in": weight.shape[1]}
     attrs = node.attrs
     if isinstance(attrs, ConvAttrs):
@@ -144,7 +149,7 @@ def channel_axes(node: Node, weight: Value) -> dict[str, int]:
 
 def weight_axis(node: Node, axis: str) -> str:
     """Return the axis name in the weight's own terms (see channel_axes for transposed convolutions)."""
-    if node.op == "ConvGradInput":
+    if isinstance(node.attrs, ConvGradInputAttrs):
         return {"out": "in", "in": "out"}[axis]
     return axis
 
