@@ -42,7 +42,7 @@ class Row:
 
 def macs_of(train: TrainGraph) -> int:
     """Multiply-accumulates of a step."""
-    return sum(op_def(node.op).macs(node) for node in train.step_nodes())
+    return sum(op_def(node.op).macs(node) for node in train.graph.nodes if node.phase == "step")
 
 
 def row_of(planner: Planner, update: str, size: int) -> Row:

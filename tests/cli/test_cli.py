@@ -12,6 +12,7 @@ import click
 import numpy as np
 import pytest
 
+from testing.graph_text import parse_graph
 from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.broken import write
@@ -23,7 +24,7 @@ from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.frontend import FrontendOptions
-from tinytrain_compile.ir import Attrs, parse_graph, print_graph
+from tinytrain_compile.ir import Attrs, print_graph
 from tinytrain_compile.ops.base import OPS, Split, attribute_types
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs

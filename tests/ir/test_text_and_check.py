@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+from testing.graph_text import parse_graph
 from testing.networks import models
 from tests.e2e import chain
 from tests.sparse.test_select import scheme
-from tinytrain_compile.ir import NO_ATTRS, Graph, GraphError, Node, Value, check_graph, parse_graph, print_graph
+from tinytrain_compile.ir import NO_ATTRS, Graph, GraphError, Node, Value, check_graph, print_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import OPS, Split, attribute_types, infer
 from tinytrain_compile.ops.conv import ConvAttrs

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from testing.planning.decisions import is_valid
 from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
 from tinytrain_compile.ir import Graph, Node, Value
@@ -19,7 +20,7 @@ from tinytrain_compile.plan.model import MemoryModel, build_model, program_order
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.order.order import list_orders, loads, peak_bound
 from tinytrain_compile.plan.planner import plan_memory
-from tinytrain_compile.plan.remat.problem import Problem, build_problem, extra_cost, is_repeatable, is_valid, profile
+from tinytrain_compile.plan.remat.problem import Problem, build_problem, extra_cost, is_repeatable, profile
 from tinytrain_compile.plan.remat.search import RematChoice, checkpoints, floor_bytes, greedy_decision
 from tinytrain_compile.plan.remat.stage import Planned, Rematerialiser, plan_with_remat, replay, rewrite, share_of
 

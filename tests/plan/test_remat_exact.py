@@ -7,8 +7,9 @@ import random
 
 import pytest
 
+from testing.planning.decisions import is_valid
 from tinytrain_compile.plan.remat.cpsat import Limits, candidates, solve
-from tinytrain_compile.plan.remat.problem import Again, Operation, Problem, extra_cost, is_valid, profile
+from tinytrain_compile.plan.remat.problem import Again, Operation, Problem, extra_cost, profile
 from tinytrain_compile.plan.remat.search import floor_bytes, greedy_decision
 
 

@@ -10,9 +10,10 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
+from testing.graph_text import parse_graph
 from testing.networks import models
 from tests.e2e import chain
-from tinytrain_compile.ir import parse_graph, print_graph
+from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph

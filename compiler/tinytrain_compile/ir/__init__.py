@@ -1,7 +1,7 @@
 """The intermediate representation: values, nodes, graphs, their builder, checker and text form. Imports numpy only."""
 
 from tinytrain_compile.ir.graph import GraphBuilder, GraphError, check_graph
-from tinytrain_compile.ir.text import parse_graph, print_graph
+from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Graph, Node, Quant, TensorType, Value
 
 __all__ = [
@@ -15,6 +15,5 @@ __all__ = [
     "TensorType",
     "Value",
     "check_graph",
-    "parse_graph",
     "print_graph",
 ]

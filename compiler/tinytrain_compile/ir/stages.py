@@ -169,10 +169,6 @@ class TrainGraph:
         """Return shape of one sample's part of an input, a label or an output."""
         return (value.shape[0] // self.micro_batch, *value.shape[1:]) if self.micro_batch > 1 else value.shape
 
-    def step_nodes(self) -> tuple[Node, ...]:
-        """Return nodes of one micro-batch."""
-        return tuple(node for node in self.graph.nodes if node.phase == "step")
-
 
 # ---- plan -> lower, emit, report ------------------------------------------------------------------------------------
 

@@ -201,15 +201,6 @@ def expand(problem: Problem, decision: Decision) -> list[Event]:
     return events
 
 
-def is_valid(problem: Problem, decision: Decision) -> bool:
-    """Tell whether every stage is after the first run and before what the second one reads is overwritten."""
-    return all(
-        storage in problem.again
-        and problem.birth[storage] + 1 < stage <= min(problem.again[storage].latest, len(problem.operations) - 1)
-        for storage, stage in decision.items()
-    )
-
-
 class Profile(NamedTuple):
     """Bytes that are live at every event, and (storage, copy) -> (first event, last event) of every copy."""
 
