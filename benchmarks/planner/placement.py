@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 from testing.places import SHARED
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.plan.place import cpsat
-from tinytrain_compile.plan.place.placement import Decision, Packing, Rectangle, build_packing, greedy
+from tinytrain_compile.plan.place.placement import Decision, Packing, build_packing, greedy
 from tinytrain_compile.plan.place.skyline import search
 
 CAPACITY = 1 << 20
@@ -25,7 +26,7 @@ def load(path: Path) -> Packing:
     with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return build_packing(
-        [Rectangle(r["id"], "tensor", int(r["size"]), int(r["lower"]), int(r["upper"]) - 1, ()) for r in rows]
+        [Buffer(r["id"], "tensor", int(r["size"]), 0, int(r["lower"]), int(r["upper"]) - 1, ()) for r in rows]
     )
 
 

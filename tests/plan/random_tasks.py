@@ -39,15 +39,9 @@ def random_tasks(seed: int, count: int) -> TaskGraph:
         if task and draw.random() < 0.3:
             before[task][draw.randrange(task)] = None
     touched[barrier][draw.randrange(len(size))] = None
-    after: list[list[int]] = [[] for _ in range(count + 2)]
-    for task, edges in enumerate(before):
-        for previous in edges:
-            after[previous].append(task)
     return TaskGraph(
         tuple(tuple(sorted(edges)) for edges in before),
-        tuple(tuple(edges) for edges in after),
         tuple(tuple(storages) for storages in touched),
-        tuple(tuple(t for t in range(count + 2) if storage in touched[t]) for storage in range(len(size))),
         tuple(size),
         (*(8 * draw.choice([0, 0, 3]) for _ in range(count)), 0, 0),
         tuple(tuple(found) for found in pairs),

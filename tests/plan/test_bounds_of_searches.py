@@ -20,6 +20,7 @@ from tests.plan.random_graphs import random_graph
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
 from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.plan import optimise as optimise_module
 from tinytrain_compile.plan import planner as planner_module
 from tinytrain_compile.plan.halving import halve
@@ -31,7 +32,7 @@ from tinytrain_compile.plan.order.exact import smallest_peak
 from tinytrain_compile.plan.order.order import list_orders
 from tinytrain_compile.plan.place import choose as choose_module
 from tinytrain_compile.plan.place import placement
-from tinytrain_compile.plan.place.placement import Rectangle, build_packing
+from tinytrain_compile.plan.place.placement import build_packing
 from tinytrain_compile.plan.remat import cpsat as remat_cpsat
 from tinytrain_compile.plan.remat import search as remat_search
 from tinytrain_compile.plan.streams import again as stream_again
@@ -235,10 +236,10 @@ def test_greedy_places_a_large_packing_twice_at_least_and_then_stops(monkeypatch
         assert len(passes) == expected
 
 
-def overlapping(seed: int) -> list[Rectangle]:
+def overlapping(seed: int) -> list[Buffer]:
     draw = random.Random(seed)
     starts = [draw.randrange(30) for _ in range(40)]
-    return [Rectangle(f"b{i}", "tensor", draw.randrange(1, 90), s, s + 1 + i % 7, ()) for i, s in enumerate(starts)]
+    return [Buffer(f"b{i}", "tensor", draw.randrange(1, 90), 0, s, s + 1 + i % 7, ()) for i, s in enumerate(starts)]
 
 
 def test_a_plan_of_a_large_packing_is_a_quick_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,15 @@ from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.place.choose import decide
 from tinytrain_compile.plan.place.cpsat import decide as decide_by_solver
 from tinytrain_compile.plan.place.cpsat import minimise
-from tinytrain_compile.plan.place.placement import Placement, Rectangle, build_packing, fit, greedy, improve_placement
+from tinytrain_compile.plan.place.placement import Placement, build_packing, fit, greedy, improve_placement
 from tinytrain_compile.plan.place.skyline import search
 from tinytrain_compile.plan.planner import plan_memory
 
 
-def random_items(seed: int) -> list[Rectangle]:
+def random_items(seed: int) -> list[Buffer]:
     """A few boxes of 1 to 4 units; some begin where another ends, and may cover it from a random distance on."""
     draw = random.Random(seed)
-    found: list[Rectangle] = []
+    found: list[Buffer] = []
     taken: set[int] = set()
     for index in range(draw.randint(3, 6)):
         first, size, over = draw.randrange(4), 8 * draw.randint(1, 4), None
@@ -43,11 +43,11 @@ def random_items(seed: int) -> list[Rectangle]:
             over = Over(source.name, distance, draw.random() < 0.3, saved)
             taken.add(first)
         last = min(4, first + draw.choice([0, 1, 2, 4]))
-        found.append(Rectangle(f"b{index}", "tensor", size, first, last, (), over))
+        found.append(Buffer(f"b{index}", "tensor", size, 0, first, last, (), over))
     return found
 
 
-def is_valid(items: list[Rectangle], offsets: list[int], upto: int) -> bool:
+def is_valid(items: list[Buffer], offsets: list[int], upto: int) -> bool:
     """Whether box `upto` lies well among those before it; by definition."""
     one = items[upto]
     for other, place in zip(items[:upto], offsets, strict=False):
@@ -64,7 +64,7 @@ def is_valid(items: list[Rectangle], offsets: list[int], upto: int) -> bool:
     return True
 
 
-def least_height(items: list[Rectangle]) -> int:
+def least_height(items: list[Buffer]) -> int:
     """By trying every place of every box."""
 
     def place(offsets: list[int], height: int) -> bool:
@@ -79,7 +79,7 @@ def least_height(items: list[Rectangle]) -> int:
     return next(height for height in itertools.count(8, 8) if place([], height))
 
 
-def assert_valid(items: list[Rectangle], unit: int, placement: Placement) -> None:
+def assert_valid(items: list[Buffer], unit: int, placement: Placement) -> None:
     offsets = [offset * unit for offset in placement.offsets]
     assert min(offsets) >= 0
     assert all(is_valid(items, offsets[: index + 1], index) for index in range(len(items)))

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from testing.places import SHARED
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.plan.place import choose
 from tinytrain_compile.plan.place.cpsat import decide, minimise
 from tinytrain_compile.plan.place.placement import (
     Packing,
     Placement,
-    Rectangle,
     build_packing,
     fit,
     greedy,
@@ -25,17 +25,17 @@ from tinytrain_compile.plan.place.skyline import search
 INSTANCES = SHARED / "benchmarks" / "minimalloc"
 
 
-def random_rectangles(seed: int, count: int, steps: int) -> list[Rectangle]:
+def random_rectangles(seed: int, count: int, steps: int) -> list[Buffer]:
     draw = random.Random(seed)
-    found: list[Rectangle] = []
+    found: list[Buffer] = []
     for index in range(count):
         first = draw.randrange(steps)
         last = min(steps - 1, first + draw.choice([0, 1, 1, 2, 3, steps]))
-        found.append(Rectangle(f"b{index}", "tensor", 8 * draw.randint(1, 9), first, last, ()))
+        found.append(Buffer(f"b{index}", "tensor", 8 * draw.randint(1, 9), 0, first, last, ()))
     return found
 
 
-def assert_valid(items: list[Rectangle], packing: Packing, placement: Placement) -> None:
+def assert_valid(items: list[Buffer], packing: Packing, placement: Placement) -> None:
     """Checks against the rectangles, not against what the packing says about them."""
     unit = packing.unit_bytes
     ranges = [(o * unit, o * unit + item.size_bytes) for o, item in zip(placement.offsets, items, strict=True)]
@@ -50,7 +50,7 @@ def assert_valid(items: list[Rectangle], packing: Packing, placement: Placement)
     assert packing.bound * unit == load <= placement.height * unit
 
 
-def brute_force(items: list[Rectangle]) -> int:
+def brute_force(items: list[Buffer]) -> int:
     """The least height: some optimal placement arises by placing boxes one by one, each as low as it can lie.
 
     (Sort an optimal placement by offset and push every box down.) Branches on which box comes next.
@@ -115,7 +115,7 @@ def test_a_gap_that_no_placement_closes_is_proven() -> None:
     table |= {"b": (1, 2, 2), "d": (1, 2, 3), "y": (2, 3, 4), "v": (2, 4, 4)}
     for mirrored in (False, True):
         items = [
-            Rectangle(name, "tensor", 8 * size, *((4 - last, 4 - first) if mirrored else (first, last)), ())
+            Buffer(name, "tensor", 8 * size, 0, *((4 - last, 4 - first) if mirrored else (first, last)), ())
             for name, (size, first, last) in table.items()
         ]
         packing = build_packing(items)
@@ -188,7 +188,7 @@ def test_nothing_to_place() -> None:
 def test_minimalloc_instances_are_placed_validly(name: str) -> None:
     with (INSTANCES / f"{name}.1048576.csv").open() as file:
         items = [
-            Rectangle(row["id"], "tensor", int(row["size"]), int(row["lower"]), int(row["upper"]) - 1, ())
+            Buffer(row["id"], "tensor", int(row["size"]), 0, int(row["lower"]), int(row["upper"]) - 1, ())
             for row in csv.DictReader(file)
         ]
     packing = build_packing(items)

@@ -57,6 +57,11 @@ def offsets_of(buffers: Iterable[Buffer]) -> dict[str, int]:
     return found
 
 
+def scratch_of(buffers: Iterable[Buffer]) -> dict[str, int]:
+    """Return node -> the first byte of its scratch."""
+    return {buffer.name: buffer.offset for buffer in buffers if buffer.kind == "scratch"}
+
+
 def load_of(buffers: tuple[Buffer, ...], step_count: int) -> list[int]:
     """Return live bytes at every step of `step_count` (an empty program still has one moment: its input lies there)."""
     change = [0] * (max(step_count, 1) + 1)

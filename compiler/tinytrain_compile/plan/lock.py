@@ -16,7 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_TEXT_BYTES, read_file
 from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
-from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of
+from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of, scratch_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun
 from tinytrain_compile.ops.base import OPS, op_def
 from tinytrain_compile.plan.check.plan import validate_plan
@@ -254,7 +254,7 @@ def _plan(graph: Graph, lock: Lock, options: PlanOptions, memories: Sequence[Mem
         tuple(nodes[name] for name in lock.order),
         lock.buffers,
         offsets_of(lock.buffers),
-        {buffer.name: buffer.offset for buffer in lock.buffers if buffer.kind == "scratch"},
+        scratch_of(lock.buffers),
         bases[0],
         sum(value.size_bytes for value in graph.state),
         lower,

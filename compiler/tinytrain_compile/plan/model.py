@@ -12,8 +12,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from tinytrain_compile.ir import Graph, Node, Value
@@ -63,19 +64,26 @@ class TaskGraph:
     START opens the input's storage before all else. BARRIER stands between the phases "step" and "apply" and touches
     what must survive the whole step. Persistent storages are constant load and do not appear in `touched`.
 
-    before, after: direct predecessors and successors (data, write-after-read, phase), deduplicated, per task.
-    touched: movable storages that a task reads or writes. touchers: the inverse, per storage.
-    size: reserved bytes per storage. scratch: reserved bytes of working memory per task.
-    inplace: in-place possibilities per task.
+    before: direct predecessors (data, write-after-read, phase), deduplicated and sorted, per task.
+    touched: movable storages that a task reads or writes. size: reserved bytes per storage.
+    scratch: reserved bytes of working memory per task. inplace: in-place possibilities per task.
     """
 
     before: tuple[tuple[int, ...], ...]
-    after: tuple[tuple[int, ...], ...]
     touched: tuple[tuple[int, ...], ...]
-    touchers: tuple[tuple[int, ...], ...]
     size: tuple[int, ...]
     scratch: tuple[int, ...]
     inplace: tuple[tuple[InPlace, ...], ...]
+
+    @cached_property
+    def after(self) -> tuple[tuple[int, ...], ...]:
+        """Direct successors, sorted, per task."""
+        return _inverse(self.before, len(self.before))
+
+    @cached_property
+    def touchers(self) -> tuple[tuple[int, ...], ...]:
+        """Tasks that touch a storage, sorted, per storage."""
+        return _inverse(self.touched, len(self.size))
 
     @property
     def start(self) -> int:
@@ -90,7 +98,16 @@ class TaskGraph:
     def reversed(self) -> TaskGraph:
         """Return the same problem seen from the end: an order of it, reversed, is an order of this one with equal
         peak."""
-        return TaskGraph(self.after, self.before, self.touched, self.touchers, self.size, self.scratch, self.inplace)
+        return replace(self, before=self.after)
+
+
+def _inverse(table: Sequence[Sequence[int]], count: int) -> tuple[tuple[int, ...], ...]:
+    """Return by number, below `count`, the places in the table that list it."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    for place, numbers in enumerate(table):
+        for number in numbers:
+            found[number].append(place)
+    return tuple(map(tuple, found))
 
 
 @dataclass(frozen=True)
@@ -310,21 +327,13 @@ def build_model(graph: Graph, options: PlanOptions) -> MemoryModel:
         found.read(barrier, name)
     found.hold_outputs(graph)
     before: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
-    after: list[dict[int, None]] = [{} for _ in range(barrier + 1)]
     edges = (*_data_edges(graph), *_phase_edges(graph), *_image_edges(graph))
     for first, second in (*edges, *found.write_after_read(), *found.guarded(graph)):
         before[second][first] = None
-        after[first][second] = None
-    touchers: list[list[int]] = [[] for _ in found.kinds]
-    for task, storages in enumerate(found.touched):
-        for storage in storages:
-            touchers[storage].append(task)
     sizes = tuple(options.reserved(size) for size in found.exact)
     tasks = TaskGraph(
         tuple(tuple(sorted(edges)) for edges in before),
-        tuple(tuple(sorted(edges)) for edges in after),
         tuple(tuple(storages) for storages in found.touched),
-        tuple(tuple(users) for users in touchers),
         sizes,
         (*(options.reserved(scratch_bytes(node)) for node in graph.nodes), 0, 0),
         (*(found.in_place(index, node) for index, node in enumerate(graph.nodes)), (), ()),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
+from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of, scratch_of
 from tinytrain_compile.ir.stages import MemoryPlan, Streaming
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.check.plan import validate_plan
@@ -78,7 +78,24 @@ class QuickPlan:
 
     def assembled(self, chosen: PlacedOrder, bound: int) -> MemoryPlan:
         """Return an order with its places as a plan, judged. bound: a peak of movable bytes that no order is below."""
-        plan = _assemble(self._graph, self.model, self.base, self.below, chosen, bound)
+        nodes, unit = self.model.nodes, chosen.packing.unit_bytes
+        placed = zip(chosen.items, chosen.placement.offsets, strict=True)
+        buffers = (*self.base, *(replace(item, offset=self.below + offset * unit) for item, offset in placed))
+        order = tuple(nodes[task] for task in chosen.order if task < len(nodes))
+        load = load_of(buffers, len(order))
+        lower = max(load)
+        plan = MemoryPlan(
+            order,
+            buffers,
+            offsets_of(buffers),
+            scratch_of(buffers),
+            _top(buffers),
+            sum(value.size_bytes for value in self._graph.state),
+            lower,
+            load.index(lower),
+            order_proven=lower <= self.below + bound,
+            placement_proven=chosen.placement.proven,
+        )
         validate_plan(self._graph, plan, self._options)
         return plan
 
@@ -128,12 +145,6 @@ def quick_arena(graph: Graph, options: PlanOptions, most: int | None = None) -> 
     return quick.below + quick.chosen.top_bytes
 
 
-def quick_peak(graph: Graph, options: PlanOptions) -> int:
-    """Return what the best order of a quick plan needs at once: its arena where buffers lie without gaps."""
-    quick = quick_plan(graph, options)
-    return quick.below + quick.orders[0][0].peak
-
-
 def arena_bound(graph: Graph, options: PlanOptions, once: bool) -> int:
     """Return what no plan needs less than. once: nothing is computed twice (else only what a single node touches is
     certain)."""
@@ -171,11 +182,6 @@ def sure_load(graph: Graph, options: PlanOptions, names: Container[str]) -> int:
         if node.name in names and related.isdisjoint(value.name for value in (*node.inputs, *node.outputs))
     ]
     return quick.below + max((_touched(quick.model.tasks, task) for task in sure), default=0)
-
-
-def node_needs(graph: Graph, options: PlanOptions) -> dict[str, int]:
-    """Map nodes to the bytes that they read, write and work in, at best: they do not run by themselves with less."""
-    return quick_plan(graph, options).needs
 
 
 def _touched(tasks: TaskGraph, task: int) -> int:
@@ -248,42 +254,6 @@ def persistent_buffers(model: MemoryModel, options: PlanOptions) -> tuple[Buffer
     return tuple(buffers)
 
 
-def _assemble(
-    graph: Graph, model: MemoryModel, base: tuple[Buffer, ...], below: int, chosen: PlacedOrder, bound: int
-) -> MemoryPlan:
-    unit = chosen.packing.unit_bytes
-    movable = tuple(
-        Buffer(
-            item.name,
-            item.kind,
-            item.size_bytes,
-            below + offset * unit,
-            item.first_step,
-            item.last_step,
-            item.values,
-            item.over,
-            item.within,
-        )
-        for item, offset in zip(chosen.items, chosen.placement.offsets, strict=True)
-    )
-    buffers = (*base, *movable)
-    order = tuple(model.nodes[task] for task in chosen.order if task < len(model.nodes))
-    load = load_of(buffers, len(order))
-    lower = max(load)
-    return MemoryPlan(
-        order,
-        buffers,
-        offsets_of(buffers),
-        {buffer.name: buffer.offset for buffer in movable if buffer.kind == "scratch"},
-        _top(buffers),
-        sum(value.size_bytes for value in graph.state),
-        lower,
-        load.index(lower),
-        order_proven=lower <= below + bound,
-        placement_proven=chosen.placement.proven,
-    )
-
-
 TURNS = 8
 """With effort "full": how many are then tried the other way, one by one."""
 TRIED_NODES = 16_000
@@ -349,8 +319,8 @@ def _possible_views(graph: Graph, options: PlanOptions) -> tuple[str, ...]:
 
 
 def _need(graph: Graph, quick: PlanOptions, copies: int, most: int | None) -> Need:
-    arena = quick_arena(graph, quick, most)
-    return Need(arena, copies, arena if most is not None and arena > most else quick_peak(graph, quick))
+    arena, known = quick_arena(graph, quick, most), quick_plan(graph, quick)
+    return Need(arena, copies, arena if most is not None and arena > most else known.below + known.orders[0][0].peak)
 
 
 def _cheapest_views(

@@ -25,7 +25,7 @@ from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.ops.stream import computed
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.planner import node_needs
+from tinytrain_compile.plan.planner import quick_plan
 from tinytrain_compile.plan.price import node_ps
 from tinytrain_compile.plan.selection import Event, Row, Selection
 from tinytrain_compile.sparse import LayerWays, parameter_of, scheme_plan
@@ -226,7 +226,7 @@ def _largest(planner: Planner, probes: Sequence[_Probe], settings: PlanOptions) 
     streams = planner.wish.stream != "off" or planner.wish.lines
     found: dict[str, int] = {}
     for index, probe in enumerate(probes):
-        known = node_needs(probe.graph, settings)
+        known = quick_plan(probe.graph, settings).needs
         fixed = {node.name for node in probe.graph.nodes if not (streams and row_form(node) is not None)}
         here = {name: load for name, load in known.items() if name in fixed and probe.events[name] is None}
         found = here if index == 0 else {name: min(load, here[name]) for name, load in found.items() if name in here}

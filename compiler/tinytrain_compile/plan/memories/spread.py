@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.ir import Graph
-from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of
+from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of, scratch_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.check.rewrites import validate_paging
@@ -20,7 +20,7 @@ from tinytrain_compile.plan.memories.rewrite import Paged
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import Memory, PlanOptions
 from tinytrain_compile.plan.place.choose import decide
-from tinytrain_compile.plan.place.placement import Rectangle, build_packing, greedy
+from tinytrain_compile.plan.place.placement import build_packing, greedy
 from tinytrain_compile.plan.planner import Planned
 from tinytrain_compile.plan.price import accessed
 
@@ -116,7 +116,7 @@ def _place(pieces: Sequence[tuple[Buffer, int]], memory: int, limit: int, option
     movable = [index for index in here if index not in placed]
     if not movable:
         return placed
-    packing = build_packing([_rectangle(here[index]) for index in movable])
+    packing = build_packing([here[index] for index in movable])
     placement = greedy(packing)[0]
     room = max(limit - below, 0) // packing.unit_bytes
     if placement.height > room and options.effort == "full":
@@ -124,11 +124,6 @@ def _place(pieces: Sequence[tuple[Buffer, int]], memory: int, limit: int, option
     for index, offset in zip(movable, placement.offsets, strict=True):
         placed[index] = replace(here[index], offset=below + offset * packing.unit_bytes)
     return placed
-
-
-def _rectangle(buffer: Buffer) -> Rectangle:
-    steps = buffer.first_step, buffer.last_step
-    return Rectangle(buffer.name, buffer.kind, buffer.size_bytes, *steps, buffer.values, buffer.over)
 
 
 def _further(
@@ -156,7 +151,7 @@ def _assembled(
         order=tuple(paged.order),
         buffers=buffers,
         offsets=offsets_of(buffers),
-        scratch_offsets={buffer.name: buffer.offset for buffer in buffers if buffer.kind == "scratch"},
+        scratch_offsets=scratch_of(buffers),
         arena_bytes=_top(placed[0]),
         lower_bound_bytes=max(load),
         peak_step=load.index(max(load)),

@@ -43,34 +43,24 @@ def cut_window(tasks: TaskGraph, order: Sequence[int], first: int, last: int) ->
     earlier, later = set(order[:first]), set(order[last:])
     storages: dict[int, int] = {}
     passing = 0
-    touchers: list[tuple[int, ...]] = []
+    touched: list[list[int]] = [[] for _ in range(barrier + 1)]
     for storage, users in enumerate(tasks.touchers):
         inside = [local[user] for user in users if user in local]
         born, wanted = any(user in earlier for user in users), any(user in later for user in users)
         if inside:
-            storages[storage] = len(touchers)
-            touchers.append((*inside, *([start] if born else []), *([barrier] if wanted else [])))
+            storages[storage] = len(storages)
+            for user in (*inside, *([start] if born else []), *([barrier] if wanted else [])):
+                touched[user].append(storages[storage])
         elif born and wanted:
             passing += tasks.size[storage]
     inner = [[local[task] for task in tasks.before[member] if task in local] for member in members]
-    before = [*((*edges, start) for edges in inner), (), tuple(range(len(members) + 1))]
-    after: list[list[int]] = [[] for _ in before]
-    for task, edges in enumerate(before):
-        for previous in edges:
-            after[previous].append(task)
-    touched: list[list[int]] = [[] for _ in before]
-    for storage, users in enumerate(touchers):
-        for user in users:
-            touched[user].append(storage)
     pairs = [
         tuple(p._replace(output=storages[p.output], source=storages[p.source]) for p in tasks.inplace[member])
         for member in members
     ]
     graph = TaskGraph(
-        tuple(before),
-        tuple(tuple(edges) for edges in after),
-        tuple(tuple(found) for found in touched),
-        tuple(touchers),
+        (*((*edges, start) for edges in inner), (), tuple(range(barrier))),
+        tuple(map(tuple, touched)),
         tuple(tasks.size[storage] for storage in storages),
         (*(tasks.scratch[member] for member in members), 0, 0),
         (*pairs, (), ()),

@@ -42,7 +42,7 @@ class Costs:
     """
 
     def __init__(self, tasks: TaskGraph) -> None:
-        self._scratch = tasks.scratch
+        self._tasks, self._scratch = tasks, tasks.scratch
         self._users = [sum(1 << task for task in users) for users in tasks.touchers]
         self._touched = [
             [(self._users[storage] & ~(1 << task), tasks.size[storage]) for storage in storages]
@@ -99,40 +99,12 @@ class Costs:
                 possible.append(pair)
         return best_overlap(possible)
 
-    def touchers_left(self, storage: int, done: int) -> int:
-        """Return how many of the tasks that touch a storage have not run."""
-        return (self._users[storage] & ~done).bit_count()
-
-
-class Simulation:
-    """Memory while tasks run one after another."""
-
-    def __init__(self, tasks: TaskGraph) -> None:
-        self._tasks = tasks
-        self._costs = Costs(tasks)
-        self.done = 0
-        self.memory = 0
-
-    def cost(self, task: int) -> Cost:
-        """Return the cost of running this task now."""
-        return self._costs.of(task, self.done)
-
-    def run(self, task: int) -> Cost:
-        """Run a task; returns its cost."""
-        cost = self.cost(task)
-        self.done |= 1 << task
-        self.memory += cost.delta
-        return cost
-
-    def changed_storages(self, task: int) -> list[int]:
-        """Return, after running a task, storages whose other touchers have another cost now (the first ran, or all but
-        one)."""
-        touchers, left = self._tasks.touchers, self._costs.touchers_left
-        return [
-            storage
-            for storage in self._tasks.touched[task]
-            if left(storage, self.done) in (1, len(touchers[storage]) - 1)
-        ]
+    def changed(self, task: int, done: int) -> Iterator[int]:
+        """Yield who has another cost after a task has run: it was the first to touch a storage, or all but one have."""
+        for storage in self._tasks.touched[task]:
+            users = self._tasks.touchers[storage]
+            if (self._users[storage] & ~done).bit_count() in (1, len(users) - 1):
+                yield from users
 
 
 def _takes_over(pair: InPlace, ran: Sequence[int], count: Sequence[int]) -> bool:
@@ -143,7 +115,7 @@ def _takes_over(pair: InPlace, ran: Sequence[int], count: Sequence[int]) -> bool
 
 
 def loads(tasks: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return movable bytes that are live while each task of the order runs. (As `Simulation`, by counts instead of
+    """Return movable bytes that are live while each task of the order runs. (As `Costs`, by counts instead of
     sets.)"""
     count, ran = [len(users) for users in tasks.touchers], [0] * len(tasks.touchers)
     memory, result = 0, list[int]()
@@ -196,14 +168,14 @@ def list_schedule(tasks: TaskGraph, key: Key, last_first: bool = False) -> list[
 
     last_first: among equals prefer the largest task index (program order, for a reversed task graph).
     """
-    simulation = Simulation(tasks)
+    costs, done = Costs(tasks), 0
     waiting = [len(edges) for edges in tasks.before]
     ages: dict[int, int] = {}
     current: dict[int, tuple[int, ...]] = {}
     heap: list[tuple[tuple[int, ...], int]] = []
 
     def offer(task: int) -> None:
-        rank = key(simulation.cost(task), -task if last_first else task, ages.setdefault(task, len(ages)))
+        rank = key(costs.of(task, done), -task if last_first else task, ages.setdefault(task, len(ages)))
         if current.get(task) != rank:
             current[task] = rank
             heapq.heappush(heap, (rank, task))
@@ -218,15 +190,14 @@ def list_schedule(tasks: TaskGraph, key: Key, last_first: bool = False) -> list[
             continue  # outdated entry
         del current[task]
         order.append(task)
-        simulation.run(task)
+        done |= 1 << task
         for follower in tasks.after[task]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
                 offer(follower)
-        for storage in simulation.changed_storages(task):
-            for user in tasks.touchers[storage]:
-                if user in current:
-                    offer(user)
+        for user in costs.changed(task, done):
+            if user in current:
+                offer(user)
     return order
 
 

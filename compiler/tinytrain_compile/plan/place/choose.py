@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.plan.model import MemoryModel
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.order.near import variants
@@ -16,7 +17,6 @@ from tinytrain_compile.plan.place.placement import (
     Decision,
     Packing,
     Placement,
-    Rectangle,
     build_packing,
     greedy,
     improve_placement,
@@ -55,7 +55,7 @@ class PlacedOrder:
     """One order, placed. `sequence` is the placing sequence that the local search starts from."""
 
     order: tuple[int, ...]
-    items: tuple[Rectangle, ...]
+    items: tuple[Buffer, ...]
     packing: Packing
     placement: Placement
     sequence: tuple[int, ...]

@@ -1,9 +1,9 @@
 """Rectangles of an order, and addresses for them, greedily: several orders, first and best fit, a counted local search.
 
-A rectangle is what has to be placed, and for how long. In-place pairs of equal size are one rectangle if the input's
-storage dies at the node that opens the output's. Other pairs that may overlap stay two, and the output's says so
-(`Over`). Sizes of a packing are in units (bytes divided by their common divisor), offsets start at 0, above what lies
-below.
+A rectangle is a buffer that has to be placed: until then its offset is 0. In-place pairs of equal size are one
+rectangle if the input's storage dies at the node that opens the output's. Other pairs that may overlap stay two, and
+the output's says so (`Over`). Sizes of a packing are in units (bytes divided by their common divisor), offsets start
+at 0, above what lies below.
 """
 
 from __future__ import annotations
@@ -15,25 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from tinytrain_compile.ir.buffers import BufferKind, Over
+from tinytrain_compile.ir.buffers import Buffer, Over
 from tinytrain_compile.plan.model import InPlace, MemoryModel, TaskGraph
-
-
-@dataclass(frozen=True)
-class Rectangle:
-    """A buffer without an address yet: bytes during steps [first_step, last_step], both inclusive.
-
-    over, within: see `Buffer`.
-    """
-
-    name: str
-    kind: BufferKind
-    size_bytes: int
-    first_step: int
-    last_step: int
-    values: tuple[str, ...]
-    over: Over | None = None
-    within: tuple[tuple[str, int], ...] = ()
 
 
 def steps_of(model: MemoryModel, order: Sequence[int]) -> list[int]:
@@ -78,7 +61,7 @@ def _over(model: MemoryModel, head: list[int], pair: InPlace) -> Over:
     return Over(model.storages[head[pair.source]].values[0], pair.distance, pair.exact, pair.overlap_bytes)
 
 
-def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -> tuple[Rectangle, ...]:
+def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -> tuple[Buffer, ...]:
     """Return the movable buffers of an order (scratch included), in-place chains joined.
 
     newest: where an output could replace either of two dying inputs, take the one whose rectangle began last (the
@@ -92,10 +75,11 @@ def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -
             chains.setdefault(head[storage], {})[storage] = None
     touched_at = [[steps[task] for task in users] for users in tasks.touchers]
     found = [
-        Rectangle(
+        Buffer(
             model.storages[top].values[0],
             model.storages[top].kind,
             model.storages[top].size_bytes,
+            0,
             min(touched_at[top]),
             max(step for storage in chain for step in touched_at[storage]),
             tuple(name for storage in chain for name in model.storages[storage].values),
@@ -105,7 +89,7 @@ def rectangles(model: MemoryModel, order: Sequence[int], newest: bool = False) -
         for top, chain in chains.items()
     ]
     found += [
-        Rectangle(node.name, "scratch", tasks.scratch[task], steps[task], steps[task], ())
+        Buffer(node.name, "scratch", tasks.scratch[task], 0, steps[task], steps[task], ())
         for task, node in enumerate(model.nodes)
         if tasks.scratch[task] > 0
     ]
@@ -195,7 +179,7 @@ class Decision:
     placement: Placement | None
 
 
-def build_packing(items: Sequence[Rectangle]) -> Packing:
+def build_packing(items: Sequence[Buffer]) -> Packing:
     """Compress time to ranks of first steps (every largest live set occurs at one), sizes by their divisor.
 
     A step at which a box may cover another is two slots: the other one dies in the first.
@@ -242,7 +226,7 @@ def _meetings(
     return tuple(tuple(sorted(found)) for found in meets)
 
 
-def _ties(items: Sequence[Rectangle], overs: Sequence[tuple[int, Over]], unit: int) -> tuple[Tie, ...]:
+def _ties(items: Sequence[Buffer], overs: Sequence[tuple[int, Over]], unit: int) -> tuple[Tie, ...]:
     home = {item.name: index for index, item in enumerate(items) if item.kind != "scratch"}
     return tuple(Tie(index, home[over.name], over.distance // unit, over.exact) for index, over in overs)
 
@@ -358,17 +342,15 @@ def greedy(packing: Packing) -> tuple[Placement, list[int]]:
     chosen: list[int] = []
     passes = max(2, GREEDY_MEETINGS // max(packing.meetings, 1))
     for number, sequence in enumerate(sequences(packing)):
-        if 2 * number >= passes and best is not None:
+        if 2 * number >= passes:
             break
         for tightest in (False, True):
-            found = fit(packing, sequence) if best is None else fit_below(packing, sequence, best.height, tightest)
+            found = fit_below(packing, sequence, math.inf if best is None else best.height, tightest)
             if found is not None:
                 best, chosen = found, sequence
-            assert best is not None
-            if best.proven:
-                return best, chosen
-    if best is None:
-        raise AssertionError("there is always a sequence to try")
+                if best.proven:
+                    return best, chosen
+    assert best is not None, "there is always a sequence to try"
     return best, chosen
 
 

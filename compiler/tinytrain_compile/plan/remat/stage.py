@@ -17,9 +17,9 @@ from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation, SecondRun
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.plan.check.rewrites import validate_remat
-from tinytrain_compile.plan.model import MemoryModel, build_model
+from tinytrain_compile.plan.model import MemoryModel
 from tinytrain_compile.plan.options import PlanError, PlanOptions
-from tinytrain_compile.plan.planner import REMEMBERED, Planned, persistent_buffers, plan_graph
+from tinytrain_compile.plan.planner import REMEMBERED, Planned, plan_graph, quick_plan
 from tinytrain_compile.plan.remat.problem import Decision, Problem, build_problem, expand
 from tinytrain_compile.plan.remat.search import RematChoice, cheapest_below, smallest
 
@@ -187,13 +187,12 @@ class Rematerialiser:
 
     def __init__(self, graph: Graph, plan: MemoryPlan, options: PlanOptions) -> None:
         self.graph, self.options, self.without = graph, options, plan
-        self.model: MemoryModel = build_model(graph, options)
+        quick = quick_plan(graph, options)
+        self.model, self.below = quick.model, quick.below
         index = {node.name: task for task, node in enumerate(self.model.nodes)}
         tasks = self.model.tasks
         order = [tasks.start, *(index[node.name] for node in plan.order), tasks.barrier]
         self.problem: Problem = build_problem(graph, self.model, order)
-        base = persistent_buffers(self.model, options)
-        self.below = max((buffer.offset + buffer.size_bytes for buffer in base), default=0)
 
     def minimal(self) -> Iterator[RematChoice]:
         """Return decisions with the lowest peak found."""
