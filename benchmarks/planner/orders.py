@@ -19,7 +19,7 @@ from testing.planning.plan_graphs import training_graph
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.ir import Attrs, Graph, Node, TensorType, Value
+from tinytrain_compile.ir.types import Attrs, Graph, Node, TensorType, Value
 from tinytrain_compile.ops.base import NonDifferentiable, OpDef, op_def, register
 from tinytrain_compile.ops.owned import Owned
 from tinytrain_compile.options.compile_options import CompileOptions

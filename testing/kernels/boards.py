@@ -10,8 +10,8 @@ import numpy as np
 from testing.kernels.sanitised import Make
 from testing.ops.case import Case
 from tinytrain_compile.files.resources import runtime_headers
-from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.ir.types import ELEMENT_BYTES
+from tinytrain_compile.ir.types import ELEMENT_BYTES, Node
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import Windows
 from tinytrain_compile.lower.streams.functions import TABLE, CFunction, RowKernel, lower_rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir import NO_ATTRS, Attrs, Node, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
 from tinytrain_compile.ops import OpDef, new_builder, op_def
 
 Rng = np.random.Generator

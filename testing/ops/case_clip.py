@@ -9,7 +9,7 @@ import numpy as np
 from testing.ops import case_quantised
 from testing.ops.case import GENERATORS, Case, Rng, generator, make
 from testing.ops.case_quantised import GEOMETRIES, KINDS, momentum_factors, steps, words
-from tinytrain_compile.ir import NO_ATTRS
+from tinytrain_compile.ir.types import NO_ATTRS
 from tinytrain_compile.ops.clip import ClipAttrs, SquareTotalAttrs
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN
 from tinytrain_compile.ops.int8.update import QUpdateAttrs

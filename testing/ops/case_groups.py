@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from testing.ops.case import Case, Rng, generator, make, normal, positive
-from tinytrain_compile.ir import NO_ATTRS
+from tinytrain_compile.ir.types import NO_ATTRS
 from tinytrain_compile.ops.loss import NllAttrs, NllGradAttrs
 from tinytrain_compile.ops.normalise import AxisAttrs, NormalizeAttrs
 from tinytrain_compile.ops.update import AdamAttrs, AdaptiveAttrs, LionAttrs, SetAttrs, SgdAttrs

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from testing.ops.case import Bits, Case, Rng, away, generator, make, nonzero, normal, positive
-from tinytrain_compile.ir import NO_ATTRS, Attrs
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops.activation import ClipAttrs, EluAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 
 Data = Callable[[Rng, tuple[int, ...]], np.ndarray]

@@ -6,7 +6,7 @@ import numpy as np
 
 from testing.ops.case import Case, Rng, generator, listed, make
 from testing.ops.case_quantised import KINDS, bytes_of, momentum_factors, noise, peak, steps, velocity_exponent, words
-from tinytrain_compile.ir import NO_ATTRS
+from tinytrain_compile.ir.types import NO_ATTRS
 from tinytrain_compile.ops.base import form_name
 from tinytrain_compile.ops.fixed_point import INT32_MAX, INT32_MIN, split_factors
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs

@@ -13,7 +13,7 @@ from testing.ops.case import DTYPES, Case, Rng, generator, make, normal
 from testing.ops.case_qpointwise import clip_mask, qadd
 from testing.ops.case_quantised import Geometry, qconv
 from testing.ops.case_stream_errors import error_stream
-from tinytrain_compile.ir import Node, Value
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.conv import ConvAttrs

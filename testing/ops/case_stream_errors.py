@@ -10,7 +10,7 @@ from testing.ops.case import Bits, Case, Rng
 from testing.ops.case_qpointwise import error_add, error_scale
 from testing.ops.case_quantised import Geometry, mask, qconv_grad_input, qconv_update, qconv_update_fine
 from testing.ops.case_qupdate import bias_update
-from tinytrain_compile.ir import Node, Value
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import alias_of, input_names, row_form
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.stream import StreamAttrs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from testing.ops.case import Case, Rng, generator, listed, make, normal, spaced
-from tinytrain_compile.ir import NO_ATTRS, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Value
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs
 from tinytrain_compile.ops.shape import (
     ConcatAttrs,

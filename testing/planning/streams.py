@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.plan.streams.rewrite import stream_node, with_lines, with_readers_beside, with_streams
 from tinytrain_compile.plan.streams.search import runs_of

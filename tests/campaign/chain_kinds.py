@@ -21,11 +21,11 @@ from tests.e2e.command import Outcome
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import with_exponents_of
-from tinytrain_compile.emit import EmitOptions, emit_project
+from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.files.resources import read_text, runtime_headers
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.kernels import KernelCache
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.input_lines import takes_lines

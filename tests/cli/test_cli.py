@@ -24,7 +24,8 @@ from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import ERRORS, CompileError
 from tinytrain_compile.frontend import FrontendOptions
-from tinytrain_compile.ir import Attrs, print_graph
+from tinytrain_compile.ir.text import print_graph
+from tinytrain_compile.ir.types import Attrs
 from tinytrain_compile.ops.base import OPS, Split, attribute_types
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs

@@ -15,7 +15,8 @@ from testing.cores import NAMES
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.candidates.inference import infer_one
 from tinytrain_compile.driver.candidates.ladder import further_memories
-from tinytrain_compile.emit import EmitOptions, c_identifier, emit_project
+from tinytrain_compile.emit.c_text import c_identifier
+from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.cost import Remat

@@ -8,9 +8,8 @@ import numpy as np
 
 from tests.e2e.chain import in_double
 from tinytrain_compile.data.samples import index_count
-from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.interpreter import run_nodes
 
 STEP = 1e-6

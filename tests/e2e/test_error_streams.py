@@ -17,8 +17,8 @@ from tests.e2e.marks import needs_qemu
 from tests.e2e.test_streams import planned, run
 from tests.e2e.test_watched_plans import bundle_of, outcome
 from tests.quantize import nets
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.plan.check.rewrites import validate_remat
 from tinytrain_compile.plan.check.streams import validate_streams

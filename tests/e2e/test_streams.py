@@ -20,9 +20,9 @@ from tests.e2e.command import tree
 from tests.e2e.marks import needs_qemu
 from tests.e2e.test_watched_plans import bundle_of, outcome
 from tests.quantize import nets
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.stream import StreamAttrs

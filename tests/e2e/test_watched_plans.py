@@ -15,7 +15,7 @@ from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.candidates.ladder import further_memories
-from tinytrain_compile.emit import EmitOptions, emit_project
+from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text, runtime_headers
 from tinytrain_compile.ir.buffers import Buffer

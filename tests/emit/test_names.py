@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinytrain_compile.emit import c_identifier
-from tinytrain_compile.emit.c_text import Names, comment_lines, comment_text
+from tinytrain_compile.emit.c_text import Names, c_identifier, comment_lines, comment_text
 from tinytrain_compile.emit.sequence import wrap_call
 from tinytrain_compile.emit.tables import array_text, declaration, table
 

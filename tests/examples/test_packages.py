@@ -15,7 +15,7 @@ import yaml
 from testing.places import ROOT
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.pipeline import Project
-from tinytrain_compile.emit import PackageFacts, package_files
+from tinytrain_compile.emit.packages import PackageFacts, package_files
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target import load_target
 

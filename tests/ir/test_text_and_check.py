@@ -14,8 +14,10 @@ from testing.graph_text import parse_graph
 from testing.networks import models
 from tests.e2e import chain
 from tests.sparse.test_select import scheme
-from tinytrain_compile.ir import NO_ATTRS, Graph, GraphError, Node, Value, check_graph, print_graph
+from tinytrain_compile.ir.graph import GraphError, check_graph
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.text import print_graph
+from tinytrain_compile.ir.types import NO_ATTRS, Graph, Node, Value
 from tinytrain_compile.ops.base import OPS, Split, attribute_types, infer
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs

@@ -15,8 +15,8 @@ import pytest
 
 from testing.ops.case import Case
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower import share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, InstructionSet, KernelContext
 from tinytrain_compile.lower.lower import lower_node

@@ -12,7 +12,7 @@ import pytest
 
 from testing.ops.cases import cases_of, operator_of
 from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, run
-from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KERNELS, KernelContext
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
 from tinytrain_compile.lower.kernels.int8 import conv as int8_conv

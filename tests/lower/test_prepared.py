@@ -13,8 +13,8 @@ from testing.kernels.by_row_blocks import by_row_blocks
 from testing.kernels.sanitised import Make, run_sanitised, whole
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case
-from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.kernels import Kernel
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.ops.base import alias_of, row_form, scratch_bytes
 from tinytrain_compile.ops.conv import ConvAttrs

@@ -21,7 +21,7 @@ from testing.ops.case_quantised import qconv, qconv_grad_input
 from testing.ops.cases import cases_of
 from testing.ops.random_structure import random_cases
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.ir import Node
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.lower.streams.functions import TABLE

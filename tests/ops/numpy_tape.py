@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from testing.ops.case import DTYPES, Case
-from tinytrain_compile.ir import NO_ATTRS, Attrs, Node, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Node, Value
 from tinytrain_compile.ops import OPS, NonDifferentiable, new_builder, run_node
 from tinytrain_compile.ops.shape import ReduceAttrs, ReshapeAttrs
 

@@ -12,7 +12,7 @@ import pytest
 
 from testing.ops.case_quantised import KINDS, factors, geometry, qconv, qconv_grad_input, qconv_sum, qconv_update
 from testing.ops.cases import Case, cases_of
-from tinytrain_compile.ir import Value
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops import infer, op_def, run_node
 from tinytrain_compile.ops.conv import ConvAttrs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from testing.ops.cases import cases_of
-from tinytrain_compile.ir import NO_ATTRS, Attrs, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs, Value
 from tinytrain_compile.ops import OPS, NonDifferentiable, Split, infer
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs

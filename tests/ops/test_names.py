@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from testing.ops.cases import cases_of, forms_where
-from tinytrain_compile.ir import Value
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import OPS, infer
 from tinytrain_compile.ops.base import OpDef, alias_of, input_names, output_names, register
 from tinytrain_compile.ops.loss import NllAttrs

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from testing.ops.case_linear import CONVS
 from testing.ops.case_structure import POOLS
 from testing.ops.cases import Bits, Case, cases_of, forms_where, make
-from tinytrain_compile.ir import NO_ATTRS, Attrs
+from tinytrain_compile.ir.types import NO_ATTRS, Attrs
 from tinytrain_compile.ops import Split, run_node
 from tinytrain_compile.ops.activation import ClipAttrs, GeluAttrs, HardSigmoidAttrs, LeakyReluAttrs
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs

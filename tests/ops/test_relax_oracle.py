@@ -14,7 +14,7 @@ import pytest
 
 from testing.ops.case import away, nonzero, normal, positive, spaced
 from tests.ops.numpy_tape import NumpyTape
-from tinytrain_compile.ir import Value
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.linear import GemmAttrs, MatMulAttrs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from testing.ops.cases import GENERATORS, Case, cases_of, make, operator_of
-from tinytrain_compile.ir import Value
+from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops import NonDifferentiable, run_node
 from tinytrain_compile.training.samples import SamplesMixError, repeated
 

@@ -27,7 +27,7 @@ from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.driver.candidates.inference_only import with_checkpoint
-from tinytrain_compile.emit import checkpoint_of
+from tinytrain_compile.emit.checkpoint import checkpoint_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ir.types import Array, Graph, Node, Value
 from tinytrain_compile.ops import op_def, run_node
 
 POISON = 0xA5

@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 
-from tinytrain_compile.ir import Graph, GraphBuilder, Value
+from tinytrain_compile.ir.graph import GraphBuilder
+from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs

@@ -19,8 +19,8 @@ from tests.e2e.command import run
 from tests.plan.random_graphs import random_graph
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.plan import optimise as optimise_module
 from tinytrain_compile.plan import planner as planner_module
 from tinytrain_compile.plan.halving import halve

@@ -15,7 +15,7 @@ from tests.quantize import lines
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import row_form
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
 from tinytrain_compile.ops.interpreter import run_graph

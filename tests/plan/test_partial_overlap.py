@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tinytrain_compile.ir import Graph, Value
 from tinytrain_compile.ir.buffers import Buffer, Over, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.base import overlaps_of
 from tinytrain_compile.ops.conv import ConvAttrs

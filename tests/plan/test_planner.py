@@ -16,7 +16,8 @@ from testing.places import ROOT
 from testing.planning.plan_graphs import training_graph
 from tests.plan.arena_run import infer, train, truth_of
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.ir import Graph, Value, check_graph
+from tinytrain_compile.ir.graph import check_graph
+from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.plan.options import PlanError, PlanOptions

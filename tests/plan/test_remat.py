@@ -10,9 +10,9 @@ import pytest
 from testing.planning.decisions import is_valid
 from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.cost import Remat
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.shape import ReshapeAttrs
 from tinytrain_compile.plan.check.rewrites import validate_remat

@@ -17,8 +17,8 @@ from tests.e2e import chain
 from tests.plan.arena_run import train, truth_of
 from tests.plan.random_graphs import random_graph
 from tests.quantize.nets import int8_train
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.fused_update import taken_apart
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.check.rewrites import validate_paging

@@ -21,8 +21,8 @@ from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.ladder import climb, core_model
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import load_of
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.pool import PoolAttrs

@@ -14,7 +14,7 @@ from tests.e2e.marks import needs_shared
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
-from tinytrain_compile.ir import Node, Value
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import Overlap, op_def, row_form

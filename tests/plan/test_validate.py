@@ -11,9 +11,9 @@ import pytest
 
 from testing.planning.plan_graphs import training_graph
 from tests.plan.random_graphs import random_graph
-from tinytrain_compile.ir import Graph, Value
 from tinytrain_compile.ir.buffers import Buffer, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs

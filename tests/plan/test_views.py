@@ -11,9 +11,10 @@ import pytest
 
 from tests.plan.arena_run import infer, truth_of
 from tests.plan.random_tasks import optimum
-from tinytrain_compile.ir import Graph, GraphBuilder, Value, check_graph
 from tinytrain_compile.ir.buffers import offsets_of
+from tinytrain_compile.ir.graph import GraphBuilder, check_graph
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import infer as infer_types
 from tinytrain_compile.ops import new_builder, op_def
 from tinytrain_compile.ops.shape import ConcatAttrs, ReshapeAttrs, SliceAttrs

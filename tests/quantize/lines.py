@@ -9,8 +9,8 @@ from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import with_exponents_of
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.plan.options import PlanOptions

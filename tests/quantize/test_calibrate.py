@@ -10,7 +10,7 @@ import pytest
 from tests.frontend import nets
 from tests.frontend.models import parse, write
 from tinytrain_compile.frontend import load_model
-from tinytrain_compile.ir import check_graph
+from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.types import Graph, Quant
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.base import run_node

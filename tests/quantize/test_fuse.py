@@ -12,7 +12,7 @@ from testing.networks import models
 from testing.networks.models import Network
 from tests.e2e import chain
 from tests.quantize import nets
-from tinytrain_compile.ir import check_graph
+from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops import infer
 from tinytrain_compile.ops.base import shown_name

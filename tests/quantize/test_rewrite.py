@@ -12,7 +12,7 @@ import pytest
 from testing.networks import models
 from tests.quantize import nets
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir import check_graph
+from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Quant
 from tinytrain_compile.ops import infer

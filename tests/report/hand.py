@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinytrain_compile.ir import Graph, Value
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
 from tinytrain_compile.ir.summary import LayerUpdate, Summary, VerifyReport
+from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.linear import GemmAttrs

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.report.hand import VERIFIED, deep_summary, two_layers_summary
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.summary import Suggestion, Summary
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.report.analysis import analyse
 from tinytrain_compile.report.pages.html import report_html
 from tinytrain_compile.report.pages.picture import about_text, axis_text, build_picture, label_of

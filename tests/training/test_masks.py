@@ -11,8 +11,8 @@ from testing.networks import models
 from tests.e2e import chain
 from tests.e2e.gradients import largest_error
 from tests.training import nets
-from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def
 
 

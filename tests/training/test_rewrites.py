@@ -13,9 +13,9 @@ import pytest
 from testing.graph_text import parse_graph
 from testing.networks import models
 from tests.e2e import chain
-from tinytrain_compile.ir import print_graph
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.base import attribute_types, infer, new_builder
 from tinytrain_compile.training.rewrites import fold_frozen, fuse_updates, join_pieces, keep_masks

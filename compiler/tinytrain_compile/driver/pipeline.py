@@ -38,14 +38,16 @@ from tinytrain_compile.driver.search.pareto import pareto
 from tinytrain_compile.driver.search.rounds import SCHEME
 from tinytrain_compile.driver.summary import activation_notes, fates_of, layer_updates
 from tinytrain_compile.driver.trial import compare, like_one, with_exponents
-from tinytrain_compile.emit import constant_bytes, with_stack
+from tinytrain_compile.emit.project import with_stack
+from tinytrain_compile.emit.tables import constant_bytes
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
-from tinytrain_compile.ir import Graph, print_graph
 from tinytrain_compile.ir.buffers import part_ram
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import BoardUse, OfferedKernels, Record, SmallerPlans, Summary, VerifyReport
+from tinytrain_compile.ir.text import print_graph
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions, taken
 from tinytrain_compile.parts.registry import parts_of

@@ -39,9 +39,9 @@ from tinytrain_compile.frontend.weights.parameters import (
     with_numbers_of_the_loss,
     without_copies,
 )
-from tinytrain_compile.ir import Graph, check_graph
+from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.imported import DataInput, FileTensor, FileTraining, ImportedModel, WholeNumbers
-from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import infer
 
 if TYPE_CHECKING:

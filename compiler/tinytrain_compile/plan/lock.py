@@ -14,10 +14,10 @@ from typing import Any, cast, get_args
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_TEXT_BYTES, read_file
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.activations import ActivationKind, LowRank
 from tinytrain_compile.ir.buffers import Buffer, BufferKind, Over, load_of, offsets_of, scratch_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rematerialisation, SecondRun
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import OPS, op_def
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.check.rewrites import validate_paging, validate_remat

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import BufferKind
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import Overlap, alias_of, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import StepCost
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.plan.halving import halve
 from tinytrain_compile.plan.memories.spread import POINTER_BYTES, spread
 from tinytrain_compile.plan.options import PlanOptions, Wish

@@ -10,9 +10,9 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of, scratch_of
 from tinytrain_compile.ir.stages import MemoryPlan, Streaming
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import scratch_bytes
 from tinytrain_compile.ops.int8.prepared import (
     prepared_bytes,

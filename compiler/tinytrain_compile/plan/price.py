@@ -6,9 +6,9 @@ once. Caches are not modelled. This is a model for comparing plans, not a measur
 
 from __future__ import annotations
 
-from tinytrain_compile.ir import Node
 from tinytrain_compile.ir.cost import StepCost
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import scratch_bytes
 from tinytrain_compile.ops.fused_update import taken_apart

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import OPS, op_def
 from tinytrain_compile.ops.base import alias_of, inplace_of
 from tinytrain_compile.ops.input_lines import arena_inputs

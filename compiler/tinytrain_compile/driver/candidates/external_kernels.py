@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tinytrain_compile.driver.checks.project import prefix_of
-from tinytrain_compile.emit import c_identifier
+from tinytrain_compile.emit.c_text import c_identifier
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.formula import Formula, parse_formula
 from tinytrain_compile.files.user_file import Table, TableKind, read_table, read_text

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.emit import checkpoint_of
+from tinytrain_compile.emit.checkpoint import checkpoint_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples, TrainedPart, TrainGraph
 from tinytrain_compile.ir.types import Array

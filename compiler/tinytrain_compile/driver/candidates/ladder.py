@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import Attempt, Objective
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.memories.spread import spread

@@ -16,10 +16,10 @@ from tinytrain_compile.driver.candidates.low_rank import LowRankChoice
 from tinytrain_compile.driver.checks.lines import check_lines
 from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.names import error_ops
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.lock import Lock, plan_from_lock

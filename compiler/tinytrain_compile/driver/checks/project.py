@@ -8,7 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-from tinytrain_compile.emit import SOURCES, PackageFacts, c_identifier, package_files
+from tinytrain_compile.emit.c_text import c_identifier
+from tinytrain_compile.emit.packages import SOURCES, PackageFacts, package_files
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph

@@ -10,7 +10,7 @@ from tinytrain_compile.driver.candidates.planner import Candidate
 from tinytrain_compile.driver.checks.project import prefix_of
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix
 from tinytrain_compile.driver.trial import like_one
-from tinytrain_compile.emit import EmitOptions, emit_project
+from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.buffers import Buffer

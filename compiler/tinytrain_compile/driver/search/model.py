@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 
 from tinytrain_compile.driver.candidates.planner import Planner
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.ops.stream import computed

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import Buffer, Over, load_of
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.options import PlanError

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.ops.names import error_operands

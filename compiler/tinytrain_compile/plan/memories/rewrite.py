@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, PageMove
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.plan.memories.pages import Option
 from tinytrain_compile.plan.options import Memory, PlanError
 

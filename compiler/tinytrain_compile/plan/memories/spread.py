@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tinytrain_compile.ir import Graph
 from tinytrain_compile.ir.buffers import Buffer, load_of, offsets_of, scratch_of
 from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
+from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.check.rewrites import validate_paging
 from tinytrain_compile.plan.memories.assign import Cover, assign

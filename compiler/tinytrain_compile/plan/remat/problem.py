@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tinytrain_compile.ir import Graph, Node
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.model import MemoryModel

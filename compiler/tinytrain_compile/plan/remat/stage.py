@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.cost import Remat
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation, SecondRun
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.plan.check.rewrites import validate_remat
 from tinytrain_compile.plan.model import MemoryModel

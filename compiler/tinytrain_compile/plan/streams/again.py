@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from tinytrain_compile.ir import Graph, Node, Value
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import Rematerialisation, SecondRun
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.ops.base import has_trait, row_form
 from tinytrain_compile.ops.stream import StreamAttrs

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.ir import Node, Value
+from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import Overlap, alias_of, op_def, row_form
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.rows import RowForm, row_pitch

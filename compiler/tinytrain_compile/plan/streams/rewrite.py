@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.graph import Dependencies
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.stream import StreamAttrs, computed

@@ -16,9 +16,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tinytrain_compile.ir import Graph, Node
 from tinytrain_compile.ir.buffers import load_of
 from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.input_lines import LINES, takes_lines
 from tinytrain_compile.ops.rows import RowForm, row_pitch
