@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain, count
 
 import numpy as np
 
-from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Phase, TensorType, Value
+from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Graph, Node, Phase, TensorType, Value, first_free
 
 InferFn = Callable[[str, tuple[Value, ...], Attrs], tuple[TensorType, ...]]
 
@@ -24,12 +25,7 @@ class GraphBuilder:
 
     def unique(self, hint: str) -> str:
         """Return a name that is not used yet: the hint itself, or the hint with a number behind it."""
-        name, count = hint, 1
-        while name in self._names:
-            count += 1
-            name = f"{hint}.{count}"
-        self._names.add(name)
-        return name
+        return first_free(chain((hint,), (f"{hint}.{number}" for number in count(2))), self._names)
 
     def forget(self, nodes: Iterable[Node]) -> None:
         """Free the names of nodes that were taken out again."""

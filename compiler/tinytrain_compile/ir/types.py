@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
@@ -124,6 +124,25 @@ class Node:
         return hash(self.name)
 
 
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """Return the items of each key, keys and items in the order in which they come."""
+    found: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found
+
+
+def first_free(names: Iterable[str], taken: set[str]) -> str:
+    """Return the first of these names that is not taken; now it is."""
+    found = next(name for name in names if name not in taken)
+    taken.add(found)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class FileNames:
     """What a parameter is called in the file: its tensors, and the modules that hold these, from the inside out."""
@@ -174,11 +193,7 @@ class Graph:
 
     def consumers(self) -> dict[str, list[Node]]:
         """Return value name -> nodes that read it, in order."""
-        readers: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            for value in dict.fromkeys(node.inputs):
-                readers.setdefault(value.name, []).append(node)
-        return readers
+        return grouped((value.name, node) for node in self.nodes for value in dict.fromkeys(node.inputs))
 
     def ancestors(self, targets: tuple[Value, ...]) -> frozenset[str]:
         """Return names of the nodes that the targets depend on."""

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tinytrain_compile.ir.buffers import BufferKind
-from tinytrain_compile.ir.types import Graph, Node, Value
+from tinytrain_compile.ir.types import Graph, Node, Value, grouped
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import Overlap, alias_of, inplace_of, overlaps_of, scratch_bytes
 from tinytrain_compile.ops.input_lines import arena_inputs, takes_lines
@@ -103,11 +103,8 @@ class TaskGraph:
 
 def _inverse(table: Sequence[Sequence[int]], count: int) -> tuple[tuple[int, ...], ...]:
     """Return by number, below `count`, the places in the table that list it."""
-    found: list[list[int]] = [[] for _ in range(count)]
-    for place, numbers in enumerate(table):
-        for number in numbers:
-            found[number].append(place)
-    return tuple(map(tuple, found))
+    found = grouped((number, place) for place, numbers in enumerate(table) for number in numbers)
+    return tuple(tuple(found.get(number, ())) for number in range(count))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ are some; then those that save most instructions per byte of flash.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,17 +47,13 @@ def with_prepared(graph: Graph, names: Collection[str]) -> Graph:
     """
     nodes = tuple(with_prepared_weight(node) if node.name in names else node for node in graph.nodes)
     constants, kept = dict(graph.constants), {value.name for value in (*graph.parameters, *graph.state)}
-    for before, node in zip(graph.nodes, nodes, strict=True):
-        if node is not before:
-            constants[operand(node, "w").name] = graph.constants[operand(before, "w").name].astype(np.int16)
+    for old, node in zip(graph.nodes, nodes, strict=True):
+        if node is not old:
+            constants[operand(node, "w").name] = graph.constants[operand(old, "w").name].astype(np.int16)
             kept.add(operand(node, "w").name)
-    read = {value.name for node in nodes for value in node.inputs}
-    constants = {name: data for name, data in constants.items() if name in read | kept or name not in _read(graph)}
+    before, read = ({value.name for node in each for value in node.inputs} for each in (graph.nodes, nodes))
+    constants = {name: data for name, data in constants.items() if name in read | kept or name not in before}
     return replace(graph, nodes=nodes, constants=constants)
-
-
-def _read(graph: Graph) -> set[str]:
-    return {value.name for node in graph.nodes for value in node.inputs}
 
 
 def prepared_as_locked(train: TrainGraph, lock: Lock, vectors: bool) -> TrainGraph:
@@ -131,7 +128,8 @@ class _Choice:
 
 
 def _ways(plan: MemoryPlan, frozen: Collection[str]) -> Iterator[_Way]:
-    readers: Mapping[str, int] = _readers(plan)
+    inner = [one for node in plan.order for one in computed(node)]
+    readers = Counter(value.name for one in inner for value in dict.fromkeys(one.inputs))
     for step, node in enumerate(plan.order):
         for one in computed(node):
             if not _is_able(one, frozen):
@@ -139,16 +137,6 @@ def _ways(plan: MemoryPlan, frozen: Collection[str]) -> Iterator[_Way]:
             weight = operand(one, "w")
             freed = weight.size_bytes if readers[weight.name] == 1 else 0
             yield _Way(one.name, step, prepared_bytes(one) - freed, widened_tenths(one))
-
-
-def _readers(plan: MemoryPlan) -> dict[str, int]:
-    """Return by how many nodes each value is read."""
-    count = dict[str, int]()
-    for node in plan.order:
-        for one in computed(node):
-            for value in dict.fromkeys(one.inputs):
-                count[value.name] = count.get(value.name, 0) + 1
-    return count
 
 
 def _scratch_with(node: Node, names: Collection[str]) -> int:

@@ -64,21 +64,15 @@ def bytes_read(node: Node) -> list[int]:
     return sizes
 
 
-def bytes_written(node: Node) -> list[int]:
-    """Return per output of a node, the bytes that its kernel writes; scratch is counted by `accessed`, page moves
-    apart."""
-    definition = op_def(node.op)
-    return [0 if definition.view or definition.page else value.size_bytes for value in node.outputs]
-
-
 def accessed(plan: MemoryPlan) -> list[int]:
     """Return per buffer of a plan, bytes read and written by the kernels of one step and its update."""
     home = {name: index for index, buffer in enumerate(plan.buffers) for name in buffer.values}
     scratch = {buffer.name: index for index, buffer in enumerate(plan.buffers) if buffer.kind == "scratch"}
     total = [0] * len(plan.buffers)
     for node in plan.order:
-        moved = zip((*node.inputs, *node.outputs), (*bytes_read(node), *bytes_written(node)), strict=True)
-        for value, size in moved:
+        definition = op_def(node.op)  # page moves are priced apart
+        written = [0 if definition.view or definition.page else value.size_bytes for value in node.outputs]
+        for value, size in zip((*node.inputs, *node.outputs), (*bytes_read(node), *written), strict=True):
             if value.name in home:
                 total[home[value.name]] += size
         if node.name in scratch:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinytrain_compile.ir.types import Graph, Node
+from tinytrain_compile.ir.types import Graph, Node, grouped
 from tinytrain_compile.ops import OPS, op_def
 from tinytrain_compile.ops.base import alias_of, inplace_of
 from tinytrain_compile.ops.input_lines import arena_inputs
@@ -167,10 +167,8 @@ class ViewStorages:
 
     def _share(self, graph: Graph) -> None:
         """Join storages by in-place pairs; at most one per node."""
-        readers: dict[str, list[str]] = {}
-        for node in graph.nodes:
-            for value in () if op_def(node.op).view else node.inputs:
-                readers.setdefault(value.name, []).append(node.name)
+        known = (node for node in graph.nodes if not op_def(node.op).view)
+        readers = grouped((value.name, node.name) for node in known for value in node.inputs)
         for node in graph.nodes:
             known = ((output, source) for output, source in inplace_of(node) if output < len(node.outputs))
             for output, source in known:

@@ -362,7 +362,7 @@ def _check_persistent(facts: Facts) -> None:
     for node in facts.plan.order:
         for value in node.inputs if node.phase == "apply" else ():
             maker = made_by.get(value.name)
-            transient = value.name in facts.planned and _root(facts, value.name) not in persistent
+            transient = value.name in facts.planned and persistent.isdisjoint(facts.written[value.name])
             if transient and (maker is None or maker.phase == "step"):
                 raise PlanError("phase", f"{node.name!r} of phase apply reads {value.name!r}, which m_accumulate loses")
     blocks = sorted(
@@ -386,14 +386,6 @@ def _check_guard(facts: Facts) -> None:
         if early and node.phase == "step":
             raise PlanError("guard", f"{node.name!r} writes {early[0]!r} before {guard!r} is known")
         known = known or guard in (value.name for value in node.outputs)
-
-
-def _root(facts: Facts, name: str) -> str:
-    """Return the value whose memory a view shows."""
-    made_by = facts.graph.producers()
-    while name in made_by and op_def(made_by[name].op).view:
-        name = made_by[name].inputs[0].name
-    return name
 
 
 # ---- writes ---------------------------------------------------------------------------------------------------------

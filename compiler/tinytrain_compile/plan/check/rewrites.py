@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.types import Graph, Node, Value
+from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.options import PlanError
@@ -21,7 +21,9 @@ def validate_paging(before: MemoryPlan, plan: MemoryPlan) -> None:
         raise PlanError("order incomplete", "the plan without page moves is not the one it was made from")
     original = iter(before.order)
     for node in plan.order:
-        _check_fresh(node, stale)
+        for value in node.inputs:
+            if value.name in stale:
+                raise PlanError("stale page", f"{node.name!r} reads {value.name!r}, whose original has changed since")
         if op_def(node.op).page:
             _check_move(node, plan)
             shown[node.outputs[0].name] = shown.get(node.inputs[0].name, node.inputs[0].name)
@@ -30,26 +32,13 @@ def validate_paging(before: MemoryPlan, plan: MemoryPlan) -> None:
         meant = [
             (shown.get(one.name, one.name), other.name) for one, other in zip(node.inputs, twin.inputs, strict=True)
         ]
-        if any(one != other for one, other in meant) or _rest(node) != _rest(twin):
+        if any(one != other for one, other in meant) or node != replace(twin, inputs=node.inputs):
             raise PlanError("another computation", f"{node.name!r} does not read what it reads without page moves")
         for _, source in alias_of(node):
-            _check_home(node, node.inputs[source], shown)
-            stale |= {copy for copy, of in shown.items() if of == node.inputs[source].name}
-
-
-def _rest(node: Node) -> tuple[object, ...]:
-    return (node.name, node.op, node.outputs, node.attrs, node.phase)
-
-
-def _check_fresh(node: Node, stale: set[str]) -> None:
-    for value in node.inputs:
-        if value.name in stale:
-            raise PlanError("stale page", f"{node.name!r} reads {value.name!r}, whose original has changed since")
-
-
-def _check_home(node: Node, value: Value, shown: dict[str, str]) -> None:
-    if value.name in shown:
-        raise PlanError("update of a copy", f"{node.name!r} changes {value.name!r}, which is a copy of a parameter")
+            name = node.inputs[source].name
+            if name in shown:
+                raise PlanError("update of a copy", f"{node.name!r} changes {name!r}, which is a copy of a parameter")
+            stale |= {copy for copy, of in shown.items() if of == name}
 
 
 def _check_move(node: Node, plan: MemoryPlan) -> None:

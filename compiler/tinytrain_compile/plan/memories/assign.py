@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from tinytrain_compile.ir.types import grouped
+
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
@@ -132,10 +134,7 @@ class GreedyAssignment:
         self.items, self.rooms = items, rooms
         self.chosen = [0] * len(items)
         self.loads = loads_of(items, self.chosen, len(rooms), covers)
-        self.covers: dict[int, list[Cover]] = {}
-        for cover in covers:
-            self.covers.setdefault(cover.output, []).append(cover)
-            self.covers.setdefault(cover.source, []).append(cover)
+        self.covers = grouped((index, cover) for cover in covers for index in (cover.output, cover.source))
 
     def run(self) -> list[int] | None:
         """Return the choice of every item; None if a step stays too full."""
@@ -223,25 +222,22 @@ def _solve(
 
     model = cp_model.CpModel()
     taken = [[model.new_bool_var(f"b{i}c{k}") for k in range(len(item.choices))] for i, item in enumerate(items)]
-    live: dict[Use, list[tuple[int, cp_model.IntVar]]] = {}
-    for item, row in zip(items, taken, strict=True):
+    for row in taken:
         model.add_exactly_one(row)
-        for choice, literal in zip(item.choices, row, strict=True):
-            for use in choice.uses:
-                live.setdefault(use, []).append((item.size, literal))
+    paired = [
+        (item, choice, literal)
+        for item, row in zip(items, taken, strict=True)
+        for choice, literal in zip(item.choices, row, strict=True)
+    ]
+    live = grouped((use, (item.size, literal)) for item, choice, literal in paired for use in choice.uses)
     saved = _saved(model, items, taken, len(rooms), covers)
     for memory, step in sorted({(use.memory, use.first) for use in live}):  # a largest load begins where a use does
         here = [pair for use, pairs in live.items() if _there(use, memory, step) for pair in pairs]
         here += saved.get((memory, step), [])
         model.add(sum(size * literal for size, literal in here) <= rooms[memory])
-    paired = [
-        (choice, literal)
-        for item, row in zip(items, taken, strict=True)
-        for choice, literal in zip(item.choices, row, strict=True)
-    ]
-    model.minimize(sum(choice.cost * literal for choice, literal in paired))
+    model.minimize(sum(choice.cost * literal for _, choice, literal in paired))
     if most_ps is not None:
-        model.add(sum(choice.ps * literal for choice, literal in paired) <= most_ps)
+        model.add(sum(choice.ps * literal for _, choice, literal in paired) <= most_ps)
     for row, index in zip(taken, start or (), strict=False):
         for k, literal in enumerate(row):
             model.add_hint(literal, int(k == index))

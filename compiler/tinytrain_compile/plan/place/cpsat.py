@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
+from tinytrain_compile.ir.types import grouped
 from tinytrain_compile.plan.place.placement import Decision, Packing, Placement, Tie
 from tinytrain_compile.plan.solver import new_solver
 
@@ -28,9 +29,7 @@ class _PlacementModel:
             self.model.new_fixed_size_interval_var(offset, box.size, f"box{index}")
             for index, (offset, box) in enumerate(zip(self.offsets, packing.boxes, strict=True))
         ]
-        covers: dict[int, list[int]] = {}
-        for tie in packing.ties:
-            covers.setdefault(tie.output, []).append(tie.source)
+        covers = grouped((tie.output, tie.source) for tie in packing.ties)
         for live in packing.live:
             # Where an output covers a dying source, its place among the others follows from its next slot.
             there = set(live)

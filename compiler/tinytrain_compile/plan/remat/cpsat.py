@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from ortools.sat.python import cp_model
 
-from tinytrain_compile.plan.remat.problem import Decision, Operation, Problem, profile
+from tinytrain_compile.plan.remat.problem import Decision, Operation, Problem, profile, with_sources
 from tinytrain_compile.plan.solver import new_solver
 
 _Moment = cp_model.LinearExpr | int
@@ -58,13 +58,7 @@ def candidates(problem: Problem, budget: int) -> frozenset[int]:
         idle = itertools.pairwise(moments)
         if any(begin < index < end for begin, end in idle for index in high):
             found.add(storage)
-    open_ = list(found)
-    while open_:
-        for read in problem.operations[problem.again[open_.pop()].operation].reads:
-            if read in problem.again and read not in found:
-                found.add(read)
-                open_.append(read)
-    return frozenset(found)
+    return with_sources(problem, found, lambda _: True)
 
 
 @dataclass(frozen=True)

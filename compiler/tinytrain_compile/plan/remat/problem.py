@@ -8,11 +8,11 @@ Nothing else is decided: `expand` turns a decision into the sequence of operatio
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tinytrain_compile.ir.types import Graph, Node
+from tinytrain_compile.ir.types import Graph, Node, grouped
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
 from tinytrain_compile.plan.model import MemoryModel
@@ -188,9 +188,7 @@ def _overwriters(graph: Graph, index_of: Mapping[int, int]) -> dict[str, int]:
 def expand(problem: Problem, decision: Decision) -> list[Event]:
     """Return the sequence of runs: every operation in its place, second runs in front of their stage in order of
     birth."""
-    waiting: dict[int, list[int]] = {}
-    for storage, stage in decision.items():
-        waiting.setdefault(stage, []).append(storage)
+    waiting = grouped((stage, storage) for storage, stage in decision.items())
     events: list[Event] = []
     for index in range(len(problem.operations)):
         events += [
@@ -248,6 +246,17 @@ def _sums(problem: Problem, events: list[Event], lives: dict[tuple[int, int], li
                 saved = max(saved, overlap)
         loads.append(live + operation.scratch - saved)
     return loads
+
+
+def with_sources(problem: Problem, storages: Collection[int], lacks: Callable[[int], bool]) -> frozenset[int]:
+    """Return the storages and what their producers read that can be made again, as far back as it `lacks`."""
+    found, open_ = set(storages), list(storages)
+    while open_:
+        for read in problem.operations[problem.again[open_.pop()].operation].reads:
+            if read in problem.again and read not in found and lacks(read):
+                found.add(read)
+                open_.append(read)
+    return frozenset(found)
 
 
 def extra_cost(problem: Problem, decision: Decision) -> int:

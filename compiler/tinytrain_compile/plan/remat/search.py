@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tinytrain_compile.plan.halving import TOLERANCE, halve
 from tinytrain_compile.plan.options import PlanOptions
-from tinytrain_compile.plan.remat.problem import Decision, Problem, extra_cost, profile, stages_of
+from tinytrain_compile.plan.remat.problem import Decision, Problem, extra_cost, profile, stages_of, with_sources
 
 CUTS = 160
 """Places at which the forward pass may be cut, at most."""
@@ -40,7 +40,9 @@ def checkpoints(problem: Problem) -> list[Priced]:
     seen: set[frozenset[int]] = set()
     for limit in _limits(problem, waits):
         kept = _kept(problem, waits, cuts, limit)
-        chosen = _with_sources(problem, frozenset(waits) - kept, kept) if kept is not None else frozenset[int]()
+        chosen = frozenset[int]()
+        if kept is not None:
+            chosen = with_sources(problem, set(waits) - kept, lambda read, kept=kept: read not in kept)
         if chosen and chosen not in seen:
             seen.add(chosen)
             decision = stages_of(problem, chosen)
@@ -65,17 +67,6 @@ def _waits(problem: Problem) -> dict[int, int]:
 def _top(problem: Problem) -> int:
     loads = profile(problem, {}).loads
     return loads.index(max(loads))
-
-
-def _with_sources(problem: Problem, chosen: frozenset[int], kept: frozenset[int]) -> frozenset[int]:
-    """Return the storages and what their producers read that can be made again, back to what is kept."""
-    found, open_ = set(chosen), list(chosen)
-    while open_:
-        for read in problem.operations[problem.again[open_.pop()].operation].reads:
-            if read in problem.again and read not in found | kept:
-                found.add(read)
-                open_.append(read)
-    return frozenset(found)
 
 
 def _cuts(problem: Problem, waits: dict[int, int]) -> list[tuple[int, frozenset[int]]]:
@@ -240,13 +231,7 @@ def _moves(problem: Problem, chosen: frozenset[int]) -> Iterable[frozenset[int]]
 def _with_ancestors(problem: Problem, storage: int, chosen: frozenset[int]) -> frozenset[int]:
     """Return the storage and what its producer reads that is dead by then and can be made again, back to what lives."""
     stage = stages_of(problem, (storage,)).get(storage, 0)
-    found, open_ = {storage}, [storage]
-    while open_:
-        for read in problem.operations[problem.again[open_.pop()].operation].reads:
-            if read in problem.again and read not in found | chosen and problem.last_use(read) < stage:
-                found.add(read)
-                open_.append(read)
-    return frozenset(found)
+    return with_sources(problem, (storage,), lambda read: read not in chosen and problem.last_use(read) < stage)
 
 
 def _pruned(problem: Problem, chosen: frozenset[int], left: int, budget: int) -> frozenset[int]:

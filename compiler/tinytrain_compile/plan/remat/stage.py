@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 
 from tinytrain_compile.ir.cost import Remat
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import MemoryPlan, Rematerialisation, SecondRun
-from tinytrain_compile.ir.types import Graph, Node, Value
+from tinytrain_compile.ir.types import Graph, Node, Value, first_free, grouped
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.plan.check.rewrites import validate_remat
 from tinytrain_compile.plan.model import MemoryModel
@@ -29,9 +30,6 @@ def rewrite(
 ) -> tuple[Graph, tuple[SecondRun, ...]]:
     """Return the graph with second runs, its nodes in the decision's order, and what was added."""
     writer = _Writer(graph)
-    for value in (*graph.inputs, *graph.accumulators, *(v for node in graph.nodes for v in node.inputs)):
-        if value.name not in writer.producers:
-            writer.show(value)
     for event in expand(problem, decision):
         node = model.nodes[problem.operations[event.operation].node]
         if event.storage < 0:
@@ -51,9 +49,6 @@ def replay(graph: Graph, names: Sequence[str], again: Mapping[str, str]) -> tupl
     """
     nodes = {node.name: node for node in graph.nodes}
     writer = _Writer(graph)
-    for value in (*graph.inputs, *graph.accumulators, *(v for node in graph.nodes for v in node.inputs)):
-        if value.name not in writer.producers:
-            writer.show(value)
     for name in names:
         source = nodes.get(again.get(name, name))
         if name in again and source is not None and len(source.outputs) == 1:
@@ -69,16 +64,16 @@ class _Writer:
     """Collects nodes; knows for every value which copy readers get from now on."""
 
     def __init__(self, graph: Graph) -> None:
-        self.producers = graph.producers()
-        self.views: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            if op_def(node.op).view:
-                self.views.setdefault(node.inputs[0].name, []).append(node)
-        self.taken = {node.name for node in graph.nodes} | set(self.producers) | set(graph.constants)
+        producers = graph.producers()
+        self.views = grouped((node.inputs[0].name, node) for node in graph.nodes if op_def(node.op).view)
+        self.taken = {node.name for node in graph.nodes} | set(producers) | set(graph.constants)
         self.nodes: list[Node] = []
         self.done: set[str] = set()
         self.runs: list[SecondRun] = []
         self.current: dict[str, Value] = {}
+        for value in (*graph.inputs, *graph.accumulators, *(v for node in graph.nodes for v in node.inputs)):
+            if value.name not in producers:
+                self.show(value)
 
     def add(self, node: Node) -> None:
         """Add a node in its own place, with the current copies of what it reads, and the views of what it makes."""
@@ -116,18 +111,13 @@ class _Writer:
 
 def cloned(node: Node, inputs: tuple[Value, ...], taken: set[str]) -> Node:
     """Return the node once more, on these inputs, with names that are free; `taken` gains them."""
-    outputs = tuple(replace(value, name=_unique(value.name, taken)) for value in node.outputs)
-    name = outputs[0].name if node.name == node.outputs[0].name else _unique(node.name, taken)
+
+    def again(name: str) -> str:
+        return first_free((f"{name}@{number}" for number in count(2)), taken)
+
+    outputs = tuple(replace(value, name=again(value.name)) for value in node.outputs)
+    name = outputs[0].name if node.name == node.outputs[0].name else again(node.name)
     return replace(node, name=name, inputs=inputs, outputs=outputs)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """Return `name@2`, or the next number that is free."""
-    count = 2
-    while f"{name}@{count}" in taken:
-        count += 1
-    taken.add(f"{name}@{count}")
-    return f"{name}@{count}"
 
 
 AUTO_TRIES = 6

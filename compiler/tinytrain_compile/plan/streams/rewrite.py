@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tinytrain_compile.ir.graph import Dependencies
-from tinytrain_compile.ir.types import Graph, Node
+from tinytrain_compile.ir.types import Graph, Node, grouped
 from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.input_lines import LINES
 from tinytrain_compile.ops.stream import StreamAttrs, computed
@@ -29,10 +29,8 @@ class StreamMaker:
     def __init__(self, graph: Graph, keep: Iterable[str] = ()) -> None:
         self._graph = graph
         self._wanted = {*keep, *(value.name for value in graph.outputs), *(new.name for _, new in graph.updates)}
-        self.readers: dict[str, set[str]] = {}
-        for node in graph.nodes:
-            for value in node.inputs:
-                self.readers.setdefault(value.name, set()).add(node.name)
+        read = grouped((value.name, node.name) for node in graph.nodes for value in node.inputs)
+        self.readers = {name: set(names) for name, names in read.items()}
 
     def stream(self, nodes: Sequence[Node], name: str) -> Node | None:
         """Return the stream of these nodes, which follow each other in the graph (but for sums over rows, which may
@@ -73,10 +71,8 @@ def with_readers_beside(graph: Graph) -> Graph:
     place = {value.name: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     behind: dict[int, list[Node]] = {}
     sums = {node.name for node in graph.nodes if is_sum(node)}
-    read: dict[str, list[int]] = {}
-    for index, node in enumerate(graph.nodes):
-        for value in node.inputs if node.name not in sums else ():
-            read.setdefault(value.name, []).append(index)
+    others = ((index, node) for index, node in enumerate(graph.nodes) if node.name not in sums)
+    read = grouped((value.name, index) for index, node in others for value in node.inputs)
     for node in graph.nodes:
         if node.name in sums:
             readers = [index for _, source in alias_of(node) for index in read.get(node.inputs[source].name, ())]
@@ -96,10 +92,8 @@ def with_early_slices(graph: Graph) -> Graph:
     """Return the graph with each slice of a map right behind what makes the map: the backward pass keeps slices, and
     lists them where it reads them."""
     made = {value.name for node in graph.nodes for value in node.outputs}
-    slices: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        if is_slice(node) and node.inputs[0].name in made:
-            slices.setdefault(node.inputs[0].name, []).append(node)
+    known = (node for node in graph.nodes if is_slice(node) and node.inputs[0].name in made)
+    slices = grouped((node.inputs[0].name, node) for node in known)
     moved = {node.name for several in slices.values() for node in several}
 
     def with_slices(node: Node) -> Iterator[Node]:
