@@ -153,8 +153,6 @@ def training_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[
         "velocity": None if train.velocity is None else _velocity(train.velocity),
         "first_rate": float(train.graph.constants[train.learning_rate.name]),
         "exponent": _first_exponent(train, sequencer),
-        "batch": train.batch,
-        "in_place": train.in_place,
         "dropout": sequencer.typed("I32", train.dropout.name) if train.dropout else "",
         "inverse": sequencer.typed("F32", train.inverse_count.name) if train.inverse_count else "",
         **label_data(train, sequencer, prefix),
@@ -189,8 +187,6 @@ def label_data(train: TrainGraph, sequencer: Sequencer, prefix: str) -> dict[str
         "label_weights": [float_text(weight) for weight in weights.table] if weights else [],
         "weight_sum": sequencer.typed("F32", train.weight_sum.name) if train.weight_sum else "",
         "by_weight": train.weight_sum is not None and terms.divisor == "weights",
-        "divided": terms.divided,
-        "divisor": terms.divisor,
         "step_samples": train.batch if train.in_place and terms.divisor != "one" else 1,
         "loss_text": _loss_text(train),
     }

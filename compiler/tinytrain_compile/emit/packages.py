@@ -14,7 +14,6 @@ from typing import Any, Literal
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.board import LINK_SCRIPT, has_script
 from tinytrain_compile.emit.c_text import comment_text
-from tinytrain_compile.emit.project import LICENCE
 from tinytrain_compile.emit.render import environment
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.target.model import Target
@@ -68,18 +67,13 @@ def _values(bundle: SourceBundle, facts: PackageFacts) -> dict[str, Any]:
         "i": bundle.interface,
         "does": "Trains and runs" if bundle.interface.trains else "Runs",
         "title": comment_text(facts.title).replace('"', "'"),
-        "version": __version__,
         "semver": __version__.replace(".dev", "-dev"),  # a state of the sources before that release
-        "licence": LICENCE,
         "sources": [f"{SOURCES}{name}" for name in sources],
         "small_sources": [f"{SOURCES}{name}" for name in bundle.small],
         "flags": " ".join(FLAGS),
-        "target": target.name,
+        "target": target,
         "machine": " ".join(target.gcc_flags),
-        "toolchain": target.toolchain,
         "tool": "..." if target.toolchain is None else target.toolchain.prefix,
-        "fpu": target.features.fpu and target.toolchain is not None,
-        "board": target.name if target.board is not None else "",
         "link_script": LINK_SCRIPT if has_script(target) else "",
     }
 

@@ -13,7 +13,7 @@ from tinytrain_compile.emit.c_text import Names, comment_lines, comment_text, pr
 from tinytrain_compile.emit.checkpoint import behind, checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.interface import input_data, interface_of, shape_data, training_data, transient_offsets
 from tinytrain_compile.emit.part import Part, PlanCode
-from tinytrain_compile.emit.render import environment, render
+from tinytrain_compile.emit.render import LICENCE, environment, render, words
 from tinytrain_compile.emit.sequence import Section, Sequencer
 from tinytrain_compile.emit.tables import all_tables, declaration, state_block, table
 from tinytrain_compile.emit.watch import Watch
@@ -23,9 +23,6 @@ from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.target.model import Target
-
-LICENCE = "LicenseRef-model-owner"
-"""What generated files say: we claim no rights in them (docs/licence.md)."""
 
 _DEFINED = re.compile(
     r"^(?:static inline|TT_SHARED) .*?(tt_\w+)\(|^#\s*define (TT_\w+)"
@@ -161,7 +158,8 @@ def _code(
     if code.interface.trains:
         code.model |= training_data(train, sequencer, options.prefix)
     code.model |= {**_identity(code, options), **_memory(code), **input_data(train, plan, sequencer)}
-    code.model |= {"i": code.interface, **shape_data(train, code.interface), **_words(code)}
+    code.model |= {"i": code.interface, "train": train, "plan": plan, "options": options}
+    code.model |= {**shape_data(train, code.interface), **words(code.model)}
     for part in options.parts:  # after the core's values, which parts may take over and change
         code.model |= part.values(code)
     code.model["watched"] = [line for watch in watches for line in watch.tables()]
@@ -249,51 +247,10 @@ def _identity(code: PlanCode, options: EmitOptions) -> dict[str, object]:
         "title": comment_text(train.graph.name),
         "settings": [part for line in options.settings for part in comment_lines(line)],
         "notes": [part for note in train.graph.notes for part in comment_lines(note)],
-        "fma": options.fma,
-        "version": __version__,
-        "licence": LICENCE,
         "unknown_stack": _unknown_stack(prefix),
         "hash": model_hash(train.training_step),
         "checkpoint_bytes": checkpoint_bytes(train.training_step),
         "kinds": sorted({kinds[value.name] for value in train.graph.state} - {"ANY"}),
-        "epochs": options.epochs,
-        "warm_up": options.warm_up,
-        "values_by_loop": options.small_calls,
-        "exponents_known": train.exponents_known,
-    }
-
-
-def _words(code: PlanCode) -> dict[str, object]:
-    """Return the names and texts that parts of the project may change, as they are without any."""
-    prefix, trains = code.interface.prefix, code.interface.trains
-    sample = "first sample in the slot" if code.interface.micro_batch > 1 else "sample in the slot"
-    return {
-        "f": prefix,
-        "arena_macro": f"{prefix.upper()}_ARENA_BYTES",
-        "least_arena": f"{prefix.upper()}_ARENA_BYTES",
-        "sizes_text": "its macro above says",
-        "sequence_title": "the planned call sequence and the API around it",
-        "sequence_header": "train",
-        "plan_file": "plan.json",
-        "plans": [],
-        "slices": (),
-        "counted": False,
-        "count_parameter": "",
-        "infer_call": "infer",
-        "accumulate_call": "accumulate",
-        "train_call": "train_step",
-        "lend": "lend",
-        "take_back": "take_back",
-        "open_call": "",
-        "initial_function": "static void write_initial_state",
-        "first_fields": [f"m->exponents_known = {int(code.train.exponents_known)};"] if trains else [],
-        "last_fields": [],
-        "shares_weights": False,
-        "callbacks": f"the callbacks of {f'{prefix}_save and ' if trains else ''}{prefix}_load",
-        "input_text": "the input slot",
-        "slots_text": ("The input slot", "it", "its"),
-        "sample_text": f"of the {sample}",
-        "step_text": "The sample in the slot",
     }
 
 
@@ -304,7 +261,6 @@ def _memory(code: PlanCode) -> dict[str, object]:
     zeroed = sorted(train.graph.accumulators, key=lambda v: plan.offsets[v.name])  # whoever listed what is trained
     return {
         "header_bytes": HEADER_BYTES + POINTER_BYTES * len(plan.further),
-        "paged": plan.paging,
         "further": [(index, comment_text(memory.name)) for index, memory in enumerate(plan.further, 1)],
         "state_block": block,
         "first_slots": block,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
+from tinytrain_compile import __version__
 from tinytrain_compile.emit.c_text import fitted
 from tinytrain_compile.emit.part import Part
 from tinytrain_compile.emit.sequence import Section
 from tinytrain_compile.emit.tables import float_text
+
+LICENCE = "LicenseRef-model-owner"
+"""What generated files say: we claim no rights in them (docs/licence.md)."""
 
 
 class _Put(Extension):
@@ -48,7 +53,15 @@ def environment() -> jinja2.Environment:
         extensions=[_Put],
     )
     made.filters["float32"] = float_text
+    known: dict[str, Any] = made.globals
+    known.update(licence=LICENCE, version=__version__)
     return made
+
+
+def words(model: Mapping[str, object]) -> dict[str, object]:
+    """Return the names and texts of words.j2 for a plan of which the templates know this."""
+    found = environment().get_template("words.j2").make_module({**model})
+    return {name: text for name, text in vars(found).items() if not name.startswith("_")}
 
 
 def render(template: str, model: Mapping[str, object], parts: Sequence[Part] = ()) -> str:
