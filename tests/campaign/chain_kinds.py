@@ -31,7 +31,7 @@ from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import parts_of
-from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.check.rewrites import validate_streams
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.target import Target, load_target

@@ -23,8 +23,7 @@ from tinytrain_compile.ir.cost import Remat
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.kernels import KernelCache, KernelSet
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
-from tinytrain_compile.ir.slices import StepPieces
-from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, StepPieces, TrainGraph
 from tinytrain_compile.ir.summary import VerifyReport
 from tinytrain_compile.lower import LowerOptions, lower_nodes, share_kernels
 from tinytrain_compile.lower.kernels import SIZE, SPEED, KernelContext, kernel_context

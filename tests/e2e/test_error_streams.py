@@ -20,8 +20,7 @@ from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import shown_name
-from tinytrain_compile.plan.check.rewrites import validate_remat
-from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.check.rewrites import validate_remat, validate_streams
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.streams.again import Waists, streamed_again

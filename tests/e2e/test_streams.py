@@ -26,7 +26,7 @@ from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.check.rewrites import validate_streams
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.target import load_target

@@ -15,8 +15,7 @@ from tests.emit.test_generated_c import needs_gcc
 from tests.parts.test_slices import Sliced, samples
 from tinytrain_compile.driver.candidates.ladder import core_model
 from tinytrain_compile.ir.kernels import KernelSet
-from tinytrain_compile.ir.slices import StepPieces
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, StepPieces, TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.kernels import kernel_context

@@ -22,7 +22,7 @@ from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.check.plan import validate_plan
-from tinytrain_compile.plan.check.streams import validate_stream, validate_streams
+from tinytrain_compile.plan.check.rewrites import validate_stream, validate_streams
 from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.streams.rewrite import with_lines, without_lines, without_streams

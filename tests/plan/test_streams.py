@@ -22,7 +22,7 @@ from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.shape import SliceAttrs
 from tinytrain_compile.ops.stream import RowCall, StreamAttrs
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.plan.check.streams import validate_stream, validate_streams
+from tinytrain_compile.plan.check.rewrites import validate_stream, validate_streams
 from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.streams.build import build_stream
 from tinytrain_compile.plan.streams.rewrite import without_streams

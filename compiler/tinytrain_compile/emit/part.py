@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from tinytrain_compile.emit.c_text import Names
 from tinytrain_compile.emit.sequence import Section, Sequencer
 from tinytrain_compile.ir.buffers import RuntimeBuffer
-from tinytrain_compile.ir.slices import StepPart
-from tinytrain_compile.ir.stages import Interface, MemoryPlan, TrainGraph
+from tinytrain_compile.ir.stages import Interface, MemoryPlan, StepPart, TrainGraph
 
 Render = Callable[[str, Mapping[str, object]], str]
 """(name of a template, what it knows) -> text of the file."""

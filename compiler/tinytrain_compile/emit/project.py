@@ -18,8 +18,7 @@ from tinytrain_compile.emit.sequence import Section, Sequencer
 from tinytrain_compile.emit.tables import all_tables, declaration, state_block, table
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.kernels import KernelSet
-from tinytrain_compile.ir.slices import StepPieces
-from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, StepPieces, TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.target.model import Target

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
-from tinytrain_compile.ir.slices import StepPart, StepPieces
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, StepPart, StepPieces, TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import alias_of, op_def, shown_name
 from tinytrain_compile.ops.names import ErrorOperands, operand, position

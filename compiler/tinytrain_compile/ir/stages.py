@@ -12,7 +12,6 @@ from tinytrain_compile.ir.activations import KeptActivation, LowRank
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.choice import ChannelChoice
 from tinytrain_compile.ir.loss_terms import MEAN_OF_SAMPLES, LossTerms
-from tinytrain_compile.ir.slices import StepPart
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
 
 # ---- sparse -> training ---------------------------------------------------------------------------------------------
@@ -319,6 +318,28 @@ class Inference:
 
     graph: Graph
     plan: MemoryPlan
+
+
+# ---- plan -> emit -> report: the parts of a step between which it may pause (docs/adr/0037-slices.md) ---------------
+
+
+@dataclass(frozen=True)
+class StepPieces:
+    """cycles: of every node, those of its pieces by the target's figures, in order, each at least 1.
+
+    turns: of a node whose kernel computes some turns of its loop at a time: where each piece begins, and the last ends.
+    """
+
+    cycles: Mapping[str, tuple[int, ...]]
+    turns: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+
+
+@dataclass(frozen=True)
+class StepPart:
+    """What a slice computes at least: a node of the step or a piece of one, and its modelled cycles."""
+
+    node: str
+    cycles: int
 
 
 # ---- emit -> verify, report -----------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.kernels import CodeChoice
-from tinytrain_compile.ir.slices import StepPart
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, StepPart, TrainGraph
 from tinytrain_compile.target.model import Board
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------

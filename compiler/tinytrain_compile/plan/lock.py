@@ -20,9 +20,8 @@ from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan, PageMove, Rem
 from tinytrain_compile.ir.types import Graph, Node
 from tinytrain_compile.ops.base import OPS, op_def
 from tinytrain_compile.plan.check.plan import validate_plan
-from tinytrain_compile.plan.check.rewrites import validate_paging, validate_remat
-from tinytrain_compile.plan.check.streams import validate_streams
-from tinytrain_compile.plan.memories.rewrite import Move, replay_moves
+from tinytrain_compile.plan.check.rewrites import validate_paging, validate_remat, validate_streams
+from tinytrain_compile.plan.memories.paging import Move, replay_moves
 from tinytrain_compile.plan.memories.spread import POINTER_BYTES
 from tinytrain_compile.plan.model import build_model
 from tinytrain_compile.plan.options import Memory, PlanError, PlanOptions

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tinytrain_compile.ir.slices import StepPieces
-from tinytrain_compile.ir.stages import MemoryPlan
+from tinytrain_compile.ir.stages import MemoryPlan, StepPieces
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def, row_form
 from tinytrain_compile.ops.stream import StreamAttrs, pieces_of

@@ -1,14 +1,27 @@
-"""Judges of rewritten graphs: page moves copy what they say, and second runs compute what the first ones did."""
+"""Judges of rewritten graphs: page moves copy what they say, second runs compute what the first ones did, streams are
+safe.
+
+They share only data types with what rewrites. The judge of streams replays the calls of one row by row on memory in
+which every byte says of which row of which map it is (or whose prepared weights). So it sees every row that is read
+before it is written or after it was overwritten, by a ring that is too short, by working memory, or by a result that
+covers an operand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.types import Graph, Node
+from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import op_def
-from tinytrain_compile.ops.base import alias_of
+from tinytrain_compile.ops.base import Overlap, alias_of, row_form
+from tinytrain_compile.ops.input_lines import LINES
+from tinytrain_compile.ops.rows import RowForm, row_pitch
+from tinytrain_compile.ops.stream import StreamAttrs, position_bytes
 from tinytrain_compile.plan.options import PlanError
 
 
@@ -133,3 +146,234 @@ def _classes(graph: Graph, made_by: dict[tuple[Hashable, ...], Node]) -> dict[st
 
 def _key(node: Node, inputs: tuple[str, ...]) -> tuple[Hashable, ...]:
     return (node.op, node.attrs, node.phase, inputs)
+
+
+_NOTHING, _PREPARED, _POSITION = -1, 1 << 40, 1 << 41
+"""What a byte says that holds working memory, (plus the number of a node) prepared weights, and how far a stream is."""
+_ROWS = 1 << 20
+_ALIGNMENT = 8
+
+Bytes = NDArray[np.int64]
+
+
+def validate_streams(graph: Graph, streamed: Graph) -> None:
+    """Raise PlanError unless the streams compute what the graph does, whose other nodes are still there, and are
+    safe."""
+    nodes = [inner for node in streamed.nodes for inner in _inner(node)]
+    if sorted(node.name for node in nodes) != sorted(node.name for node in graph.nodes):
+        raise PlanError("stream nodes", "with what its streams compute, the graph has other nodes than before")
+    before = {node.name: node for node in graph.nodes}
+    different = [node.name for node in nodes if before[node.name] != node]
+    if different:
+        raise PlanError("stream nodes", f"{different[0]!r} is not the node of the graph")
+    for node in streamed.nodes:
+        if isinstance(node.attrs, StreamAttrs):
+            validate_stream(node)
+
+
+def validate_stream(node: Node) -> None:
+    """Raise PlanError unless a stream's calls, rings, working memory and covers are safe."""
+    attrs = node.attrs
+    assert isinstance(attrs, StreamAttrs)
+    _check_operands(node, attrs)
+    for cover in (None, *attrs.covers):
+        if cover is not None and (cover.step != 1 or cover.distance < 0):
+            raise PlanError("stream cover", f"{node.name!r} declares a distance of {cover.distance}")
+        _Replay(node, attrs, cover).run()
+
+
+def _inner(node: Node) -> tuple[Node, ...]:
+    return node.attrs.nodes if isinstance(node.attrs, StreamAttrs) else (node,)
+
+
+def _check_operands(node: Node, attrs: StreamAttrs) -> None:
+    made: set[str] = set()
+    for inner in attrs.nodes:
+        missing = [v.name for v in inner.inputs if v.name not in made and v.name not in attrs.inputs]
+        if missing:
+            raise PlanError("stream operands", f"{inner.name!r} reads {missing[0]!r} before it exists")
+        if row_form(inner) is None:
+            raise PlanError("stream operands", f"{inner.name!r} cannot be computed by rows")
+        made.update(value.name for value in inner.outputs)
+    _check_overwritten(node, attrs)
+    rings = [ring.name for ring in attrs.rings]
+    if any(cover.output in dict(attrs.overwrites) for cover in attrs.covers):
+        raise PlanError("stream cover", f"{node.name!r} covers an operand with what overwrites another")
+    if any(op_def(inner.op).error is not None for inner in attrs.nodes) and attrs.covers:
+        raise PlanError("stream cover", f"{node.name!r} has errors, so that it may run twice, and covers what it reads")
+    if sorted([*rings, *attrs.outputs]) != sorted(made) or made & set(attrs.inputs):
+        raise PlanError("stream operands", f"{node.name!r}: a value has no place, or two")
+
+
+def _check_overwritten(node: Node, attrs: StreamAttrs) -> None:
+    """Check that what inner nodes overwrite comes from outside, is declared, and is read by nobody else who runs later
+    or beside.
+
+    A sum is applied behind the last call; anything else overwrites in every call.
+    """
+    found: list[tuple[int, int]] = []
+    for inner in attrs.nodes:
+        form = row_form(inner)
+        for out, source in alias_of(inner):
+            victim, result = inner.inputs[source].name, inner.outputs[out].name
+            if victim not in attrs.inputs or result not in attrs.outputs:
+                raise PlanError("stream operands", f"{inner.name!r} overwrites {victim!r}, which is not from outside")
+            found.append((attrs.outputs.index(result), attrs.inputs.index(victim)))
+            beside = [o for o in attrs.nodes if o is not inner and victim in (value.name for value in o.inputs)]
+            late = [other for other in beside if form is None or form.sum is None or _sums(other)]
+            if late or [v.name for v in inner.inputs].count(victim) > 1:
+                raise PlanError("stream operands", f"{inner.name!r} overwrites {victim!r}, which others read too")
+    if sorted(found) != sorted(attrs.overwrites) or len({source for _, source in found}) < len(found):
+        raise PlanError("stream operands", f"{node.name!r} does not say what it overwrites, or overwrites it twice")
+
+
+def _sums(node: Node) -> bool:
+    form = row_form(node)
+    return form is not None and form.sum is not None
+
+
+@dataclass(frozen=True)
+class _Map:
+    """Where rows lie: row r at start + r % slots * pitch of a memory. number: what its bytes say, with the row."""
+
+    memory: Bytes
+    start: int
+    pitch: int
+    slots: int
+    number: int
+
+    def row(self, row: int) -> slice:
+        """Return its bytes."""
+        low = self.start + row % self.slots * self.pitch
+        return slice(low, low + self.pitch)
+
+    def says(self, row: int) -> int:
+        """Return what the bytes of a row say."""
+        return self.number * _ROWS + row
+
+
+class _Replay:
+    """One run of a stream. cover: a result that lies over an operand, as near as is declared."""
+
+    def __init__(self, node: Node, attrs: StreamAttrs, cover: Overlap | None) -> None:
+        self._node, self._attrs = node, attrs
+        self._scratch: Bytes = np.full(attrs.scratch_bytes, _NOTHING)
+        forms = [row_form(inner) for inner in attrs.nodes]
+        self._forms = [form for form in forms if form is not None]
+        self._maps = dict(self._outside(cover)) | dict(self._rings())
+
+    def _outside(self, cover: Overlap | None) -> Iterator[tuple[str, _Map]]:
+        """Yield operands, which are there, and results; each in a memory of its own, but for the two of a cover."""
+        node, attrs = self._node, self._attrs
+        read = {inner.inputs[i].name for inner, f in zip(attrs.nodes, self._forms, strict=True) for i in f.maps}
+        pairs = [*zip(attrs.inputs, node.inputs, strict=True), *zip(attrs.outputs, node.outputs, strict=True)]
+        memories: dict[str, tuple[Bytes, int]] = {}
+        if cover is not None:
+            over, under = attrs.outputs[cover.output], attrs.inputs[cover.source]
+            sizes = [node.outputs[cover.output].size_bytes, node.inputs[cover.source].size_bytes + cover.distance]
+            shared: Bytes = np.full(max(sizes), _NOTHING)
+            memories = {over: (shared, 0), under: (shared, cover.distance)}
+        maps = {inner.outputs[0].name for inner, f in zip(attrs.nodes, self._forms, strict=True) if f.sum is None}
+        for number, (name, value) in enumerate(pairs):
+            if name in read or name in maps:
+                memory, start = memories.get(name) or (np.full(value.size_bytes, _NOTHING), 0)
+                found = _Map(memory, start, row_pitch(value), value.shape[1], number)
+                if number < len(attrs.inputs):
+                    for row in range(value.shape[1]):
+                        memory[found.row(row)] = found.says(row)
+                yield name, found
+
+    def _rings(self) -> Iterator[tuple[str, _Map]]:
+        values = {value.name: value for inner in self._attrs.nodes for value in inner.outputs}
+        first = len(self._attrs.inputs) + len(self._attrs.outputs)
+        for number, ring in enumerate(self._attrs.rings, first):
+            pitch = row_pitch(values[ring.name])
+            outside = ring.rows < 1 or ring.offset < 0 or ring.offset + ring.rows * pitch > self._attrs.scratch_bytes
+            if outside or ring.offset % _ALIGNMENT:
+                raise PlanError("stream scratch", f"the ring of {ring.name!r} does not lie in scratch")
+            yield ring.name, _Map(self._scratch, ring.offset, pitch, ring.rows, number)
+
+    def run(self) -> None:
+        """Raise PlanError at the first call that reads what is not there."""
+        attrs, done = self._attrs, [0] * len(self._attrs.nodes)
+        for index, form in enumerate(self._forms):
+            low = attrs.work[index]
+            if low < 0 or low % _ALIGNMENT or low + form.scratch_bytes > attrs.scratch_bytes:
+                raise PlanError("stream scratch", f"node {index} of {self._node.name!r} works outside of scratch")
+            self._scratch[low : low + form.kept_bytes] = _PREPARED + index
+        self._begin()
+        for call in attrs.calls:
+            if not 0 <= call.node < len(done) or call.first != done[call.node] or call.rows < 1:
+                raise PlanError("stream order", f"{self._node.name!r} computes row {call.first} out of turn")
+            done[call.node] += call.rows
+            self._call(call.node, call.first, call.rows)
+            self._position()
+        for name, value in zip(attrs.outputs, self._node.outputs, strict=True):
+            if name in self._maps:
+                self._check(name, range(value.shape[1]), "the end")
+        for index, (inner, form) in enumerate(zip(attrs.nodes, self._forms, strict=True)):
+            read = inner.outputs[0] if form.sum is None else inner.inputs[form.maps[-1]]
+            if alias_of(inner) and done[index] != read.shape[1]:
+                raise PlanError("stream sum", f"{inner.name!r} leaves its last rows out, which count")
+            if form.sum is not None:
+                self._prepared(index)
+
+    def _begin(self) -> None:
+        """Begin a call: a stream that waits for rows keeps its position; these come one a call, and only where it
+        begins."""
+        attrs = self._attrs
+        taken = [index for index, inner in enumerate(attrs.nodes) if inner.op == LINES]
+        if taken != ([0] if attrs.position >= 0 else []) or any(c.rows != 1 for c in attrs.calls if c.node in taken):
+            raise PlanError("stream order", f"{self._node.name!r} takes rows from its caller otherwise than it says")
+        if attrs.position >= 0:
+            high = attrs.position + position_bytes(len(attrs.nodes))
+            if attrs.position % _ALIGNMENT or high > attrs.scratch_bytes:
+                raise PlanError("stream scratch", f"the position of {self._node.name!r} does not lie in scratch")
+            self._scratch[attrs.position : high] = _POSITION
+
+    def _position(self) -> None:
+        low, size = self._attrs.position, position_bytes(len(self._attrs.nodes))
+        if low >= 0 and (self._scratch[low : low + size] != _POSITION).any():
+            raise PlanError("stream scratch", f"the position of {self._node.name!r} is overwritten")
+
+    def _call(self, index: int, first: int, rows: int) -> None:
+        """Work and write; what it reads and works in has to be there then (nothing brings it back that was not)."""
+        node, form = self._attrs.nodes[index], self._forms[index]
+        result = node.outputs[0]
+        if first + rows > form.height(node) or rows % form.unit or (form.sum is not None and rows > 1):
+            raise PlanError("stream order", f"{node.name!r} computes more rows than it has, or than a call may")
+        low = self._attrs.work[index]
+        working = slice(low + form.kept_bytes, low + form.scratch_bytes)
+        self._scratch[working] = _NOTHING
+        if form.sum is None:
+            to = self._maps[result.name]
+            self._in_one_piece(node, to, first, rows)
+            for row in range(first, first + rows):
+                to.memory[to.row(row)] = to.says(row)
+        self._reads(node, form, first, rows)
+        self._prepared(index)
+        if (self._scratch[working] != _NOTHING).any():
+            raise PlanError("stream scratch", f"{node.name!r} writes its result over its own working memory")
+
+    def _prepared(self, index: int) -> None:
+        low, kept = self._attrs.work[index], self._forms[index].kept_bytes
+        if (self._scratch[low : low + kept] != _PREPARED + index).any():
+            raise PlanError("stream scratch", f"what node {index} of {self._node.name!r} prepares is overwritten")
+
+    def _reads(self, node: Node, form: RowForm, first: int, rows: int) -> None:
+        for place, position in enumerate(form.maps):
+            value: Value = node.inputs[position]
+            needed = form.reads_of(place, first, rows, value.shape[1])
+            self._check(value.name, needed, node.name)
+            if not (form.windows and place == 0) and needed:
+                self._in_one_piece(node, self._maps[value.name], needed.start, len(needed))
+
+    def _check(self, name: str, rows: range, reader: str) -> None:
+        found = self._maps[name]
+        for row in rows:
+            if (found.memory[found.row(row)] != found.says(row)).any():
+                raise PlanError("stream row", f"row {row} of {name!r} is not there when {reader!r} reads it")
+
+    def _in_one_piece(self, node: Node, found: _Map, first: int, rows: int) -> None:
+        if first % found.slots + rows > found.slots:
+            raise PlanError("stream order", f"the rows of a call of {node.name!r} do not lie behind each other")

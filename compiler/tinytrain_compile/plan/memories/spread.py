@@ -15,8 +15,7 @@ from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.check.rewrites import validate_paging
 from tinytrain_compile.plan.memories.assign import Cover, assign
-from tinytrain_compile.plan.memories.pages import Option, Options
-from tinytrain_compile.plan.memories.rewrite import Paged
+from tinytrain_compile.plan.memories.paging import Option, Options, Paged
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import Memory, PlanOptions
 from tinytrain_compile.plan.place.choose import decide

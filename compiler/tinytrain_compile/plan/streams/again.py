@@ -24,8 +24,7 @@ from tinytrain_compile.ir.types import Graph, Node, Value
 from tinytrain_compile.ops import infer, op_def
 from tinytrain_compile.ops.base import has_trait, row_form
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.plan.check.rewrites import validate_remat
-from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.check.rewrites import validate_remat, validate_streams
 from tinytrain_compile.plan.model import PERSISTENT_KINDS
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import REMEMBERED, Planned, least_need, plan_graph, streaming

@@ -23,7 +23,7 @@ from tinytrain_compile.ops.base import alias_of, row_form
 from tinytrain_compile.ops.input_lines import LINES, takes_lines
 from tinytrain_compile.ops.rows import RowForm, row_pitch
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.plan.check.streams import validate_streams
+from tinytrain_compile.plan.check.rewrites import validate_streams
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import REMEMBERED, alone_bound, least_load, least_need, plan_graph, sure_load
 from tinytrain_compile.plan.streams.rewrite import StreamMaker, inner_nodes, is_slice, with_readers_beside, with_streams
