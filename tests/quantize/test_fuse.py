@@ -1,4 +1,4 @@
-"""Biases that are added behind a product: what becomes part of a layer, and what must not."""
+"""Biases that are added behind the products of an encoder become part of their layers (others: test_text.py)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections import Counter
 
 import numpy as np
 import onnx
-import pytest
 
 from testing.networks import models
-from testing.networks.models import Network
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.ir.graph import check_graph
@@ -57,40 +55,3 @@ def test_linear_layers_are_integers() -> None:
     stored = {v.name: v.dtype for v in train.graph.state}
     assert {stored[f"{name}_bias"] for name in LINEAR} == {"int32"}
     assert {stored[f"{name}_weight"] for name in LINEAR} == {"int8"}
-
-
-def small(rest: str, shape: str = "1, 3, 4") -> Graph:
-    """x @ weight over three tokens, and what comes behind."""
-    net = Network("small", "float[1, 3, 2] x", f"float[{shape}] y", seed=1)
-    net.near("weight", 0.0, 1.0, 2, 4)
-    net.near("bias", 0.0, 1.0, 4)
-    net.near("each", 0.0, 1.0, 3, 4)
-    net.node("product", "product = MatMul (x, weight)")
-    for index, line in enumerate(rest.split(";")):
-        net.node(f"n{index}", line.strip())
-    return chain.imported(net.model()).graph
-
-
-@pytest.mark.parametrize("rest", ["y = Add (product, bias)", "y = Add (bias, product)"])
-def test_either_order(rest: str) -> None:
-    before = small(rest)
-    after = fuse_biases(before)
-    assert biased(after) == 1 and not any(node.op == "Add" for node in after.nodes)
-    np.testing.assert_allclose(output(after), output(before), rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "y = Add (product, each)",
-        "y = Add (product, product)",
-        "y = Sub (product, bias)",
-        "s = Add (product, bias); y = Mul (s, product)",
-        "s = Add (product, bias); y = Add (s, bias)",
-    ],
-)
-def test_what_is_no_bias_of_one_layer(rest: str) -> None:
-    before = small(rest)
-    after = fuse_biases(before)
-    assert biased(after) == 0
-    assert after.nodes == before.nodes
