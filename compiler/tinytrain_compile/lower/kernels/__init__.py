@@ -10,7 +10,6 @@ from tinytrain_compile.lower.kernels.context import (
     OperandLayout,
     kernel_context,
 )
-from tinytrain_compile.lower.kernels.float32 import shape
 
 __all__ = [
     "KERNELS",
@@ -25,5 +24,4 @@ __all__ = [
     "int8",
     "kernel_context",
     "kernel_spec",
-    "shape",
 ]

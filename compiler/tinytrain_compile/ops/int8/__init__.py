@@ -1,31 +1,7 @@
-"""What the integer operators mean. Importing this package fills their part of the op table."""
+"""What the integer operators mean. Importing this package imports all of its modules, which fill the op table."""
 
-from tinytrain_compile.ops.int8 import (
-    channels,
-    clip,
-    conv,
-    exponents,
-    loss,
-    pointwise,
-    pool,
-    rescale,
-    subspace,
-    targets,
-    update,
-    weighted_loss,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "channels",
-    "clip",
-    "conv",
-    "exponents",
-    "loss",
-    "pointwise",
-    "pool",
-    "rescale",
-    "subspace",
-    "targets",
-    "update",
-    "weighted_loss",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,35 +1,7 @@
-"""How the integer operators are computed; the same file names as in ops/int8/."""
+"""How the integer operators are computed; the same file names as in ops/int8/. Importing it imports all its modules."""
 
-from tinytrain_compile.lower.kernels.int8 import (
-    channels,
-    clip,
-    conv,
-    loss,
-    pointwise,
-    pool,
-    rescale,
-    rows,
-    subspace,
-    targets,
-    update,
-)
-from tinytrain_compile.lower.kernels.int8.helium import conv as helium_conv
-from tinytrain_compile.lower.kernels.int8.helium import pointwise as helium_pointwise
-from tinytrain_compile.lower.kernels.int8.helium import pool as helium_pool
+from importlib import import_module
+from pkgutil import walk_packages
 
-__all__ = [
-    "channels",
-    "clip",
-    "conv",
-    "helium_conv",
-    "helium_pointwise",
-    "helium_pool",
-    "loss",
-    "pointwise",
-    "pool",
-    "rescale",
-    "rows",
-    "subspace",
-    "targets",
-    "update",
-]
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)

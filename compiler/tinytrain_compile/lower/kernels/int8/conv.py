@@ -31,7 +31,7 @@ from tinytrain_compile.lower.kernels.int8.depthwise import depthwise, depthwise_
 from tinytrain_compile.lower.kernels.int8.dsp.product import PackedOperand, packed_product
 from tinytrain_compile.lower.kernels.int8.dsp.rows import direct_maps, line_conv
 from tinytrain_compile.lower.kernels.int8.dsp.windows import RowBlock, dense_rows, row_conv
-from tinytrain_compile.lower.kernels.int8.operands import Centred, error_end, mask_operand, requantised_end, tile_end
+from tinytrain_compile.lower.kernels.int8.operands import Centred, ErrorLayer, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.patches import PatchForm, patch_conv
 from tinytrain_compile.ops.conv import forward_patch, gathers, gathers_error
 from tinytrain_compile.ops.conv_form import Patch
@@ -180,45 +180,34 @@ def qconv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Compute sums of g w, requantised per input channel to the exponent of the error that comes out."""
     attrs = attrs_of(node, QConvGradInputAttrs)
     conv, shape, error = attrs.conv, map_shape(result(node, "error")), operand(node, "g").shape
-    out_c = error[3]
-    peak, p_out, p_in = tensors(node, "peak", "p_out", "p_in")
-    multiplier, shift = tensors(node, "multiplier", "shift")
-    weights = weight_parts(node)
-    whole = whole_weight(weights, conv.split, 0, 3)
-    pixels, flat = shape[0] * shape[1] * shape[2], is_product(conv)
-    masks, keep = mask_operand(node, attrs.mask, (pixels, shape[3]) if flat else shape)
+    out_c, pixels, flat = error[3], shape[0] * shape[1] * shape[2], is_product(conv)
+    tiles = None if flat else gradient_rows(node, context)
+    kept = flat or is_depthwise(node) or tiles is not None
+    layer = ErrorLayer(node, (pixels, shape[3]) if flat else shape, kept)
+    whole, finish, stages, style = layer.whole, layer.finish, layer.stages, context.style
     g = tensor(node, "g", (pixels, out_c) if flat else None)
 
     def weight(*index: Expr) -> Expr:
         return i32(whole(*index))
 
-    tiles = None if flat else gradient_rows(node, context)
-    kept = flat or is_depthwise(node) or tiles is not None
-    finish, stages = error_end((peak, p_out, p_in, multiplier, shift), keep, kept)
-
     if flat:
         extents = (pixels, shape[3], out_c)
         left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
-        right = transposed_weight(node, weights, whole, context.layout.transposed)
-        out, schedule = packed_product(extents, left, right, finish, error_product(node), context.style, stages)
-        inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
-        return KernelSpec(inputs, [out, None], schedule)
+        right = transposed_weight(node, layer.weights, whole, context.layout.transposed)
+        return layer.spec(g, packed_product(extents, left, right, finish, error_product(node), style, stages))
     if tiles is not None:
         g = tensor(node, "g", (*error[:2], error[2] * out_c))
-        out, schedule = row_gradient(node, g, whole, finish, tiles, context.style, stages)
-        inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
-        return KernelSpec(inputs, [out, None], schedule)
+        return layer.spec(g, row_gradient(node, g, whole, finish, tiles, style, stages))
     window = TapWindow(conv, attrs.input_hw)
     if conv.groups == 1:
         patch, copies = error_patch(node), gathers_error(conv, attrs.input_hw)
         form = PatchForm(shape, context.integer_tile, copies, peels(conv.split), runs=False)
-        out, schedule = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
+        computed = patch_conv(patch, form, lambda *i: g[i], lambda o, r, s, a: weight(a, r, s, o), finish, i32)
     elif is_depthwise(node):
-        out, schedule = depthwise_gradient(node, g, whole, finish, context.style, stages)
+        computed = depthwise_gradient(node, g, whole, finish, style, stages)
     else:
-        out, schedule = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
-    inputs = [peak, p_out, p_in, g, multiplier, shift, *weights, *masks]
-    return KernelSpec(inputs, [out, None], schedule)
+        computed = grouped_grad_input(shape, conv, Centred(g), weight, window.backward, finish)
+    return layer.spec(g, computed)
 
 
 def transposed_weight(node: Node, weights: list[te.Tensor], whole: Load, transposed: bool) -> PackedOperand:

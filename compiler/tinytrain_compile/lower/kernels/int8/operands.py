@@ -10,8 +10,22 @@ from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.intrinsics.tensor import ends_2x2
-from tinytrain_compile.lower.kernels.base import Elements, Finish, Index, address, call_int, i32, select, tensor
-from tinytrain_compile.ops.int8.conv import QConvAttrs
+from tinytrain_compile.lower.kernels.base import (
+    Elements,
+    Finish,
+    Index,
+    KernelSpec,
+    Schedule,
+    address,
+    call_int,
+    i32,
+    select,
+    tensor,
+    tensors,
+    weight_parts,
+    whole_weight,
+)
+from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product, short_ends
 from tinytrain_compile.ops.int8.error import MaskAttrs
 from tinytrain_compile.ops.names import attrs_of, result
@@ -150,6 +164,26 @@ def error_end(operands: Sequence[te.Tensor], keep: Keep | None, kept: bool) -> t
         return call_int("tt_rescaled_error", *here, dtype="int8")
 
     return finish, stages
+
+
+class ErrorLayer:
+    """A data gradient but for the error that it reads: its other operands, its weight, and the end of its sums.
+
+    shape: by which elements of its result are indexed; masked: the node with the rows that a mask is of, if few.
+    """
+
+    def __init__(self, node: Node, shape: Sequence[Index], kept: bool = True, masked: Node | None = None) -> None:
+        attrs = attrs_of(node, QConvGradInputAttrs)
+        self._exponents, self._factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
+        self._masks, keep = mask_operand(masked or node, attrs.mask, tuple(shape))
+        self.finish, self.stages = error_end((*self._exponents, *self._factor), keep, kept)
+        self.weights = weight_parts(node)
+        self.whole = whole_weight(self.weights, attrs.conv.split, 0, 3)
+
+    def spec(self, g: te.Tensor, computed: tuple[te.Tensor, Schedule]) -> KernelSpec:
+        """Return the kernel of (result, schedule); g: the error that it reads."""
+        out, schedule = computed
+        return KernelSpec([*self._exponents, g, *self._factor, *self.weights, *self._masks], [out, None], schedule)
 
 
 # ---- kernels that are one call --------------------------------------------------------------------------------------

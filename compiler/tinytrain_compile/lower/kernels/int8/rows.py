@@ -25,7 +25,7 @@ from tinytrain_compile.lower.kernels.int8.helium.conv import (
     vector_error_product,
     vector_product,
 )
-from tinytrain_compile.lower.kernels.int8.operands import error_end, mask_operand, requantised_end, tile_end
+from tinytrain_compile.lower.kernels.int8.operands import ErrorLayer, requantised_end, tile_end
 from tinytrain_compile.lower.kernels.row_blocks import (
     NoRowsError,
     RowBlockSpec,
@@ -136,42 +136,26 @@ def _data_gradient(node: Node, context: KernelContext, count: Var) -> RowBlockSp
 
 
 def _error_product(node: Node, context: KernelContext, count: Expr) -> KernelSpec:
-    attrs = attrs_of(node, QConvGradInputAttrs)
     (_, _, width, channels), out_c = result(node, "error").shape, operand(node, "g").shape[3]
     if context.uses_vectors:
         spec = vector_error_product(few_rows(node, count), context, count * width, None, error_row_product(node)[1])
         if spec is not None:
             return spec
-    exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
-    pixels = count * width
-    masks, keep = mask_operand(few_rows(node, count), attrs.mask, (pixels, channels))
-    g = te.placeholder((pixels, out_c), "int8", "g")
-    finish, stages = error_end((*exponents, *factor), keep, True)
-    weights = weight_parts(node)
-    right = transposed_weight(node, weights, whole_weight(weights, attrs.conv.split, 0, 3), context.layout.transposed)
-    tiles = error_row_product(node)[0]
-    left = PackedOperand(lambda i, a: g[i, a], pitch=out_c)
-    out, schedule = packed_product((pixels, channels, out_c), left, right, finish, tiles, context.style, stages)
-    return KernelSpec([*exponents, g, *factor, *weights, *masks], [out, None], schedule)
+    extents = (count * width, channels, out_c)
+    layer, g = ErrorLayer(node, extents[:2], masked=few_rows(node, count)), te.placeholder(extents[::2], "int8", "g")
+    right = transposed_weight(node, layer.weights, layer.whole, context.layout.transposed)
+    left, tiles = PackedOperand(lambda i, a: g[i, a], pitch=out_c), error_row_product(node)[0]
+    return layer.spec(g, packed_product(extents, left, right, layer.finish, tiles, context.style, layer.stages))
 
 
 def _error_dense(node: Node, context: KernelContext, count: Var, maps: tuple[int, ...]) -> RowBlockSpec:
-    attrs, tiles, along = (
-        attrs_of(node, QConvGradInputAttrs),
-        backward_dense(node, by_rows=True),
-        error_patch(node).rows,
-    )
-    block = _row_block(node, "g", count)
-    shape = result(node, "error").shape
+    tiles, along = backward_dense(node, by_rows=True), error_patch(node).rows
+    block, shape = _row_block(node, "g", count), result(node, "error").shape
     if tiles is None:
         raise NoRowsError(f"{node.name}: taps leave holes between rows of the error")
-    exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
-    masks, keep = mask_operand(few_rows(node, count * along.phases), attrs.mask, shape)
-    finish, stages = error_end((*exponents, *factor), keep, True)
-    weights = weight_parts(node)
-    whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    out, schedule = row_gradient(node, block.image, whole, finish, tiles, context.style, stages, block)
-    spec = KernelSpec([*exponents, block.image, *factor, *weights, *masks], [out, None], schedule)
+    layer, g = ErrorLayer(node, shape, masked=few_rows(node, count * along.phases)), block.image
+    computed = row_gradient(node, g, layer.whole, layer.finish, tiles, context.style, layer.stages, block)
+    spec = layer.spec(g, computed)
     rows = shape[1] // along.phases
     windows = windows_of(rows, along.extent, along.window, 1, -along.ends[0], along.holes)
     return RowBlockSpec(with_table(spec, block.row_at), count, maps, rows, windows)
@@ -182,15 +166,10 @@ def _error_depthwise(node: Node, context: KernelContext, block: RowBlock) -> Ker
         spec = vector_depthwise_gradient(node, context, block)
         if spec is not None:
             return spec
-    attrs = attrs_of(node, QConvGradInputAttrs)
-    exponents, factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
-    shape = result(node, "error").shape
-    masks, keep = mask_operand(few_rows(node, block.count * backward_phases(node)[0]), attrs.mask, shape)
-    finish, stages = error_end((*exponents, *factor), keep, True)
-    weights = weight_parts(node)
-    whole = whole_weight(weights, attrs.conv.split, 0, 3)
-    out, schedule = depthwise_gradient(node, block.image, whole, finish, context.style, stages, block=block)
-    return KernelSpec([*exponents, block.image, *factor, *weights, *masks], [out, None], schedule)
+    rows, g = few_rows(node, block.count * backward_phases(node)[0]), block.image
+    layer = ErrorLayer(node, result(node, "error").shape, masked=rows)
+    computed = depthwise_gradient(node, g, layer.whole, layer.finish, context.style, layer.stages, block=block)
+    return layer.spec(g, computed)
 
 
 def _error_windows(node: Node) -> Windows:
