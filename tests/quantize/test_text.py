@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from testing.graph_text import parse_graph
 from tests.quantize import nets
 from tests.training.test_rewrites import lines
-from tinytrain_compile.ir import parse_graph, print_graph
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
+from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops.base import attribute_types, infer
 from tinytrain_compile.ops.conv import ConvAttrs
