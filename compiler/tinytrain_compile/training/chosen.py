@@ -36,10 +36,8 @@ def _added(builder: GraphBuilder, scores: Value, error: Value, node: Node) -> Va
     return builder.emit("AddScores", (scores, more), name=f"{scores.name}.add", origin=node.origin)
 
 
-def choice_of(builder: GraphBuilder, layers: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice | None:
+def choice_of(builder: GraphBuilder, layers: Sequence[ChosenLayer], state: list[Value]) -> ChannelChoice:
     """Return what the generated code chooses. state: gets what of it no node changes."""
-    if not layers:
-        return None
     flag = builder.constant("channel_choice", np.asarray(OPEN, np.int32))
     state += [flag, *(layer.place for layer in layers)]
     return ChannelChoice(flag, tuple(layers))

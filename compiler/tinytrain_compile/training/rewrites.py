@@ -86,7 +86,8 @@ def keep_masks(builder: GraphBuilder, forward: list[Node], backward: list[Node])
             masks[y.name] = builder.nodes.pop()
         mask = result(masks[y.name], "mask")
         rewritten.append(Node(node.name, "MaskedGrad", (dy, mask), node.outputs, NO_ATTRS, node.origin))
-    return _insert(forward, masks), rewritten
+    behind = {node.name: [masks[out.name] for out in node.outputs if out.name in masks] for node in forward}
+    return [part for node in forward for part in (node, *behind[node.name])], rewritten
 
 
 def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
@@ -115,14 +116,6 @@ def _kept_by_others(forward: list[Node], backward: list[Node]) -> set[str]:
     return kept
 
 
-def _insert(forward: list[Node], masks: dict[str, Node]) -> list[Node]:
-    result: list[Node] = []
-    for node in forward:
-        result.append(node)
-        result += [masks[out.name] for out in node.outputs if out.name in masks]
-    return result
-
-
 # ---- gradients of splits -------------------------------------------------------------------------------------------
 
 
@@ -130,7 +123,7 @@ def join_pieces(train: TrainGraph) -> TrainGraph:
     """Return the same step with such sums of float32 as Concats (what was -0 + 0 keeps its sign); itself if there are
     none."""
     graph = train.graph
-    made = {value.name: node for node in graph.nodes for value in node.outputs}
+    made = graph.producers()
     found = {node.name: joined for node in graph.nodes if (joined := _joined(node, made)) is not None}
     if not found:
         return train
@@ -224,7 +217,7 @@ def _unused(graph: Graph, name: str) -> str:
 
 def _found(graph: Graph) -> Mapping[str, _Fusing]:
     """Return what becomes one node with an update, by its name."""
-    makers = {value.name: node for node in graph.nodes for value in node.outputs}
+    makers = graph.producers()
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for value in node.inputs:
