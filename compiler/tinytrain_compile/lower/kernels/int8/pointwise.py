@@ -3,7 +3,7 @@ regions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import s_tir, te
@@ -30,6 +30,7 @@ from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.elementwise import packed
 from tinytrain_compile.lower.kernels.int8.operands import (
     Centred,
+    Keep,
     kept_factors,
     kept_here,
     mask_operand,
@@ -180,10 +181,19 @@ def error_scale(node: Node, _context: KernelContext) -> KernelSpec:
 @kernel("ErrorAdd")
 def error_add(node: Node, _context: KernelContext) -> KernelSpec:
     """Compute the sum of two errors with exponents of their own."""
-    attrs = attrs_of(node, ErrorAttrs)
+    mask = mask_operand(node, attrs_of(node, ErrorAttrs).mask, (operand(node, "a").elements,))
+    return summed_errors(node, mask, "", keep_tables)
+
+
+def summed_errors(
+    node: Node,
+    mask: tuple[list[te.Tensor], Keep | None],
+    lanes: str,
+    schedule: Callable[[s_tir.Schedule, Sequence[te.Tensor]], None],
+) -> KernelSpec:
+    """Compute an ErrorAdd by the helpers with this ending ("_x4": of four elements); schedule: (.., tables to keep)."""
     peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
-    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
-    masks, keep = mask_operand(node, attrs.mask, (operand(node, "a").elements,))
+    (a, b), (masks, keep) = (flat_tensor(node, "a"), flat_tensor(node, "b")), mask
 
     def lift(p: te.Tensor, name: str) -> te.Tensor:
         return te.compute((1,), lambda _i: call_int("tt_lift", p[0] - p_out[0]), name)
@@ -192,12 +202,12 @@ def error_add(node: Node, _context: KernelContext) -> KernelSpec:
 
     def element(i: Expr) -> Expr:
         operands = zip((a, b), (p_a, p_b), lifts, strict=True)
-        parts = [call_int("tt_lifted", i32(e[i]), p[0] - p_out[0], lift[0]) for e, p, lift in operands]
-        summed = (kept_here(keep, (i,)), parts[0] + parts[1], i32(SUM_BITS), address(peak))
-        return call_int("tt_summed_error", *summed, dtype="int8")
+        left, right = (call_int(f"tt_lifted{lanes}", i32(e[i]), p[0] - p_out[0], up[0]) for e, p, up in operands)
+        summed = (kept_here(keep, (i,)), left + right, i32(SUM_BITS), address(peak))
+        return call_int(f"tt_summed_error{lanes}", *summed, dtype="int8")
 
     out = te.compute(a.shape, element, "out")
-    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [out, None], lambda sch: keep_tables(sch, lifts))
+    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [out, None], lambda sch: schedule(sch, lifts))
 
 
 # ---- borders of float regions ---------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from tinytrain_compile.lower.kernels.base import (
     Index,
     KernelSpec,
     Schedule,
-    address,
     call_int,
     channel_rows,
     flat_tensor,
@@ -36,7 +35,8 @@ from tinytrain_compile.lower.kernels.base import (
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.int8.helium.conv import ErrorEnd, mask_lanes, vector_update
-from tinytrain_compile.lower.kernels.int8.operands import Centred, called, first, kept_here, written
+from tinytrain_compile.lower.kernels.int8.operands import Centred, called, first, written
+from tinytrain_compile.lower.kernels.int8.pointwise import summed_errors
 from tinytrain_compile.lower.kernels.int8.steps import kept_steps
 from tinytrain_compile.lower.schedules import keep_tables
 from tinytrain_compile.ops.int8.error import MaskAttrs
@@ -165,29 +165,15 @@ def vector_error_scale(node: Node, _context: KernelContext) -> KernelSpec | None
 @vector_kernel("ErrorAdd")
 def vector_error_add(node: Node, _context: KernelContext) -> KernelSpec | None:
     """Compute the sum of two errors with exponents of their own."""
-    attrs, shape = attrs_of(node, ErrorAttrs), (operand(node, "a").elements,)
+    shape = (operand(node, "a").elements,)
     if is_ragged(shape[0]):
         return None
-    peak, p_out, p_a, p_b = tensors(node, "peak", "p_out", "p_a", "p_b")
-    a, b = flat_tensor(node, "a"), flat_tensor(node, "b")
-    masks, keep = mask_lanes(node, attrs.mask, shape)
 
-    def lift(p: te.Tensor, name: str) -> te.Tensor:
-        return te.compute((1,), lambda _i: call_int("tt_lift", p[0] - p_out[0]), name)
-
-    lifts = [lift(p_a, "lift_a"), lift(p_b, "lift_b")]
-
-    def element(i: Expr) -> Expr:
-        operands = zip((a, b), (p_a, p_b), lifts, strict=True)
-        left, right = (call_int("tt_lifted_x4", i32(e[i]), p[0] - p_out[0], up[0]) for e, p, up in operands)
-        summed = (kept_here(keep, (i,)), left + right, i32(SUM_BITS), address(peak))
-        return call_int("tt_summed_error_x4", *summed, dtype="int8")
-
-    def schedule(sch: s_tir.Schedule) -> None:
+    def schedule(sch: s_tir.Schedule, lifts: Sequence[te.Tensor]) -> None:
         keep_tables(sch, lifts)
         _each_four(sch)
 
-    return KernelSpec([peak, p_out, p_a, p_b, a, b, *masks], [te.compute(shape, element, "out"), None], schedule)
+    return summed_errors(node, mask_lanes(node, attrs_of(node, ErrorAttrs).mask, shape), "_x4", schedule)
 
 
 # ---- updates --------------------------------------------------------------------------------------------------------
