@@ -167,6 +167,12 @@ def whole_weight(parts: Sequence[te.Tensor], split: Split | None, out_axis: int,
     return load
 
 
+def weight_of(node: Node, split: Split | None) -> tuple[list[te.Tensor], Load]:
+    """Return the weight of a convolution or of its data gradient: its parts, and access to all of it."""
+    parts = weight_parts(node)
+    return parts, whole_weight(parts, split, 0, 3)
+
+
 def peels(split: Split | None) -> bool:
     """Tell whether the load of a weight has conditions that loops are cut at: runs of channels in two parts."""
     return split is not None and not split.on_device

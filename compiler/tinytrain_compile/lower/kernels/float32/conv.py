@@ -27,8 +27,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensor,
     tensors,
     total,
-    weight_parts,
-    whole_weight,
+    weight_of,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.linear import (
@@ -122,9 +121,8 @@ class Layer:
         assert isinstance(node.attrs, ConvAttrs)
         self.attrs, self._context = node.attrs, context
         self.bias = tensor(node, "bias") if node.attrs.bias else None
-        weights = weight_parts(node)
+        weights, self.weight = weight_of(node, node.attrs.split)
         self.operands = [*weights, *([] if self.bias is None else [self.bias])]
-        self.weight = whole_weight(weights, node.attrs.split, 0, 3)
         self.finish = add_bias(self.bias)
 
     def dense(
@@ -252,8 +250,7 @@ def conv_grad_input(node: Node, context: KernelContext) -> KernelSpec:
     """Compute the data gradient: every input pixel collects from the output pixels whose taps read it."""
     attrs = attrs_of(node, ConvGradInputAttrs)
     c = attrs.conv
-    weights, error = weight_parts(node), operand(node, "dy").shape
-    w = whole_weight(weights, c.split, 0, 3)
+    (weights, w), error = weight_of(node, c.split), operand(node, "dy").shape
     n, height, width, in_c = shape = map_shape(result(node, "dx"))
     out_c = error[3]
     if c.groups == 1 and not gathers(c) and c.strides == (1, 1):

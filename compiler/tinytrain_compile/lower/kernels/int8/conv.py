@@ -21,8 +21,7 @@ from tinytrain_compile.lower.kernels.base import (
     peels,
     tensor,
     tensors,
-    weight_parts,
-    whole_weight,
+    weight_of,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, grouped, grouped_grad_input
@@ -59,8 +58,7 @@ def qconv(node: Node, context: KernelContext) -> KernelSpec:
     if (spec := dense_forward(node, context)) is not None:
         return spec
     conv, shape, image = attrs.conv, map_shape(result(node, "y")), operand(node, "x").shape
-    weights = weight_parts(node)
-    whole = whole_weight(weights, conv.split, 0, 3)
+    weights, whole = weight_of(node, conv.split)
     bias, multiplier, shift = tensors(node, "bias", "multiplier", "shift")
     n, height, width, channels = image
 
@@ -96,9 +94,9 @@ def any_windows(
     """Compute k x k with several groups, dilations, or a weight in two parts; image: the placeholder, and how it is
     read."""
     attrs, (given, x), (window, patch, row_exists) = attrs_of(node, QConvAttrs), image, taps
-    conv, weights, operands = attrs.conv, weight_parts(node), tensors(node, "bias", "multiplier", "shift")
+    conv, operands = attrs.conv, tensors(node, "bias", "multiplier", "shift")
     data, (finish, _) = Centred(x, attrs.x_zero), requantised_end(node, operands)
-    whole = whole_weight(weights, conv.split, 0, 3)
+    weights, whole = weight_of(node, conv.split)
 
     def weight(*index: Expr) -> Expr:
         return i32(whole(*index))
@@ -120,8 +118,7 @@ def forward_weight(node: Node) -> tuple[list[te.Tensor], PackedOperand]:
     """Return a 1x1 weight by (output channel, input channel): its parts, and how it is read."""
     attrs, outputs, channels = attrs_of(node, QConvAttrs), result(node, "y").shape[3], operand(node, "x").shape[3]
     if attrs.conv.split is not None:
-        weights = weight_parts(node)
-        whole = whole_weight(weights, attrs.conv.split, 0, 3)
+        weights, whole = weight_of(node, attrs.conv.split)
         return weights, PackedOperand(lambda j, a: whole(j, 0, 0, a), peel=peels(attrs.conv.split))
     if is_prepared(node):
         return ready_weight(node)

@@ -22,8 +22,7 @@ from tinytrain_compile.lower.kernels.base import (
     select,
     tensor,
     tensors,
-    weight_parts,
-    whole_weight,
+    weight_of,
 )
 from tinytrain_compile.ops.int8.conv import QConvAttrs, QConvGradInputAttrs
 from tinytrain_compile.ops.int8.conv_form import is_dense, is_depthwise, is_product, short_ends
@@ -177,8 +176,7 @@ class ErrorLayer:
         self._exponents, self._factor = tensors(node, "peak", "p_out", "p_in"), tensors(node, "multiplier", "shift")
         self._masks, keep = mask_operand(masked or node, attrs.mask, tuple(shape))
         self.finish, self.stages = error_end((*self._exponents, *self._factor), keep, kept)
-        self.weights = weight_parts(node)
-        self.whole = whole_weight(self.weights, attrs.conv.split, 0, 3)
+        self.weights, self.whole = weight_of(node, attrs.conv.split)
 
     def spec(self, g: te.Tensor, computed: tuple[te.Tensor, Schedule]) -> KernelSpec:
         """Return the kernel of (result, schedule); g: the error that it reads."""

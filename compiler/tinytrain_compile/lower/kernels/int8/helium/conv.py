@@ -24,8 +24,7 @@ from tinytrain_compile.lower.kernels.base import (
     tensor,
     tensors,
     vector_kernel,
-    weight_parts,
-    whole_weight,
+    weight_of,
 )
 from tinytrain_compile.lower.kernels.context import KernelContext
 from tinytrain_compile.lower.kernels.float32.conv import TapWindow, weight_sums
@@ -85,8 +84,7 @@ def vector_conv(node: Node, context: KernelContext) -> KernelSpec | None:
     if not fits(extents):
         return None
     sliced = conv.split is not None
-    weights = weight_parts(node)
-    whole = whole_weight(weights, conv.split, 0, 3)
+    weights, whole = weight_of(node, conv.split)
     operands = tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp_x4")
     x = tensor(node, "x", (extents[0] * channels,))
@@ -134,8 +132,7 @@ def vector_depthwise(node: Node, context: KernelContext, block: RowBlock | None 
         return bands
     if not _on_rows(forward_depthwise(node), attrs.conv, attrs.conv.strides[1]):
         return None
-    weights = weight_parts(node)
-    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    weights, whole = weight_of(node, attrs.conv.split)
     x, operands = image_of(node, "x", block), tensors(node, "bias", "multiplier", "shift")
     kept, finish = requantised(attrs, operands, "tt_clamp")
     out, schedule = depthwise(node, x, whole, finish, context.style, kept, True, block)
@@ -211,8 +208,7 @@ def vector_error_product(
     conv, sliced = attrs.conv, attrs.conv.split is not None
     g = te.placeholder((pixels, out_c), "int8", "g")
     if sliced:
-        weights = weight_parts(node)
-        whole = whole_weight(weights, conv.split, 0, 3)
+        weights, whole = weight_of(node, conv.split)
         right = VectorOperand(lambda j, a: whole(a, 0, 0, j), "pieced")
     elif context.layout.transposed:
         weights = [tensor(node, "w", (channels, out_c))]
@@ -256,8 +252,7 @@ def vector_depthwise_gradient(node: Node, context: KernelContext, block: RowBloc
         return bands
     if not _on_rows(backward_depthwise(node), attrs.conv, 1):
         return None
-    weights = weight_parts(node)
-    whole = whole_weight(weights, attrs.conv.split, 0, 3)
+    weights, whole = weight_of(node, attrs.conv.split)
     masks, keep = mask_operand(node, attrs.mask, result(node, "error").shape)
 
     def kept(*index: Expr) -> Expr:
