@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinytrain_compile.target import Target, load_target
-from tinytrain_compile.verify import find_tools
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.firmware import (
     CHECK_FLAG,
     COMPILE_FLAGS,
@@ -25,6 +25,7 @@ from tinytrain_compile.verify.firmware import (
     WARNING_FLAGS,
     qemu_arguments,
 )
+from tinytrain_compile.verify.tools import find_tools
 
 TARGET = "cortex-m7"
 TIME_LIMIT_S = 600

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tinytrain_compile.target import Board, Target, list_boards, list_targets, load_target
+from tinytrain_compile.target.loader import list_boards, list_targets, load_target
+from tinytrain_compile.target.model import Board, Target
 
 
 def row(target: Target, board: Board) -> str:

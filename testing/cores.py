@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tinytrain_compile.target import Target, load_target
-from tinytrain_compile.target.loader import list_targets
-from tinytrain_compile.verify import find_tools
+from tinytrain_compile.target.loader import list_targets, load_target
+from tinytrain_compile.target.model import Target
+from tinytrain_compile.verify.tools import find_tools
 
 MAIN = load_target("cortex-m7")
 """The core that most figures are of."""

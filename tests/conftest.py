@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Generator, Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -125,7 +124,8 @@ def _quick_c() -> Iterator[None]:
     Boards, and commands in processes of their own, keep the flags that a user has; tests of levels and compilers name
     theirs (emit/test_any_build.py).
     """
-    build = import_module("tinytrain_compile.verify.build")  # a function of the package has the same name
+    from tinytrain_compile.verify import build
+
     with pytest.MonkeyPatch.context() as patch:
         for flags in ("HOST_FLAGS", "SANITIZE"):
             patch.setattr(build, flags, tuple("-O0" if flag == "-Og" else flag for flag in getattr(build, flags)))

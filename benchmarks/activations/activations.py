@@ -24,7 +24,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.base import op_def
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 
 @dataclass(frozen=True)

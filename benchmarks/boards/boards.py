@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks.boards.packages import DIGITS, EXAMPLES, HEAD, copy_example, package, package_rows
 from testing.images.board_image import Linked, cmake, differences, link, ram_is_in_qemu, run_in_qemu
 from testing.images.image import by_owner
-from tinytrain_compile.target import Target, list_boards, load_target
+from tinytrain_compile.target.loader import list_boards, load_target
+from tinytrain_compile.target.model import Target
 
 TWO = ("--update", "all", "--reserve", "32KB", "--arena", "16KB", "--memory", "dtcm=16KB")
 """All of digits in SRAM1 and DTCM of the F746; the state that is saved is larger, and so is the reserve."""

@@ -13,7 +13,7 @@ from typing import Any
 from testing.images.arduino_rules import library_objects, sketch_program
 from testing.images.image import sections
 from testing.places import ROOT
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 EXAMPLES = ROOT / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.onnx"

@@ -40,7 +40,7 @@ from tinytrain_compile.learn.short_runs import Desk, Run, make_desk
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import PRIOR, layers_of, tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.rules import LAST
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 NETS = {"7": LAYERS, "15": DEEP}
 EPOCHS = {"7": 30, "15": 15}

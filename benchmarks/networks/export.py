@@ -25,7 +25,8 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.learn.export import Exported, judged_file
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.twin import Instance, Twin
-from tinytrain_compile.verify import build_library, find_tools, work_folder
+from tinytrain_compile.verify.build import build_library
+from tinytrain_compile.verify.tools import find_tools, work_folder
 
 
 def exported(options: CompileOptions, steps: int, rate: float) -> Exported:

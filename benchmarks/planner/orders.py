@@ -33,7 +33,7 @@ from tinytrain_compile.plan.planner import persistent_buffers, plan_memory, thor
 from tinytrain_compile.plan.remat.search import floor_bytes
 from tinytrain_compile.plan.remat.stage import Rematerialiser, plan_with_remat, share_of
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 SCHEMES = {
     "mcunet-5fps": ("b13_*,b14_*,*/Gemm", ("mcunet-5fps-49kb", "mcunet-5fps-99kb")),

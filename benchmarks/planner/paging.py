@@ -21,7 +21,8 @@ from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.price import accessed
-from tinytrain_compile.target import Target, load_target
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.target.model import Target
 
 ARENA_BYTES, EXTERNAL_BYTES = 256 << 10, 12 << 20
 TARGET, EXTERNAL = "cortex-m7", "sram2"

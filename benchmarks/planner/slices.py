@@ -24,12 +24,12 @@ from testing.places import ROOT, SHARED
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import compile_project, link_project
 from tinytrain_compile.verify.count import Call, functions_of, prepare_count, read_calls
 from tinytrain_compile.verify.run import run_image
 from tinytrain_compile.verify.symbols import read_object
+from tinytrain_compile.verify.tools import find_tools
 
 NAME, STEPS, BAR, COST_BAR = "mcunet-5fps", 2, 0.03, 0.01
 SMALL = 0.002

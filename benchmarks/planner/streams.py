@@ -39,7 +39,7 @@ from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")
 CORES = ("cortex-m7", "cortex-m0plus", "cortex-m55")

@@ -27,7 +27,7 @@ from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 DENSE = {"w1": (8, 6), "b1": (8,), "w2": (4, 8), "b2": (4,)}
 _FIRST, _LAST = "h = Gemm<transB = 1>(x, w1, b1)", "y = Gemm<transB = 1>(a, w2, b2)"

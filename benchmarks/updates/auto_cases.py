@@ -23,7 +23,7 @@ from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.selection import Selection, select
 from tinytrain_compile.sparse import PRIOR, entries_of_plan, layer_ways, scheme_text
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")
 ARENAS = (64, 80, 96, 128, 192, 256, 320, 512)

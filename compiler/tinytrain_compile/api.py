@@ -24,7 +24,8 @@ from tinytrain_compile.learn.rate_search import Effort
 from tinytrain_compile.reference.instance import SAID, ReferenceInstance
 from tinytrain_compile.torch_export import c_name, exported
 from tinytrain_compile.twin import Instance, Twin
-from tinytrain_compile.verify import build_library, find_tools, work_folder
+from tinytrain_compile.verify.build import build_library
+from tinytrain_compile.verify.tools import find_tools, work_folder
 
 
 class Compiled:

@@ -33,7 +33,7 @@ from board import Firmware, check_equal, facts, say, show, train
 import tinytrain_compile as tt
 from tinytrain_compile.data.own_data import old_parts, read_own_data
 from tinytrain_compile.driver.checks.project import read_project
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 HERE = Path(__file__).resolve().parent
 

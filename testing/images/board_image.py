@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testing.images.image import by_owner, sections
-from tinytrain_compile.target import Board, Target
+from tinytrain_compile.target.model import Board, Target
 from tinytrain_compile.verify.firmware import qemu_arguments
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from testing.kernels.runs import PREFIX, KernelRun, count_kernels
 from testing.kernels.sanitised import Make
 from testing.ops.case import Case
 from tinytrain_compile.files.resources import runtime_headers
@@ -16,9 +17,8 @@ from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import op_def, run_node
 from tinytrain_compile.ops.base import alias_of
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
-from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.tools import find_tools
 
 
 @dataclass(frozen=True)

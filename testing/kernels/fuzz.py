@@ -17,7 +17,7 @@ from testing.ops.random_structure import random_cases
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS, NoRowsError, row_block_spec
 from tinytrain_compile.ops.fused_update import PAIRS
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 
 def _in_integers(op: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,9 +14,9 @@ from testing.cores import MAIN, NAMES
 from testing.kernels.boards import measure
 from testing.kernels.layers import LAYERS
 from testing.places import ROOT, SHARED
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import cross_version
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.cycles import missing_for_cycles
+from tinytrain_compile.verify.tools import find_tools
 
 LEDGER = ROOT / "benchmarks" / "ledger.json"
 TARGETS = NAMES
@@ -31,9 +32,13 @@ MODELLED = "cycles_model"
 
 
 def gcc_version() -> str:
-    """Version of the cross compiler; "" if there is none."""
-    version = cross_version(MAIN)
-    return "" if version == "none" else version
+    """Version of the cross compiler, on which instruction counts depend; "" if there is none."""
+    program = find_tools(MAIN).cross_cc
+    if program is None:
+        return ""
+    done = subprocess.run([program, "-dumpfullversion"], capture_output=True, text=True, check=False, timeout=60)
+    version = done.stdout.strip()
+    return version if done.returncode == 0 and re.fullmatch(r"[\w.]+", version) else "unknown"
 
 
 def model_of(target: str) -> str:

@@ -29,7 +29,7 @@ from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.training import build_training
 
 ZOO = SHARED / "zoo"

@@ -27,7 +27,7 @@ from tinytrain_compile.driver.search.choose import choose
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 SMALL, LARGE = (24, 100), (101, 1296)
 """Fewest and most schemes of a case."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from testing.power.campaign import build, layout_of
 from testing.power.reader import states_in
 from tinytrain_compile.driver.pipeline import Project
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import write_files
 from tinytrain_compile.verify.firmware import (
     COMPILE_FLAGS,

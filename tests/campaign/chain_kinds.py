@@ -15,6 +15,7 @@ from random import Random
 
 from testing.networks.chains import random_chain, random_shares
 from testing.planning.streams import random_lines, random_streams
+from testing.runs import run_steps
 from tests.campaign.cases import Case, Kind
 from tests.e2e import chain
 from tests.e2e.command import Outcome
@@ -34,9 +35,10 @@ from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan.check.rewrites import validate_streams
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
-from tinytrain_compile.target import Target, load_target
-from tinytrain_compile.verify import RunResult, run_steps
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.build import Mode
+from tinytrain_compile.verify.run import RunResult
 
 CORES = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m55")
 UPDATES = ("head", "last:3", "all", "bias", "shares")

@@ -23,7 +23,7 @@ from tests.campaign.option_draws import more_options
 from tests.campaign.qdq_form import qdq_form
 from tests.frontend.qoperator import qoperator_form
 from tinytrain_compile.cli.command import command
-from tinytrain_compile.target import list_targets
+from tinytrain_compile.target.loader import list_targets
 
 KNOWN = {name for parameter in command.params for name in parameter.opts}
 """Flags of the command."""

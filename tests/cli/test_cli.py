@@ -35,7 +35,7 @@ from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.options.option import COMMON_OPTIONS, GROUPS, parse_plans, parse_shapes, parse_size
-from tinytrain_compile.target import list_boards, list_targets
+from tinytrain_compile.target.loader import list_boards, list_targets
 from tinytrain_compile.training import TrainingOptions, fuse_updates
 
 NESTED = {kind.__name__: kind for kind in (Attrs, Split, ConvAttrs, GemmAttrs, NllAttrs, PoolAttrs, SgdAttrs)}

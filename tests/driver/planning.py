@@ -8,7 +8,7 @@ from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 
 def planner(path: Path, **options: object) -> Planner:

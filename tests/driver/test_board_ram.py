@@ -23,7 +23,7 @@ from tinytrain_compile.ir.buffers import PartRam, RuntimeBuffer, most_records, p
 from tinytrain_compile.ir.runtime_parts import RuntimeParts
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 NRF, F746 = ("--target", "nrf52840-dk"), ("--target", "nucleo-f746zg")

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from testing.cores import NAMES
+from testing.runs import run_steps
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.candidates.inference import infer_one
 from tinytrain_compile.driver.candidates.ladder import further_memories
@@ -36,9 +37,10 @@ from tinytrain_compile.plan.remat.stage import plan_with_remat
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
-from tinytrain_compile.verify import RunResult, VerifyMode, run_steps, verify
+from tinytrain_compile.verify.check import VerifyMode, verify
+from tinytrain_compile.verify.run import RunResult
 
 BOARDS = NAMES
 KERNELS = KernelCache()

@@ -15,7 +15,7 @@ from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 NETS: dict[str, Callable[[], TrainGraph]] = {
     "mlp, adam": lambda: chain.train_graph(models.mlp(), "all", optimizer="adam"),

@@ -16,6 +16,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from testing.networks import models
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
@@ -24,8 +25,7 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import like_one, with_exponents_of
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.reference.trainer import run_reference
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps
+from tinytrain_compile.target.loader import load_target
 
 BATCH, CLASSES, RATE, MOMENTUM = 4, 3, 0.1, 0.9
 LABELS = np.array([[2, 0, 1, 1], [0, 1, 0, 2], [1, 1, 1, 1], [2, 1, 2, 2]], np.int32)

@@ -24,7 +24,8 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.reference.trainer import Trainer
 from tinytrain_compile.twin.instance import Instance
 from tinytrain_compile.twin.parameters import FileParameters
-from tinytrain_compile.verify import build_library, find_tools
+from tinytrain_compile.verify.build import build_library
+from tinytrain_compile.verify.tools import find_tools
 
 DIGITS = ROOT / "examples/digits"
 SCHEME = """[[update]]

@@ -12,8 +12,9 @@ from tests.e2e.exact import MODELS, check_exact
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools, flash_sizes
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.build import flash_sizes
+from tinytrain_compile.verify.tools import find_tools
 
 STEPS = 5
 TRAINED: dict[str, Callable[[], TrainGraph]] = {

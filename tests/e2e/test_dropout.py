@@ -21,7 +21,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.interpreter import run_graph
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.reference.trainer import Trainer
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 RATIO, SEED, RATE = 0.4, 7, 0.05
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from testing.places import ROOT
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.exact import MODELS, SCHEMES, STEPS, check_exact, check_on, in_turn, in_turn_or_slow, scheme
 from tests.e2e.marks import needs_qemu
@@ -21,9 +22,9 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.quantize import QuantOptions, calibrate, prepare, quantise
 from tinytrain_compile.reference.trainer import run_reference
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.training import TrainingOptions, build_training
-from tinytrain_compile.verify import run_steps, verify
+from tinytrain_compile.verify.check import verify
 
 # ---- small models ---------------------------------------------------------------------------------------------------
 

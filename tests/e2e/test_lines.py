@@ -17,7 +17,7 @@ from tests.e2e.marks import needs_qemu
 from tests.e2e.test_watched_plans import bundle_of, outcome
 from tests.quantize import lines, nets
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.verify import RunResult
+from tinytrain_compile.verify.run import RunResult
 
 LAYERS = 5
 

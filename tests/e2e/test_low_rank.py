@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import tinytrain_compile as tt
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
@@ -22,9 +23,8 @@ from tests.training.low_rank_nets import everywhere, few_patterns, graph, kinds,
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.activations import MODES, LowRank
 from tinytrain_compile.ir.stages import Samples, TrainGraph
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.training import fuse_updates
-from tinytrain_compile.verify import run_steps
 
 RANKS = {4: (3, 3, 2, 1), 2: (2, 1)}
 

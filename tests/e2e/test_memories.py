@@ -12,6 +12,7 @@ import pytest
 
 from testing.networks import models
 from testing.networks.chains import random_chain
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.chain import Project
@@ -20,8 +21,7 @@ from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import SourceBundle, TrainGraph
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.run import RunResult
 
 STEPS = 20

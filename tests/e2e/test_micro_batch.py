@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from testing.networks import models
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
@@ -22,9 +23,9 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.driver.trial import like_one, with_exponents_of
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops import OPS
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.training import SamplesMixError
-from tinytrain_compile.verify import RunResult, run_steps
+from tinytrain_compile.verify.run import RunResult
 
 SIZES = (1, 2, 4)
 STEPS = 3

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from testing.networks import models
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
@@ -18,8 +19,7 @@ from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.options import PlanError, PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.reference.trainer import run_reference
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps
+from tinytrain_compile.target.loader import load_target
 
 STEPS = 4
 

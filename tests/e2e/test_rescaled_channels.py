@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.broken import write
 from tests.e2e.command import run
@@ -22,8 +23,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ops.int8.rescale import rescaled_tables, rescales
 from tinytrain_compile.quantize import count_saturations
 from tinytrain_compile.reference.trainer import run_reference
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps
+from tinytrain_compile.target.loader import load_target
 
 RATE = 0.2
 STEPS = 10

@@ -14,6 +14,7 @@ import pytest
 
 from testing.networks import models
 from testing.places import ROOT, SHARED
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.command import run
 from tests.e2e.marks import needs_shared
@@ -21,8 +22,7 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.reference.rounding import StepwiseReference
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps
+from tinytrain_compile.target.loader import load_target
 
 Change = Callable[[str], str]
 NETS: dict[str, Callable[[], onnx.ModelProto]] = {

@@ -29,8 +29,8 @@ from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.plan.check.rewrites import validate_streams
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import RunResult
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.run import RunResult
 
 UPDATES = ("head", "last:3", "all")
 

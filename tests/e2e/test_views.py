@@ -22,7 +22,7 @@ from tinytrain_compile.plan.planner import Planned, plan_graph, plan_memory
 from tinytrain_compile.plan.remat import search as remat_search
 from tinytrain_compile.plan.remat.stage import plan_with_remat
 from tinytrain_compile.plan.views import candidates, with_views
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.training import join_pieces
 
 NETS: dict[str, Callable[[], TrainGraph]] = {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from testing.networks import models
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.quantize import nets
 from tinytrain_compile.data.samples import random_samples
@@ -27,8 +28,8 @@ from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan.memories.spread import spread
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import RunResult, run_steps
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.run import RunResult
 
 M7 = load_target("cortex-m7")
 STEPS = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.e2e import chain
 from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import build, call, sources
 from tests.quantize import nets
+from tinytrain_compile.verify import build as firmware_build
 from tinytrain_compile.verify.build import write_files
 from tinytrain_compile.verify.firmware import COMPILE_FLAGS
 
@@ -159,8 +159,7 @@ def test_boards(board: str, flags: tuple[str, ...], tmp_path: Path, monkeypatch:
     """A board's build with other flags computes what a host computes with ours (Helium would take denormals for 0)."""
     made = chain.project(NETS["float32"](), board)
     host = chain.trained(made, "host", 4, tmp_path / "host")
-    module = importlib.import_module("tinytrain_compile.verify.build")  # the package has a function of this name
-    monkeypatch.setattr(module, "COMPILE_FLAGS", flags)
+    monkeypatch.setattr(firmware_build, "COMPILE_FLAGS", flags)
     assert chain.same(chain.trained(made, board, 4, tmp_path / "board"), host)
 
 

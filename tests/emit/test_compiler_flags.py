@@ -15,14 +15,14 @@ import pytest
 from testing.cores import NAMES
 from testing.kernels.by_row_blocks import by_row_blocks
 from testing.kernels.layers import LAYERS, STREAMED
+from testing.kernels.runs import INCLUDED, PREFIX
 from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.lower.kernels.row_blocks import NoRowsError
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.base import alias_of
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify.kernel_runs import INCLUDED, PREFIX
+from tinytrain_compile.target.loader import load_target
 
 SHORT = (("cortex-m33", "-O2"),)
 FLAGS = ("-O2", "-O3", "-O1", "-Og", "-O0", "-Os", "-O3 -funroll-loops", "-O2 -fstack-protector-strong")

@@ -22,7 +22,7 @@ from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.emit.packages import PackageFacts, package_files
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report.data import report_json
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 EXAMPLES = ROOT / "examples"
 PAGE = (ROOT / "docs" / "on-your-board.md").read_text()

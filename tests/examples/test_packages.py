@@ -17,7 +17,7 @@ from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.emit.packages import PackageFacts, package_files
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 # Without types.
 kconfiglib: Any = importlib.import_module("kconfiglib")

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from testing.kernels.runs import PREFIX, KernelRun, count_kernels
 from tests.lower.kernel_harness import Built, run
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
-from tinytrain_compile.verify.kernel_runs import PREFIX, KernelRun, count_kernels
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.tools import find_tools
 
 
 def on_board(built: Sequence[Built], target: str) -> list[bool]:

@@ -14,7 +14,7 @@ from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.conv_form import backward_dense, weight_tiles
 from tinytrain_compile.ops.int8.error import NO_CLAMP
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 SAME = (1, 1, 1, 1)
 Geometry = quantised.Geometry

@@ -21,7 +21,7 @@ from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.fused_update import PAIRS
 from tinytrain_compile.ops.update import SgdAttrs
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 RATE = np.asarray(0.1)
 OPTIMIZER = ("SgdUpdate", "Accumulate")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from testing.kernels.runs import INCLUDED
 from testing.ops.case import Case
 from testing.ops.cases import cases_of
 from tests.e2e.marks import needs_qemu
@@ -14,8 +15,7 @@ from tests.lower.test_boards import CONVOLUTIONS, fuzz_cases
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.lower.kernels import kernel_context
 from tinytrain_compile.lower.lower import lower_node
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify.kernel_runs import INCLUDED
+from tinytrain_compile.target.loader import load_target
 
 FLOAT = ("Gemm", "GemmGradInput", "Conv", "ConvGradInput", "ConvGradWeight", "Clip")
 

@@ -28,7 +28,7 @@ from tinytrain_compile.ops.int8.conv_form import error_row_product, forward_prod
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.tiles import PackedTiles
 from tinytrain_compile.ops.rows import RowForm
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 Map = tuple[int, int]
 CORES = NAMES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.ir.kernels import Kernel
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.firmware import COMPILE_FLAGS
 
 HEADERS = ("tt_mve.h", "tt_mve_float.h", "tt_qloss.h")

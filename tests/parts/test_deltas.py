@@ -33,13 +33,12 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.parts.delta.part import delta_table
 from tinytrain_compile.parts.delta.twin import Deltas
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.twin import Instance
-from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import build_library, compile_project, link_project
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
 from tinytrain_compile.verify.run import run_image
-from tinytrain_compile.verify.tools import work_folder
+from tinytrain_compile.verify.tools import find_tools, work_folder
 
 pytestmark = needs_gcc
 PROGRAM = Path(__file__).parent / "programs" / "delta.c"

@@ -28,8 +28,8 @@ from tinytrain_compile.plan.streams.rewrite import stream_node, with_readers_bes
 from tinytrain_compile.plan.streams.search import runs_of
 from tinytrain_compile.training import fuse_updates
 from tinytrain_compile.twin import Instance
-from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import build_library, write_files
+from tinytrain_compile.verify.tools import find_tools
 
 pytestmark = needs_gcc
 TRAINS: dict[str, Callable[[], TrainGraph]] = {

@@ -19,6 +19,7 @@ import pytest
 import tinytrain_compile as tt
 from testing.networks import models
 from testing.networks.chains import random_chain
+from testing.runs import run_steps
 from tests.e2e import test_dropout
 from tests.e2e.broken import write
 from tests.e2e.command import run
@@ -31,9 +32,9 @@ from tinytrain_compile.emit.checkpoint import checkpoint_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps, verify
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import write_files
+from tinytrain_compile.verify.check import verify
 
 pytestmark = needs_gcc
 UPDATES = 4

@@ -23,13 +23,12 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.parts.monitor.twin import Running, Spread, Stop, Vote, percentile
 from tinytrain_compile.parts.replay.twin import Reservoir
 from tinytrain_compile.parts.schedule.twin import Schedule
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.twin import Instance
-from tinytrain_compile.verify import find_tools
 from tinytrain_compile.verify.build import build_library, compile_project, link_project, write_files
 from tinytrain_compile.verify.firmware import GUARD_BYTES, fill
 from tinytrain_compile.verify.run import run_image
-from tinytrain_compile.verify.tools import work_folder
+from tinytrain_compile.verify.tools import find_tools, work_folder
 
 PROGRAMS = Path(__file__).parent / "programs"
 CHECKS = re.findall(r'^    \{"(\w+)", \1\},$', (PROGRAMS / "parts.c").read_text(), re.MULTILINE)

@@ -22,10 +22,10 @@ from tinytrain_compile.data.samples import in_slots, random_samples
 from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.plans.part import counts_samples
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import compile_project, find_tools, link_project
-from tinytrain_compile.verify.build import Mode, write_files
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.build import Mode, compile_project, link_project, write_files
 from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.tools import find_tools
 
 pytestmark = needs_gcc
 BATCH, BATCHES = 4, 4

@@ -15,6 +15,7 @@ import tinytrain_compile as tt
 from testing.networks import models
 from testing.networks.chains import random_chain
 from testing.places import ROOT
+from testing.runs import run_steps
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
@@ -28,10 +29,10 @@ from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.ir.summary import SmallerPlans
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import compile_project, find_tools, flash_sizes, link_project, run_steps
-from tinytrain_compile.verify.build import Mode, write_files
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.build import Mode, compile_project, flash_sizes, link_project, write_files
 from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.tools import find_tools
 
 pytestmark = needs_gcc
 UPDATES = 6

@@ -25,7 +25,7 @@ from tinytrain_compile.ops.stream import StreamAttrs, errors_of, pieces_of
 from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.slices import SlicedPlan, call_ps, sliced, step_pieces
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 CORE = load_target("cortex-m7")
 MODEL = core_model(CORE)

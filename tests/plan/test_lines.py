@@ -26,7 +26,7 @@ from tinytrain_compile.plan.check.rewrites import validate_stream, validate_stre
 from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.streams.rewrite import with_lines, without_lines, without_streams
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 SEEDS = lines.SEEDS
 LAYERS = 5

@@ -34,7 +34,7 @@ from tinytrain_compile.plan.planner import Need, least_need, plan_graph, sure_lo
 from tinytrain_compile.plan.streams import search as stream_search
 from tinytrain_compile.plan.streams.rewrite import inner_nodes, stream_node, with_readers_beside, with_streams
 from tinytrain_compile.plan.streams.search import Cut, Cutter, StreamModel, needed_streams, proposed, runs_of
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 QUICK = PlanOptions(effort="quick")
 CHAINS = range(10)

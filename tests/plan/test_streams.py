@@ -26,7 +26,7 @@ from tinytrain_compile.plan.check.rewrites import validate_stream, validate_stre
 from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.streams.build import build_stream
 from tinytrain_compile.plan.streams.rewrite import without_streams
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 NETWORKS = ("mcunet-5fps", "mbv2-w0.35", "proxyless-w0.3")
 

@@ -17,7 +17,7 @@ from tinytrain_compile.plan.options import PlanOptions
 from tinytrain_compile.plan.planner import plan_memory
 from tinytrain_compile.plan.streams.rewrite import stream_node, with_lines, with_streams
 from tinytrain_compile.plan.streams.search import runs_of, streamed
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 SEEDS = (1, 2, 3, 4, 5, 8)
 """Chains whose first layers have kernels of rows."""

@@ -14,6 +14,7 @@ from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import OPS, shown_name
+from tinytrain_compile.ops.int8.loss import LOSSES
 from tinytrain_compile.quantize import QuantOptions, WeightStore, calibrate, prepare, quantise
 from tinytrain_compile.sparse import resolve_update
 from tinytrain_compile.training import TrainingOptions, build_training
@@ -182,3 +183,11 @@ ERROR_OPS = tuple(name for name, definition in OPS.items() if definition.error i
 def nodes_of(train: TrainGraph, *ops: str) -> list[Node]:
     """Nodes of these ops, or forms of ops, in order."""
     return [node for node in train.graph.nodes if shown_name(node) in ops]
+
+
+def float_nodes(train: TrainGraph) -> list[Node]:
+    """List nodes that compute in float32: the head, the loss, and what has no integer form."""
+    if not train.integer:
+        return []
+    floats = (n for n in train.graph.nodes if any(v.dtype == "float32" for v in n.outputs))
+    return [n for n in floats if not OPS[n.op].view and n.op not in LOSSES]

@@ -22,11 +22,10 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import EXPONENT_START, split_factor
 from tinytrain_compile.ops.int8 import loss as int8_loss
 from tinytrain_compile.ops.int8.exponents import first_exponent
-from tinytrain_compile.report.rows.formats import float_nodes
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import compile_project
 from tinytrain_compile.verify.symbols import read_object
+from tinytrain_compile.verify.tools import find_tools
 
 LOSS = {"LogSoftmax", "NegativeLogLikelihood", "NegativeLogLikelihoodGrad", "LogSoftmaxGrad"}
 
@@ -85,7 +84,7 @@ def test_a_table_of_a_thousand_classes_fits() -> None:
 
 def test_only_the_output_is_converted() -> None:
     train = nets.int8_train(nets.cnn(), head="int8")
-    assert [node.op for node in float_nodes(train)] == ["Dequantize"]
+    assert [node.op for node in nets.float_nodes(train)] == ["Dequantize"]
     assert [n.op for n in train.graph.nodes if n.op.startswith("QSoftmax")] == [
         "QSoftmaxSum",
         "QSoftmaxLoss",

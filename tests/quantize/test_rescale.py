@@ -16,7 +16,6 @@ from tinytrain_compile.ops import OPS
 from tinytrain_compile.ops.fixed_point import split_factor
 from tinytrain_compile.ops.pool import PoolAttrs, always_full
 from tinytrain_compile.quantize import forward
-from tinytrain_compile.report.rows.formats import float_nodes
 
 FACTORS = (0.9, 0.6, 0.3, 0.26, 0.13, 0.011, 1.7, 3.9)
 
@@ -60,7 +59,7 @@ PADDED = "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]"
 
 def float_regions(window: str, size: int = 7) -> Counter[str]:
     train = nets.int8_train(nets.cnn(size=size, window=window), head="int8")
-    return Counter(node.op for node in float_nodes(train))
+    return Counter(node.op for node in nets.float_nodes(train))
 
 
 def test_padding_that_counts_is_a_convolution() -> None:

@@ -22,7 +22,7 @@ from tinytrain_compile.ops.int8.conv import QConvAttrs
 from tinytrain_compile.ops.int8.update import QUpdateAttrs
 from tinytrain_compile.ops.names import error_operands
 from tinytrain_compile.quantize.prepare import real_range
-from tinytrain_compile.report.rows.formats import float_nodes, float_regions, quant_tensors
+from tinytrain_compile.report.rows.formats import float_regions, quant_tensors
 
 LOSS = ("LogSoftmax", "NegativeLogLikelihood", "NegativeLogLikelihoodGrad", "LogSoftmaxGrad")
 FLOAT_HEAD = ("Gemm", "GemmGradWeight", "GemmGradInput", "SgdUpdate")
@@ -43,7 +43,7 @@ def ops_of(train: TrainGraph) -> Counter[str]:
 
 
 def float_regions_of(train: TrainGraph) -> Counter[str]:
-    return Counter(node.op for node in float_nodes(train))
+    return Counter(node.op for node in nets.float_nodes(train))
 
 
 # ---- which nodes are integer ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_what_is_stored(name: str, head: str) -> None:
     assert by_kind["bias"] == {"int32"}
     assert by_kind["setting"] == {"int32", "float32"}, "noise and learning rate"
     assert by_kind.get("mask", {"bits"}) == {"bits"}
-    regions = {value.name for node in float_nodes(train) for value in node.outputs}
+    regions = {value.name for node in nets.float_nodes(train) for value in node.outputs}
     floats = {row["name"] for row in rows if row["stored"] == "float32" and row["kind"] == "float region"}
     assert floats <= regions
     for row in rows:
@@ -224,7 +224,7 @@ def test_every_activation_of_the_cnn_has_a_format() -> None:
 
 def test_float_graph_has_no_formats() -> None:
     assert quant_tensors(nets.float_train(nets.cnn())) == []
-    assert float_nodes(nets.float_train(nets.cnn())) == []
+    assert nets.float_nodes(nets.float_train(nets.cnn())) == []
 
 
 def test_fused_clamps_bound_the_integers() -> None:

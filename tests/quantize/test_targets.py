@@ -17,7 +17,7 @@ from tinytrain_compile.ops.int8 import targets as int8_targets
 from tinytrain_compile.ops.int8.exponents import first_exponent
 from tinytrain_compile.ops.int8.targets import TargetErrorAttrs, TargetLossAttrs
 from tinytrain_compile.reference.trainer import Trainer
-from tinytrain_compile.report.rows.formats import float_nodes, float_regions
+from tinytrain_compile.report.rows.formats import float_regions
 
 FLOAT = {"mse": "MeanSquaredError", "bce": "SigmoidCrossEntropy"}
 
@@ -121,7 +121,7 @@ def test_an_integer_head_has_an_integer_loss(name: str) -> None:
     floats = {FLOAT[name], f"{FLOAT[name]}Grad"}
     train = nets.int8_train(nets.cnn(), head="int8", loss=name)
     assert {f"Q{op}" for op in floats} <= ops_of(train) and not ops_of(train) & {*floats, "QuantizeError"}
-    assert [node.op for node in float_nodes(train)] == ["Dequantize"], "the output that m_infer gives"
+    assert [node.op for node in nets.float_nodes(train)] == ["Dequantize"], "the output that m_infer gives"
     assert float_regions(train) == []
     assert floats <= ops_of(nets.int8_train(nets.cnn(), loss=name))
 

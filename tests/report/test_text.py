@@ -21,7 +21,7 @@ from tinytrain_compile.report.pages.html import report_html
 from tinytrain_compile.report.text import fit_verdict, proof, success_text
 from tinytrain_compile.report.trained import layer_counts, loss_name
 from tinytrain_compile.report.ways_out import does_not_fit_text
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 
 def test_success_block_of_a_verified_model() -> None:

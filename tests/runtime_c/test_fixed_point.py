@@ -20,11 +20,11 @@ from tests.runtime_c.target_helpers import TARGET_HELPERS
 from tests.runtime_c.test_scalar_math import FLAGS, WARNINGS
 from tinytrain_compile.files.resources import data_dir, runtime_headers
 from tinytrain_compile.ir.stages import Interface, SourceBundle
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import compile_project, link_project
 from tinytrain_compile.verify.firmware import GUARD_BYTES
 from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.tools import find_tools
 
 RANDOM, SCALAR_RANDOM, BOARD_RANDOM = 1_000_000, 10_000, 500
 HELPERS = (*WORD_HELPERS, *TARGET_HELPERS, *DSP_HELPERS, *LANE_HELPERS)

@@ -12,11 +12,11 @@ from tests.runtime_c.test_scalar_math import FUNCTIONS, assert_same_bits, bit_pa
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import Interface, SourceBundle
 from tinytrain_compile.ops import scalar_math
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import find_tools
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import compile_project, link_project
 from tinytrain_compile.verify.firmware import GUARD_BYTES
 from tinytrain_compile.verify.run import run_image
+from tinytrain_compile.verify.tools import find_tools
 
 COUNT = 20_000
 MAIN = """#include "port.h"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.firmware import COMPILE_FLAGS
 
 CALLS = {

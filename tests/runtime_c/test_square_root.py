@@ -14,7 +14,7 @@ from testing.places import ROOT
 from tests.e2e.marks import needs_qemu
 from tests.runtime_c.test_on_boards import board_results
 from tests.runtime_c.test_scalar_math import PATTERNS, bit_patterns, library, run
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 __all__ = ["library", "run"]  # fixtures
 

@@ -14,8 +14,7 @@ from tinytrain_compile.driver.search.board import check_flash, with_board
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import list_boards, list_targets, load_target
-from tinytrain_compile.target.loader import parse_target
+from tinytrain_compile.target.loader import list_boards, list_targets, load_target, parse_target
 
 KB = 1024
 FILE = (data_dir("targets") / "boards" / "nucleo-f746zg.toml").read_text()

@@ -8,8 +8,8 @@ import pytest
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.target import Region, list_targets, load_target
-from tinytrain_compile.target.loader import parse_target
+from tinytrain_compile.target.loader import list_targets, load_target, parse_target
+from tinytrain_compile.target.model import Region
 
 NAMES = (
     *("cortex-m0plus", "cortex-m23", "cortex-m3", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7", "cortex-m85"),

@@ -10,9 +10,10 @@ from testing.cores import BUILT, RUN
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
-from tinytrain_compile.target import Target, load_target
-from tinytrain_compile.target.loader import list_toolchains, load_toolchain, parse_target, parse_toolchain
-from tinytrain_compile.verify import Tools, verification_files
+from tinytrain_compile.target.loader import list_toolchains, load_target, load_toolchain, parse_target, parse_toolchain
+from tinytrain_compile.target.model import Target
+from tinytrain_compile.verify.firmware import verification_files
+from tinytrain_compile.verify.tools import Tools
 
 ARM = (data_dir("targets") / "toolchains" / "arm-none-eabi.toml").read_text()
 M7, M23 = ((data_dir("targets") / f"{name}.toml").read_text() for name in ("cortex-m7", "cortex-m23"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from testing.networks import models
+from testing.runs import run_steps
 from tests.e2e import chain
 from tests.e2e.gradients import LossFunction
 from tests.training import nets
@@ -18,8 +19,8 @@ from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import Samples, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.reference.trainer import Trainer, run_reference
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import RunResult, run_steps
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.run import RunResult
 
 RATE, DECAY = 0.05, 0.1
 State = dict[str, Array]

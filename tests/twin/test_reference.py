@@ -13,7 +13,7 @@ import tinytrain_compile as tt
 from testing.places import ROOT
 from tests.emit.test_generated_c import needs_gcc
 from tinytrain_compile import api
-from tinytrain_compile.verify import find_tools
+from tinytrain_compile.verify.tools import find_tools
 
 DIGITS = ROOT / "examples" / "digits"
 

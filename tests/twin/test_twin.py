@@ -12,13 +12,13 @@ import pytest
 
 import tinytrain_compile as tt
 from testing.places import ROOT
+from testing.runs import run_steps
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.data.samples import samples_of
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.contribution import Effort, measure
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import run_steps
+from tinytrain_compile.target.loader import load_target
 
 DIGITS = ROOT / "examples" / "digits"
 STEPS = 200

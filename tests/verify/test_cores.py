@@ -17,8 +17,8 @@ from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import verify
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.check import verify
 
 DATA = tiny_model.samples()
 NAMES = re.compile(r"arm-none-eabi|qemu-system-|cortex-m\d|armv\d|mps[23]-|__aeabi_|thumbv\d|libnewlib")

@@ -10,8 +10,9 @@ from testing.cores import NAMES, missing_tools
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import InstructionCounts
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import COUNTED_STEP, verify
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.check import verify
+from tinytrain_compile.verify.count import COUNTED_STEP
 
 pytestmark = [
     pytest.mark.qemu,

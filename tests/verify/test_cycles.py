@@ -12,7 +12,7 @@ from testing.networks import models
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tests.e2e.marks import needs_qemu
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify import cycles
 from tinytrain_compile.verify.cycles import mca_text, read_blocks, table_cycles
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from testing.runs import build
 from tests.e2e.marks import needs_qemu
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import build, compile_project, find_tools, read_call_graph
-from tinytrain_compile.verify.build import Compiled
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.build import Compiled, compile_project
 from tinytrain_compile.verify.objects import VARIABLE
-from tinytrain_compile.verify.tools import Tools
+from tinytrain_compile.verify.stack import read_call_graph
+from tinytrain_compile.verify.tools import Tools, find_tools
 
 M7 = load_target("cortex-m7")
 TOOLS = find_tools(M7)

@@ -9,20 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from testing.runs import build
 from tests.e2e.marks import needs_qemu
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import (
-    build,
-    find_tools,
-    run,
-    verification_files,
-    verification_input,
-    verify,
-)
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify import run
 from tinytrain_compile.verify.build import write_files
+from tinytrain_compile.verify.check import verify
 from tinytrain_compile.verify.cycles import disassembly
+from tinytrain_compile.verify.firmware import verification_files, verification_input
+from tinytrain_compile.verify.tools import find_tools
 
 M7 = load_target("cortex-m7")
 DATA = tiny_model.samples()

@@ -14,25 +14,21 @@ from testing.cores import BUILT
 from tests.verify import library_stack, tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, StateSlot
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import (
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.compare import (
     ReferenceRun,
     Rounded,
-    RunResult,
     State,
     Step,
     compare_bytes,
     compare_reference,
     compare_steps,
-    find_tools,
-    library_table,
-    parse_output,
-    read_call_graph,
-    stack_bound,
-    verification_files,
-    verification_input,
 )
-from tinytrain_compile.verify.tools import first_line
+from tinytrain_compile.verify.firmware import verification_files, verification_input
+from tinytrain_compile.verify.run import RunResult, parse_output
+from tinytrain_compile.verify.stack import read_call_graph, stack_bound
+from tinytrain_compile.verify.symbols import library_table
+from tinytrain_compile.verify.tools import find_tools, first_line
 
 M0, M7 = load_target("cortex-m0plus"), load_target("cortex-m7")
 SLOTS = (StateSlot("w", 16, 8, "float32"), StateSlot("count", 24, 4, "int32"), StateSlot("mask", 28, 2, "bits"))

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from testing.cores import NAMES, missing_tools
+from testing.runs import run_steps
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import (
-    compile_project,
-    find_tools,
-    run_steps,
-    static_figures,
-    verify,
-)
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify import build
+from tinytrain_compile.verify.build import compile_project
+from tinytrain_compile.verify.check import static_figures, verify
 from tinytrain_compile.verify.firmware import HOST_FLAGS
+from tinytrain_compile.verify.tools import find_tools
 
-BUILD = import_module("tinytrain_compile.verify.build")
 BOARDS = NAMES
 M7 = load_target("cortex-m7")
 needs_qemu = pytest.mark.skipif(bool(missing_tools()), reason=missing_tools())
@@ -365,7 +361,7 @@ def test_a_compiler_error_is_quoted() -> None:
 @pytest.mark.parametrize(("size", "message"), [(64, "not of the planned size, 64 bytes"), (80, "planned size")])
 def test_the_linker_holds_the_arena_to_the_plan(size: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the flags that a user has: unoptimised, GCC warns of too small an arena before anything is linked."""
-    monkeypatch.setattr(BUILD, "HOST_FLAGS", HOST_FLAGS)
+    monkeypatch.setattr(build, "HOST_FLAGS", HOST_FLAGS)
     with pytest.raises(CompileError, match=message) as caught:
         verify(tiny_model.bundle(arena_bytes=size), M7, DATA, None, "qemu", steps=1)
     assert caught.value.code == "E0602"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle, StateSlot
-from tinytrain_compile.verify import Rounded, State, Step
+from tinytrain_compile.verify.compare import Rounded, State, Step
 
 INPUTS = 4
 WEIGHTS, BIAS, RATE = np.array([0.5, -0.25, 0.125, 1.0], np.float32), np.float32(0.1), np.float32(0.05)

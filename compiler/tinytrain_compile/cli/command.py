@@ -38,7 +38,7 @@ the model. A model file that is called like a command is reached by ./
 
 
 def _targets() -> list[str]:
-    from tinytrain_compile.target import list_boards, list_targets, load_target
+    from tinytrain_compile.target.loader import list_boards, list_targets, load_target
 
     cores = [f"{name:16} {load_target(name).summary}" for name in list_targets()]
     return [*cores, "", "Boards:", *(f"{name:16} {load_target(name).summary}" for name in list_boards())]

@@ -16,7 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.options.compile_options import OPTIONS
-from tinytrain_compile.verify import work_folder
+from tinytrain_compile.verify.tools import work_folder
 
 
 @runtime_checkable

@@ -55,7 +55,8 @@ from tinytrain_compile.plan.lock import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report.data import plan_json, report_json
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
-from tinytrain_compile.target import Target, load_target
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.target.model import Target
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1)"""

@@ -25,7 +25,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report.analysis import work_of
 from tinytrain_compile.sparse import GainTable, layers_of, tables_of_gradients, tables_without_data
 from tinytrain_compile.sparse.rules import SPREAD, Scores
-from tinytrain_compile.verify import find_tools, work_folder
+from tinytrain_compile.verify.tools import find_tools, work_folder
 
 WORK_MACS, FIRST_PASSES, MOST_PASSES, LEAST_UPDATES = 10**11, 4, 12, 16
 """Multiply-accumulates of all short runs together, half of them for each round; passes over the samples at most in the

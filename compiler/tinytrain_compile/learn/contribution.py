@@ -25,7 +25,7 @@ from tinytrain_compile.learn.short_runs import RATE_STEPS, Desk, Run, make_desk
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import COLUMNS, Layer, SchemeEntry, axes_of, entry_updates, whole_only
-from tinytrain_compile.verify import work_folder
+from tinytrain_compile.verify.tools import work_folder
 
 
 @dataclass(frozen=True)

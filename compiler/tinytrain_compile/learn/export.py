@@ -28,7 +28,8 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.sparse import load_scheme, scheme_text
 from tinytrain_compile.twin import Instance, Twin
-from tinytrain_compile.verify import build_library, find_tools, work_folder
+from tinytrain_compile.verify.build import build_library
+from tinytrain_compile.verify.tools import find_tools, work_folder
 
 
 @dataclass(frozen=True, eq=False)

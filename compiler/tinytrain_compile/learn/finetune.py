@@ -38,8 +38,9 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.part import refuse_shifted
 from tinytrain_compile.parts.replay.part import record_bytes
 from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml, score_text
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import build_library, find_tools, work_folder
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.build import build_library
+from tinytrain_compile.verify.tools import find_tools, work_folder
 
 FEWEST_KEPT = 20
 """Old samples that are tried first: in learning tasks these brought back 57 of the 65 points that 100 brought back."""

@@ -25,10 +25,11 @@ from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.runs import in_processes
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, CompileOptions
 from tinytrain_compile.sparse import Layer, layers_of, parameter_of
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
-from tinytrain_compile.verify import build_library, find_tools
+from tinytrain_compile.verify.build import build_library
+from tinytrain_compile.verify.tools import find_tools
 
 RATE_STEPS = (0.25, 1.0, 4.0, 16.0)
 """Learning rates that everything is tried at, times the one that the options or the file say."""

@@ -22,7 +22,7 @@ from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.twin import Instance
 from tinytrain_compile.twin.scores import scores
-from tinytrain_compile.verify import work_folder
+from tinytrain_compile.verify.tools import work_folder
 
 CHECK_SHARE = 0.25
 """Of the own samples, that a run which something is chosen by is judged by, and that say a threshold where the network

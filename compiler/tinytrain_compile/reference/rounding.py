@@ -19,7 +19,7 @@ from tinytrain_compile.ops.base import alias_of, has_trait, op_def, run_node
 from tinytrain_compile.ops.fused_update import taken_apart
 from tinytrain_compile.ops.normalise import NormalizeAttrs
 from tinytrain_compile.reference.trainer import Trainer, inferred
-from tinytrain_compile.verify import Rounded, Step
+from tinytrain_compile.verify.compare import Rounded, Step
 
 UNIT = 2.0**-24
 """Relative error of one float32 operation."""

@@ -15,7 +15,7 @@ from tinytrain_compile.ops.int8.exponents import first_exponent, probe_exponent
 from tinytrain_compile.ops.int8.steps import multiply_rate, split_rate
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.names import ErrorOperands, error_operands
-from tinytrain_compile.verify import ReferenceRun
+from tinytrain_compile.verify.compare import ReferenceRun
 
 
 class Trainer:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.firmware import (
     CHECK_FLAG,
     COMPILE_FLAGS,
@@ -101,11 +101,6 @@ def link_project(compiled: Compiled, target: Target, tools: Tools) -> Built:
     command = [_program(compiled.mode, tools), *options, *objects, "-o", image.name]
     _check_run(command, image.parent, "linking", (image,))
     return Built(compiled.mode, image)
-
-
-def build(bundle: SourceBundle, target: Target, mode: Mode, tools: Tools, folder: Path) -> Built:
-    """Compile and link."""
-    return link_project(compile_project(bundle, target, mode, tools, folder), target, tools)
 
 
 def build_library(bundle: SourceBundle, tools: Tools, folder: Path) -> Path:

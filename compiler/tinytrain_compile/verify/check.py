@@ -13,7 +13,7 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
 from tinytrain_compile.ir.summary import FileAgreement, InstructionCounts, VerifyReport
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, functions_in, link_project
 from tinytrain_compile.verify.compare import (
     LoadedReference,

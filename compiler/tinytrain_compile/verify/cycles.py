@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import CycleModel
-from tinytrain_compile.target import Target, Toolchain
+from tinytrain_compile.target.model import Target, Toolchain
 from tinytrain_compile.verify.tools import INSTALLED, TOOL_TIMEOUT_S, first_line, run_program
 
 MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")

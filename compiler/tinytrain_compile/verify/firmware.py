@@ -14,7 +14,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import read_text
 from tinytrain_compile.ir.records import parts
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.target import QemuBoard, Region, Target, Toolchain
+from tinytrain_compile.target.model import QemuBoard, Region, Target, Toolchain
 
 GUARD_BYTES = 4096
 """On each side of the arena; a multiple of every arena alignment."""

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.target import Target
-from tinytrain_compile.verify.build import Built, Mode, build
-from tinytrain_compile.verify.firmware import qemu_arguments, verification_input
-from tinytrain_compile.verify.tools import Tools, find_tools, first_line, run_program
+from tinytrain_compile.ir.stages import Interface
+from tinytrain_compile.target.model import Target
+from tinytrain_compile.verify.build import Built
+from tinytrain_compile.verify.firmware import qemu_arguments
+from tinytrain_compile.verify.tools import Tools, first_line, run_program
 
 # ---- reading output.bin ----------------------------------------------------------------------------------------------
 
@@ -189,24 +189,6 @@ def limit_of(cycles: int, counted: bool) -> RunLimit:
     millions, times = cycles / 1e6, 4 if counted else 1
     why = f"{BASE_S} s, and {times} for every 10 M of the {millions:.1f} M cycles that the target's model expects"
     return RunLimit(BASE_S + times * cycles / _CYCLES_PER_S, why)
-
-
-def run_steps(
-    bundle: SourceBundle,
-    target: Target,
-    samples: Samples,
-    steps: int,
-    learning_rate: float | None,
-    batch: int,
-    work_dir: Path,
-    mode: Mode = "host",
-    timeout_s: float = RUN_TIMEOUT_S,
-) -> RunResult:
-    """Build in `work_dir`, train `steps` steps of `batch` samples, return everything that was computed."""
-    tools = find_tools(target)
-    vectors = verification_input(bundle.interface, samples, steps, batch, learning_rate)
-    built = build(bundle, target, mode, tools, work_dir)
-    return execute(built, bundle.interface, target, tools, vectors, RunLimit(timeout_s))
 
 
 def execute(

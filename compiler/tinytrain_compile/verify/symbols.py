@@ -16,7 +16,7 @@ from elftools.elf.elffile import ELFFile
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import SourceBundle
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.firmware import model_sources
 
 # ---- functions -------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from threading import Lock
 from typing import TypeVar
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.target import Target, Toolchain
+from tinytrain_compile.target.model import Target, Toolchain
 
 TOOL_TIMEOUT_S = 120.0
 """Of a compiler on no more than some KB, a linker, a disassembler: each takes seconds."""
@@ -55,17 +55,6 @@ def find_tools(target: Target | None = None) -> Tools:
     if toolchain is None:
         return Tools(host)
     return Tools(host, shutil.which(toolchain.compiler.name), shutil.which(toolchain.emulator.name), toolchain)
-
-
-def cross_version(target: Target) -> str:
-    """Return version of a target's cross compiler, on which instruction counts depend; "none" if there is none."""
-    program = find_tools(target).cross_cc
-    if program is None:
-        return "none"
-    what = Path(program).name
-    finished = run_program([program, "-dumpfullversion"], Path.cwd(), TOOL_TIMEOUT_S, what, scratch=False)
-    version = finished.output.strip()
-    return version if finished.exit_code == 0 and re.fullmatch(r"[\w.]+", version) else "unknown"
 
 
 PATIENCE_S = 0.5
@@ -144,7 +133,6 @@ def run_program(
     folder: Path,
     timeout_s: float,
     what: str,
-    scratch: bool = True,
     *,
     makes: Sequence[Path] = (),
     why: str = "",
@@ -152,20 +140,17 @@ def run_program(
 ) -> Finished:
     """Run a program in `folder` without input; E0602 naming `what` if it cannot start or exceeds its time.
 
-    scratch: whether its own temporary files lie below `folder` (OSError if they cannot). All that it has started is
-    ended on a timeout or an interrupt, where the system can: compilers and emulators have children.
+    Its own temporary files lie below `folder` (OSError if they cannot). All that it has started is ended on a timeout
+    or an interrupt, where the system can: compilers and emulators have children.
     makes: files that it writes if it ends well, none of which is there before; E0602 if one is missing.
     why: how timeout_s was reckoned; hint: what to try if it is over.
     """
     for made in makes:
         made.unlink(missing_ok=True)
-    environment = dict[str, str]()
-    if scratch:
-        place = folder.resolve() / SCRATCH
-        place.mkdir(exist_ok=True)
-        environment = {name: str(place) for name in ("TMPDIR", "TMP", "TEMP")}
+    place = folder.resolve() / SCRATCH
+    place.mkdir(exist_ok=True)
     try:
-        process = _PROGRAMS.start(command, folder, environment)
+        process = _PROGRAMS.start(command, folder, dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(place)))
     except OSError as error:
         reason = error.strerror or "cannot be started"
         raise CompileError("E0602", what, f"{Path(command[0]).name}: {reason}", INSTALLED) from error

@@ -28,8 +28,8 @@ from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
-from tinytrain_compile.verify import FlashSizes
+from tinytrain_compile.target.loader import load_target
+from tinytrain_compile.verify.build import FlashSizes
 
 # ---- what is chosen -------------------------------------------------------------------------------------------------
 

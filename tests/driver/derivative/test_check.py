@@ -21,7 +21,7 @@ from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.ir.types import Array, Attrs
 from tinytrain_compile.ops.base import OPS
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 DIGITS = ROOT / "examples" / "digits"
 MOST = 40

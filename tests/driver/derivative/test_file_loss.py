@@ -12,7 +12,7 @@ from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 
 def judged(path: Path, quant: str) -> DerivativeAgreement:

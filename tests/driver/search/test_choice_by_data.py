@@ -34,7 +34,7 @@ from tinytrain_compile.sparse.rules import (
     tables_of_gradients,
     tables_without_data,
 )
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 DIGITS = ROOT / "examples" / "digits"
 OPTIONS = options_from(DIGITS / "digits.onnx", {"verify": "none", "quant": "fp32"})

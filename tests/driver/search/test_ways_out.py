@@ -31,7 +31,7 @@ from tinytrain_compile.plan.remat.stage import Rematerialiser
 from tinytrain_compile.plan.streams.search import bound_with_streams, may_stream
 from tinytrain_compile.quantize import prepare
 from tinytrain_compile.sparse import layers_of, resolve_update
-from tinytrain_compile.target import load_target
+from tinytrain_compile.target.loader import load_target
 
 LINE = re.compile(r"^    (--.*?) +-> +([\d,]+) B, (.*)$|^    (--.*?) +-> +([\d,]+) B  (.*)$", re.MULTILINE)
 DIGITS = ROOT / "examples" / "digits"

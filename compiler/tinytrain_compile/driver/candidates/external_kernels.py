@@ -20,7 +20,7 @@ from tinytrain_compile.ir.types import External, Node
 from tinytrain_compile.ops.external import EXTERNAL_FORMS, external_form
 from tinytrain_compile.ops.int8.pointwise import plainly_rounded
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.target import Features, Target
+from tinytrain_compile.target.model import Features, Target
 
 MOST_WORKSPACE_BYTES = 1 << 30
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]")

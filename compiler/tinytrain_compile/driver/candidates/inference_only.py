@@ -18,7 +18,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import Trainer, run_inference
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.verify import LoadedReference, ReferenceRun
+from tinytrain_compile.verify.compare import LoadedReference, ReferenceRun
 
 FLAG = "--inference-only"
 

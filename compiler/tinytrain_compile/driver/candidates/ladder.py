@@ -24,7 +24,7 @@ from tinytrain_compile.plan.remat.stage import plan_with_remat, share_of
 from tinytrain_compile.plan.streams.again import streamed_again
 from tinytrain_compile.plan.streams.rewrite import with_lines
 from tinytrain_compile.plan.streams.search import streamed
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 
 LITTLE_AGAIN = 0.25
 """Without --remat: extra multiply-accumulates, as a share of a step's, that are spent before less is updated. --help

@@ -32,7 +32,7 @@ from tinytrain_compile.plan.streams.rewrite import with_lines, with_streams, wit
 from tinytrain_compile.plan.streams.search import bound_with_streams, may_stream
 from tinytrain_compile.quantize import QuantOptions, quantise
 from tinytrain_compile.sparse import layers_of, resolve_update
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.training import (
     SamplesMixError,
     build_training,

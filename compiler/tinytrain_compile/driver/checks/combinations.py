@@ -15,7 +15,7 @@ from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.update import OPTIMIZER_OPTIONS, OPTIMIZERS, optimizers_with
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions, is_asked_for, refuse_auto
 from tinytrain_compile.parts.registry import asked_parts
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.training import end_of
 
 UNDER_LOCK = "optimise remat stream gains pareto"
@@ -87,7 +87,7 @@ def check_machine(options: CompileOptions, target: Target) -> None:
     asked = [OPTIONS[name].flag for name, wanted in wants if wanted]
     wanted = "verify" in options.given and options.verify != "none"
     if asked or wanted or options.flash_budget_bytes is not None:
-        from tinytrain_compile.verify import find_tools
+        from tinytrain_compile.verify.tools import find_tools
 
         tools = find_tools(target)
         host = "" if tools.host_cc is not None else "no C compiler found (apt-get install gcc)"

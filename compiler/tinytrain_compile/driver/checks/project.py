@@ -14,7 +14,8 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
-from tinytrain_compile.target import Target, list_targets
+from tinytrain_compile.target.loader import list_targets
+from tinytrain_compile.target.model import Target
 
 REPORT = "report.json"
 _RECORDED = OF_THE_MODEL - {"data", "gains", "pareto", "target", "batch", "accumulate", "activations", "rank_error"}

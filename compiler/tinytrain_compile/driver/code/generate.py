@@ -25,7 +25,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan.slices import sliced, step_pieces
 from tinytrain_compile.report.trained import batch_text
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 
 
 def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
@@ -189,7 +189,8 @@ def _of_one_kind(generator: Generator, small: bool) -> Generated:
 def _weighed(generator: Generator, target: Target) -> Generated:
     """Choose small code if code for speed is most of the flash, and a third of the flash is saved; both are
     compiled."""
-    from tinytrain_compile.verify import find_tools, flash_sizes
+    from tinytrain_compile.verify.build import flash_sizes
+    from tinytrain_compile.verify.tools import find_tools
 
     tools = find_tools(target)
     fast, small = (_of_one_kind(generator, kind) for kind in (False, True))
@@ -210,7 +211,7 @@ class _Budget:
     """The way to code that fits: all for speed, mixtures, all small; then copies of weights if room is left."""
 
     def __init__(self, generator: Generator, options: CompileOptions, target: Target, budget_bytes: int) -> None:
-        from tinytrain_compile.verify import find_tools
+        from tinytrain_compile.verify.tools import find_tools
 
         self._generator, self._code, self._target = generator, options.code, target
         self._budget, self._tools, self._lock = budget_bytes, find_tools(target), options.lock
@@ -240,7 +241,7 @@ class _Budget:
         return self._measured(kernels, small)
 
     def _measured(self, kernels: KernelSet, small_calls: bool) -> Variant:
-        from tinytrain_compile.verify import flash_sizes
+        from tinytrain_compile.verify.build import flash_sizes
 
         return Variant(kernels, flash_sizes(self._generator.emitted(kernels, small_calls), self._target, self._tools))
 

@@ -19,7 +19,7 @@ from tinytrain_compile.ops.int8.conv_form import error_product, transposed_copy
 from tinytrain_compile.ops.names import result
 
 if TYPE_CHECKING:
-    from tinytrain_compile.verify import FlashSizes
+    from tinytrain_compile.verify.build import FlashSizes
 
 MAC_TENTHS, TAP_TENTHS, ELEMENT_TENTHS = 6, 24, 20
 """Tenths of an instruction that small code takes more, by multiply-accumulate of a product, by one of a depthwise

@@ -47,7 +47,8 @@ def _possible(planner: Planner, candidate: Candidate) -> bool:
 
 def _flash_bytes(planner: Planner, candidate: Candidate, report: Report) -> int:
     """Return bytes of code for speed, and of constants."""
-    from tinytrain_compile.verify import find_tools, flash_sizes
+    from tinytrain_compile.verify.build import flash_sizes
+    from tinytrain_compile.verify.tools import find_tools
 
     generator = Generator(candidate, planner.options, planner.target, report)
     bundle = generator.emitted(generator.lowered(False), False)

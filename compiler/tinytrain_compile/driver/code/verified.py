@@ -14,8 +14,8 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.quantize import count_saturations
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import run_reference
-from tinytrain_compile.target import Target
-from tinytrain_compile.verify import LoadedReference, ReferenceRun
+from tinytrain_compile.target.model import Target
+from tinytrain_compile.verify.compare import LoadedReference, ReferenceRun
 
 SWITCHED_OFF = VerifyReport("none", 0, "skipped", "verification was switched off (--verify none)")
 
@@ -36,7 +36,7 @@ def verified(
     agreed: how the model file agrees with the reference, and its derivative with a step of that.
     loaded: what a project that does not train has to give. smaller: further plans, as in the bundle.
     """
-    from tinytrain_compile.verify import verify
+    from tinytrain_compile.verify.check import verify
 
     progress("running the numpy reference", 0.62)
     train = summary.train

@@ -22,7 +22,9 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.parts.registry import runtime_parts
 from tinytrain_compile.report.ways_out import ram_text
 from tinytrain_compile.sparse import resolve_update
-from tinytrain_compile.target import Target, list_boards, load_target, with_reserve
+from tinytrain_compile.target.boards import with_reserve
+from tinytrain_compile.target.loader import list_boards, load_target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.training import SamplesMixError
 
 

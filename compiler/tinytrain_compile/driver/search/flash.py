@@ -79,7 +79,7 @@ class FlashLimit:
 
 def flash_limit(planner: Planner) -> FlashLimit:
     """Return that of the options, or of the board, where its compiler is here."""
-    from tinytrain_compile.verify import find_tools
+    from tinytrain_compile.verify.tools import find_tools
 
     o, board = planner.options, planner.target.board
     budget = o.flash_budget_bytes if o.flash_budget_bytes is not None or board is None else board.flash_bytes

@@ -49,14 +49,6 @@ def quant_tensors(train: TrainGraph) -> list[dict[str, Any]]:
     return [_row(value, kind, train.formats.get(value.name), exponents.get(value.name)) for value, kind in kinds]
 
 
-def float_nodes(train: TrainGraph) -> list[Node]:
-    """List nodes that compute in float32: the head, the loss, and what has no integer form."""
-    if not train.integer:
-        return []
-    floats = (n for n in train.graph.nodes if any(v.dtype == "float32" for v in n.outputs))
-    return [n for n in floats if not op_def(n.op).view and n.op not in LOSSES]
-
-
 @dataclass(frozen=True)
 class FloatRegion:
     """Nodes that compute in float32 and are connected by float32 values.

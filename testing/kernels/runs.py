@@ -11,7 +11,7 @@ import numpy as np
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.stages import Interface, SourceBundle
-from tinytrain_compile.target import Target
+from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.build import compile_project, link_project
 from tinytrain_compile.verify.count import COUNTS, functions_of, prepare_count, read_calls
 from tinytrain_compile.verify.cycles import cycle_model, read_blocks
