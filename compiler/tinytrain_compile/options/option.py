@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import IN_FLASH, MAX_SAMPLES, PARTS, RuntimeParts
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Group = Literal["common", "model", "memory", "training", "int8", "verification", "code", "output"]
 GROUPS: dict[Group, str] = {
@@ -38,9 +41,10 @@ _KEY = "option"
 class Option:
     """How an option is typed and explained. Its name, type and default are those of the field.
 
-    flags: as typed, the long one last. metavar: of its value, if the type says too little. read: from the text that was
-    typed, or the texts of an option that is `repeated`, to the field's value; CompileError E0101, with the flag as its
-    place. check: raises that for a number out of range; limits: both ends of an integer.
+    flags: as typed, the long one last; () for that of the field's name. metavar: of its value, if the type says too
+    little. read: from the text that was typed, or the texts of an option that is `repeated`, to the field's value;
+    CompileError E0101, with the flag as its place. check: raises that for a number out of range; limits: both ends of
+    an integer.
     int8_only: an error with float32, unless the value is `without`, which asks for what float32 does anyway.
     """
 
@@ -61,17 +65,20 @@ class Option:
         return self.flags[-1]
 
 
-def declared(default: Any, group: Group, help_text: str, *flags: str, **more: Any) -> Any:
-    """Return a field of CompileOptions that the command line sets. default: or `dict`; more: as in Option."""
+def declared(group: Group, default: Any, help_text: str, *flags: str, **more: Any) -> Any:
+    """Return a field that the command line sets. default: or `dict`; more: as in Option."""
     metadata = {_KEY: Option(group, help_text, flags, **more)}
     if default is dict:
         return field(default_factory=dict[str, Any], metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def option_of(metadata: Mapping[Any, Any]) -> Option | None:
-    """Return the option of a dataclass field's metadata; None for a field that the command line does not set."""
-    return metadata.get(_KEY)
+def options_in(kind: type[DataclassInstance]) -> dict[str, Option]:
+    """Return the options of a dataclass by the names of their fields, but for fields that no command line sets."""
+    known = {item.name: item.metadata[_KEY] for item in fields(kind) if _KEY in item.metadata}
+    return {
+        name: one if one.flags else replace(one, flags=(f"--{name.replace('_', '-')}",)) for name, one in known.items()
+    }
 
 
 def within(low: float, high: float) -> Callable[[float, str], None]:
@@ -108,6 +115,10 @@ def parse_size(text: str, where: str) -> int:
     if not 0 < size < 1 << 40:
         raise CompileError("E0101", where, f"{text!r} is not a size above 0", "for example 256KB, 256KiB or 262144")
     return size
+
+
+SIZE: Mapping[str, Any] = {"metavar": "SIZE", "read": parse_size}
+"""Settings of an option that is a size."""
 
 
 def parse_name(text: str, where: str) -> str:
