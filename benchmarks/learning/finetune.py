@@ -26,8 +26,9 @@ from testing.places import ROOT
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.ir.learning import Curve, Finding
 from tinytrain_compile.learn import rate_search
-from tinytrain_compile.learn.finetune import Effort, finetune
+from tinytrain_compile.learn.finetune import finetune
 from tinytrain_compile.learn.training import Build, LearningRun, learn_all
+from tinytrain_compile.options.effort import FinetuneEffort
 
 DIGITS = ROOT / "examples" / "digits"
 TASKS = ("digits", "turned", "contrast", "head")
@@ -63,7 +64,7 @@ def measure(name: str, seeds: int, task_seed: int, folder: Path) -> tuple[float,
 
     rate_search.learn_all = watched  # type: ignore[assignment]
     options = options_from(model, {"data": data, "update": "all", "verify": "none"})
-    effort = Effort(EPOCHS, seeds)
+    effort = FinetuneEffort(EPOCHS, seeds)
     found: Finding = finetune(options, effort, folder / f"{name}.toml", lambda _what, _share: None)
     final, epochs = found.taken, found.taken.epochs
     searched = updates[0] - seeds * epochs * final.steps  # the rest judges, as the grid does

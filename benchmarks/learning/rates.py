@@ -35,9 +35,10 @@ from tinytrain_compile.driver.pipeline import Project, Result
 from tinytrain_compile.ir.learning import Curve, Finding, curve_of
 from tinytrain_compile.learn import finetune as search
 from tinytrain_compile.learn import rate_search
-from tinytrain_compile.learn.finetune import Effort, finetune
+from tinytrain_compile.learn.finetune import finetune
 from tinytrain_compile.learn.training import Build, LearningRun, learn_all
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.options.effort import FinetuneEffort
 
 GRID = tuple(0.001 * 10.0 ** (step / 3) for step in range(9))
 EPOCHS, TRAININGS = 12, 3
@@ -82,7 +83,10 @@ class Desk:
         asked = {"data": data, "update": "all", "verify": "none", "seed": seed, **self.task.options}
         self.steps = 0
         found: Finding = finetune(
-            options_from(self.model, asked), Effort(EPOCHS, jobs=1), self.folder / "f.toml", lambda _what, _share: None
+            options_from(self.model, asked),
+            FinetuneEffort(EPOCHS, jobs=1),
+            self.folder / "f.toml",
+            lambda _what, _share: None,
         )
         steps, epochs, chosen = self.steps, found.taken.epochs, self._build_of(found)
         builds = [*self.builds]

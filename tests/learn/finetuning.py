@@ -11,10 +11,11 @@ from testing.places import ROOT
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.ir.learning import Finding
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.learn.finetune import Effort, finetune
+from tinytrain_compile.learn.finetune import finetune
+from tinytrain_compile.options.effort import FinetuneEffort
 
 DIGITS = ROOT / "examples" / "digits"
-SHORT = Effort(epochs=6, seeds=2, clips=(0.0,), jobs=1)
+SHORT = FinetuneEffort(epochs=6, seeds=2, clips=(0.0,), jobs=1)
 
 
 def silent(_what: str, _share: float) -> None:
@@ -33,6 +34,6 @@ def write_own(folder: Path) -> Path:
     return folder / "own.npz"
 
 
-def found_by(own: Path, effort: Effort = SHORT, name: str = "finetune.toml", **options: Any) -> Finding:
+def found_by(own: Path, effort: FinetuneEffort = SHORT, name: str = "finetune.toml", **options: Any) -> Finding:
     asked = {"update": "head", "data": own, **options}
     return finetune(options_from(DIGITS / "digits.onnx", asked), effort, own.with_name(name), silent)

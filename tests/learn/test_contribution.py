@@ -21,13 +21,14 @@ from tinytrain_compile.data.samples import in_slots, samples_of
 from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn import short_runs
-from tinytrain_compile.learn.contribution import Effort, measure
+from tinytrain_compile.learn.contribution import measure
 from tinytrain_compile.learn.runs import PARTIAL
 from tinytrain_compile.learn.short_runs import Run, make_desk
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.options.effort import ContributionEffort
 
 DIGITS = ROOT / "examples" / "digits"
-SHORT = Effort(updates=12, orders=1, jobs=1)
+SHORT = ContributionEffort(updates=12, orders=1, jobs=1)
 
 
 def silent(_what: str, _share: float) -> None:

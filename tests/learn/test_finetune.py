@@ -26,9 +26,11 @@ from tinytrain_compile.data.samples import in_slots
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Finding, Learned, RateSchedule, Score, Tried, mean_curve
 from tinytrain_compile.learn import rate_search as search
-from tinytrain_compile.learn.finetune import Effort, check_learned, finetune, kept_of, reservoir_sizes, write_finding
+from tinytrain_compile.learn.finetune import check_learned, finetune, kept_of, reservoir_sizes, write_finding
+from tinytrain_compile.learn.rate_search import most_runs
 from tinytrain_compile.learn.runs import PARTIAL
 from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all
+from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule
 from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml
@@ -138,7 +140,7 @@ def test_clipping_by_layer_and_warm_ups_are_compared(tmp_path: Path) -> None:
     x = rng.normal(size=(60, 8)).astype(np.float32)
     np.savez(path, x=x, y=x[:, :3].argmax(1))
     options = options_from(model, {"update": "all", "loss": "cross-entropy", "data": path})
-    effort = Effort(4, 1, clips=(1.0,), jobs=1, per_layer=True, warm_ups=(0.0, 0.25))
+    effort = FinetuneEffort(4, 1, clips=(1.0,), jobs=1, per_layer=True, warm_ups=(0.0, 0.25))
     found = finetune(options, effort, tmp_path / "f.toml", silent)
     tried = {(one.per_layer, one.warm_up): one.curve[-1].loss for one in found.rounds[0]}
     assert len(tried) == len(set(tried.values())) == 4 and all(one.clip == 1.0 for one in found.rounds[0])
@@ -162,7 +164,7 @@ def test_means_of_epochs_are_compared(tmp_path: Path) -> None:
     for quant in ("fp32", "int8"):
         asked = {"update": "all", "loss": "cross-entropy", "data": path, "quant": quant}
         options = options_from(model, {**asked, **({"calib": path, "seed": 1000} if quant == "int8" else {})})
-        effort = Effort(16, 1, clips=(0.0,), jobs=1, averages=(0, 3))
+        effort = FinetuneEffort(16, 1, clips=(0.0,), jobs=1, averages=(0, 3))
         found = finetune(options, effort, tmp_path / "f.toml", silent)
         plain, mean = ({one.rate: one.curve for one in found.rounds[0] if one.average == count} for count in (0, 3))
         assert len(set(plain) & set(mean)) == 7
@@ -182,7 +184,7 @@ def test_what_auto_chooses_is_written_beside_it(tmp_path: Path) -> None:
     rng, model, path = np.random.default_rng(5), dense(tmp_path / "m.onnx", (8, 24, 24, 3)), tmp_path / "own.npz"
     np.savez(path, x=rng.normal(size=(45, 8)).astype(np.float32), y=rng.integers(0, 3, 45))
     options = options_from(model, {"arena": 2048, "loss": "cross-entropy", "data": path})
-    found = finetune(options, Effort(2, 1, clips=(0.0,), jobs=1), tmp_path / "f.toml", silent)
+    found = finetune(options, FinetuneEffort(2, 1, clips=(0.0,), jobs=1), tmp_path / "f.toml", silent)
     write_finding(found, options, {"arena": 2048, "loss": "cross-entropy"}, tmp_path / "f.toml")
     assert found.scheme and (tmp_path / "f.update.toml").read_text() == found.scheme
     assert 'update = "f.update.toml"' in (tmp_path / "f.toml").read_text()
@@ -233,9 +235,9 @@ def test_the_same_finding_by_dask(own: Path) -> None:
 
 @pytest.mark.parametrize(("batches", "seeds"), [((1, 4), 1), ((), 3)])
 def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> None:
-    effort = Effort(2, seeds, batches=batches, jobs=1)
+    effort = FinetuneEffort(2, seeds, batches=batches, jobs=1)
     found = found_by(own, effort)
-    assert found.trainings <= effort.most_runs(2 * max(1, len(batches)), 1)
+    assert found.trainings <= most_runs(effort, 2 * max(1, len(batches)), 1)
     assert {one.clip for one in found.rounds[0]} == {0.0, 1.0}
     rows = [line.split() for line in finding_lines(found) if line.split()[:1] == ["1"]]
     assert [row[6] for row in rows] == [str(one.best_epoch) for one in found.rounds[0]]
@@ -263,7 +265,7 @@ def test_replay_is_recommended_where_it_brings_back_what_was_forgotten(tmp_path:
     onnx.save(model, first)
     np.savez(path, x=shifted, y=1 - y[:120], x_old=x[120:], y_old=y[120:])
     options = options_from(first, {"update": "all", "data": path, "loss": "cross-entropy"})
-    found = finetune(options, Effort(16, 2, replay=60, clips=(0.0,), jobs=1), tmp_path / "f.toml", silent)
+    found = finetune(options, FinetuneEffort(16, 2, replay=60, clips=(0.0,), jobs=1), tmp_path / "f.toml", silent)
     plain, few, *more = found.learned
     kept = more[-1] if more else few
     assert plain.old[0].accuracy is not None and plain.old[-1].accuracy is not None
@@ -285,7 +287,7 @@ def test_networks_that_repeat_their_input(tmp_path: Path) -> None:
     path = tmp_path / "own.npz"
     np.savez(path, x=x, x_test=test, y_test=np.repeat([0, 1], 40))
     options = options_from(dense(tmp_path / "m.onnx", (6, 4, 6)), {"update": "all", "data": path, "loss": "mse"})
-    found = finetune(options, Effort(12, 1, jobs=1), tmp_path / "f.toml", silent)
+    found = finetune(options, FinetuneEffort(12, 1, jobs=1), tmp_path / "f.toml", silent)
     first, last = found.taken.curve[0], found.taken.curve[-1]
     assert last.loss < 0.5 * first.loss and last.accuracy is None
     assert last.auc is not None and first.auc is not None and last.auc > max(0.8, first.auc)
@@ -305,7 +307,7 @@ def test_a_threshold_is_not_of_samples_that_were_learned_by_heart(tmp_path: Path
     np.savez(path, x=x, x_test=test, y_test=np.repeat([0, 1], 50))
     asked = {"update": "all", "data": path, "loss": "mse", "lr": 0.3}
     options = options_from(dense(tmp_path / "m.onnx", (48, 48)), asked)
-    found = finetune(options, Effort(40, 1, jobs=1), tmp_path / "f.toml", silent)
+    found = finetune(options, FinetuneEffort(40, 1, jobs=1), tmp_path / "f.toml", silent)
     last = found.taken.curve[-1]
     assert last.false_alarms is not None and last.false_alarms < 0.3
     assert found.taken.steps == 30, "a quarter of the samples is kept from training"
@@ -318,7 +320,7 @@ def test_values_are_judged_by_their_loss(tmp_path: Path) -> None:
     path = tmp_path / "own.npz"
     np.savez(path, x=x, y=(x @ rng.normal(size=(5, 2))).astype(np.float32))
     options = options_from(dense(tmp_path / "m.onnx", (5, 2)), {"update": "all", "data": path, "loss": "mse"})
-    found = finetune(options, Effort(10, 1, jobs=1), tmp_path / "f.toml", silent)
+    found = finetune(options, FinetuneEffort(10, 1, jobs=1), tmp_path / "f.toml", silent)
     assert found.taken.curve[-1].loss < 0.1 * found.taken.curve[0].loss
     assert any(one.failed for one in found.rounds[0]) or found.rounds[0][-1].best.loss > found.chosen.best.loss
     assert "accuracy" not in "\n".join(finding_lines(found))
@@ -431,7 +433,7 @@ def test_no_more_samples_are_kept_than_the_board_has_room_for(own: Path) -> None
     x, y = some(60, 300)
     with np.load(own) as data:
         np.savez(own, x=data["x"], y=data["y"], x_old=x, y_old=y)
-    short = Effort(1, 1, replay=25, clips=(0.0,), jobs=1)
+    short = FinetuneEffort(1, 1, replay=25, clips=(0.0,), jobs=1)
     found = found_by(own, short)
     assert found.most_kept is None and found.record_bytes == 64 * 4 + 4
     board = found_by(own, short, target="nrf52840-dk", reserve="150KB")

@@ -13,7 +13,7 @@ from tests.learn.finetuning import DIGITS, found_by, some, write_own
 from tinytrain_compile.data.own_data import read_own_data, split
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.learn.finetune import Effort
+from tinytrain_compile.options.effort import FinetuneEffort
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_shapes_have_no_number_that_the_file_has_not(
 
 def test_a_batch_that_samples_do_not_fill_is_refused(own: Path) -> None:
     with pytest.raises(CompileError, match="a batch of 64 is more than the 59 samples"):
-        found_by(own, Effort(2, 1, batches=(64,), clips=(0.0,), jobs=1))
+        found_by(own, FinetuneEffort(2, 1, batches=(64,), clips=(0.0,), jobs=1))
 
 
 def test_a_result_that_cannot_be_written_is_known_before_anything_runs(own: Path) -> None:

@@ -15,8 +15,9 @@ from tests.learn.finetuning import found_by, write_own
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.learning import Curve, Score, Tried
 from tinytrain_compile.learn import rate_search as search
-from tinytrain_compile.learn.finetune import Effort
+from tinytrain_compile.learn.rate_search import most_runs
 from tinytrain_compile.learn.training import LearningRun
+from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.report.learning import finding_lines, finding_toml
 
 
@@ -62,13 +63,13 @@ def test_rates_outside_of_the_first_are_tried_while_they_are_better(own: Path, m
 
     monkeypatch.setattr(search, "learn_all", learned)
     for best in (4.0, 0.03, 2e-5):
-        found = found_by(own, Effort(6, 3, clips=(0.0,), jobs=1))
+        found = found_by(own, FinetuneEffort(6, 3, clips=(0.0,), jobs=1))
         rates = [one.rate for one in found.rounds[0]]
         assert rates == sorted(rates) and min(rates) < best < max(rates) and len(rates) == (7 if best == 0.03 else 10)
         assert found.rate == pytest.approx(best, rel=1e-3)
         assert tomllib.loads(finding_toml(found, {}))["lr"] == found.rate
     best = 1e6
-    tried = len(found_by(own, Effort(6, 3, clips=(0.0,), jobs=1)).rounds[0])
+    tried = len(found_by(own, FinetuneEffort(6, 3, clips=(0.0,), jobs=1)).rounds[0])
     assert 10 < tried <= 14, "7 rates and 4 more, however far away the best is"
 
 
@@ -92,7 +93,7 @@ def test_rounds_go_on_while_their_best_rate_is_at_an_end(
         return 0.9 - 0.05 * (math.log10(run.rate) - best) ** 2 + 0.001 * run.epochs
 
     monkeypatch.setattr(search, "learn_all", learned)
-    effort = Effort(24, 3, clips=(0.0,), jobs=1)
+    effort = FinetuneEffort(24, 3, clips=(0.0,), jobs=1)
     found = found_by(own, effort)
     last = [one.rate for one in found.rounds[2]]
     assert last == sorted(last) and all(pytest.approx(b / a, rel=1e-2) == 3.16**0.5 for a, b in pairwise(last))
@@ -103,7 +104,7 @@ def test_rounds_go_on_while_their_best_rate_is_at_an_end(
     base = 7 * 3 + 3 * 2 * 8 + 3 * 3 * 24 + 3 * 24
     worked = sum(run.epochs for run in trained)
     assert base <= worked <= base * 1.2, "docs/finetune.md: further rates add a fifth at most"
-    assert found.trainings == len(trained) <= effort.most_runs(1, 1)
+    assert found.trainings == len(trained) <= most_runs(effort, 1, 1)
 
 
 def test_a_rate_at_the_end_of_what_the_work_allows_is_reported(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_a_rate_at_the_end_of_what_the_work_allows_is_reported(own: Path, monkey
         return found
 
     monkeypatch.setattr(search, "learn_all", learned)
-    found = found_by(own, Effort(24, 3, clips=(0.0,), jobs=1))
+    found = found_by(own, FinetuneEffort(24, 3, clips=(0.0,), jobs=1))
     assert found.chosen.rate == max(one.rate for one in found.rounds[2])
     assert (
         f"the best rate is the largest that full trainings tried: --lr {found.rate:.4g} tries larger ones"
@@ -140,7 +141,7 @@ def test_clipping_has_to_be_better_than_chance_makes_it(
         return found
 
     monkeypatch.setattr(search, "learn_all", learned)
-    found = found_by(own, Effort(6, 3, jobs=1))
+    found = found_by(own, FinetuneEffort(6, 3, jobs=1))
     assert {one.clip for one in found.rounds[1]} >= {0.0, clip}
     assert found.chosen.clip == clip and found.rate == pytest.approx(found.chosen.rate, rel=1e-3)
 

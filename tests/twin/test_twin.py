@@ -17,7 +17,8 @@ from tests.e2e.marks import needs_qemu
 from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.data.samples import samples_of
 from tinytrain_compile.ir.types import Array
-from tinytrain_compile.learn.contribution import Effort, measure
+from tinytrain_compile.learn.contribution import measure
+from tinytrain_compile.options.effort import ContributionEffort
 from tinytrain_compile.target.loader import load_target
 
 DIGITS = ROOT / "examples" / "digits"
@@ -212,7 +213,7 @@ def test_a_loss_that_is_nodes_of_the_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=x, y=t)
     measured = measure(
         options_from(tmp_path / "net.onnx", {"data": tmp_path / "own.npz", "lr": 0.1}),
-        Effort(updates=30, orders=1, jobs=1),
+        ContributionEffort(updates=30, orders=1, jobs=1),
         tmp_path / "gains.csv",
         lambda _what, _share: None,
     ).gains

@@ -16,9 +16,9 @@ from tinytrain_compile.cli.options import (
     SETTINGS,
     GroupedCommand,
     asking,
-    compile_options,
     config_option,
     model_argument,
+    options_for,
     options_of,
     terminal_options,
 )
@@ -26,6 +26,7 @@ from tinytrain_compile.cli.process import UnreadError, guarded_output, interrupt
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.files.output_folder import WRITTEN
 from tinytrain_compile.files.resources import with_pages
+from tinytrain_compile.options.compile_options import CompileOptions
 
 _HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
 
@@ -71,7 +72,7 @@ _ANSWERS = (
     help=_HELP,
     params=[
         model_argument(),
-        *compile_options(),
+        *options_for(CompileOptions),
         config_option(),
         *terminal_options(),
         *_ANSWERS,

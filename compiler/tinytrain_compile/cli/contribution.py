@@ -9,15 +9,16 @@ import click
 from tinytrain_compile.cli.options import (
     SETTINGS,
     GroupedCommand,
-    GroupedOption,
-    compile_options,
+    effort_of,
     jobs_option,
     model_argument,
+    options_for,
     options_of,
     out_option,
     terminal_options,
 )
-from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS
+from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
+from tinytrain_compile.options.effort import ContributionEffort
 
 _HELP = """Measure what training each layer of MODEL (ONNX) is worth, by short runs on this machine on your samples.
 
@@ -27,31 +28,15 @@ Example: tinytrain-compile contribution model.onnx --data own.npz -o gains.csv
 """
 
 
-def _own_options() -> list[click.Parameter]:
-    number = click.IntRange(1, 1_000_000)
-    return [
-        out_option("gains.csv", "The table."),
-        GroupedOption("common", "--updates", type=number, default=100, show_default=True, help="Of every run."),
-        GroupedOption("common", "--orders", type=number, default=2, show_default=True, help="Of samples, for a mean."),
-        GroupedOption(
-            "common",
-            "--groups",
-            type=number,
-            default=1,
-            show_default=True,
-            help="Groups of channels of a weight's axis, each measured; 1: whole.",
-        ),
-        jobs_option(),
-    ]
-
-
 @click.command(
     cls=GroupedCommand,
     help=_HELP,
     params=[
         model_argument(),
-        *_own_options(),
-        *compile_options(without=frozenset(OPTIONS) - OF_THE_MODEL),
+        out_option("gains.csv", "The table."),
+        *options_for(ContributionEffort),
+        jobs_option(),
+        *options_for(CompileOptions, without=frozenset(OPTIONS) - OF_THE_MODEL),
         *terminal_options(),
     ],
     context_settings=SETTINGS,
@@ -59,10 +44,9 @@ def _own_options() -> list[click.Parameter]:
 def contribution(**flags: Any) -> None:
     """Parse, measure, print."""
     from tinytrain_compile.cli.terminal import Terminal
-    from tinytrain_compile.learn.contribution import Effort, measure
+    from tinytrain_compile.learn.contribution import measure
 
-    out, groups = flags.pop("out"), flags.pop("groups")
-    effort = Effort(flags.pop("updates"), flags.pop("orders"), flags.pop("jobs"), groups)
+    out, effort = flags.pop("out"), effort_of(ContributionEffort, flags)
     options = options_of(flags)
     terminal = Terminal(flags["color"], flags["verbose"])
     try:

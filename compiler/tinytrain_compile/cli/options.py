@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -15,7 +15,13 @@ from tinytrain_compile.driver.checks.combinations import check_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import with_pages
 from tinytrain_compile.options.compile_options import OPTIONS, REMOVED, CompileOptions
-from tinytrain_compile.options.option import GROUPS, Group, Option
+from tinytrain_compile.options.effort import ContributionEffort, FinetuneEffort
+from tinytrain_compile.options.option import GROUPS, Group, Option, options_in
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Effort = TypeVar("Effort", ContributionEffort, FinetuneEffort)
 
 
 class GroupedOption(click.Option):
@@ -62,21 +68,21 @@ def model_argument() -> click.Parameter:
     return click.Argument(["model"], type=click.Path(path_type=Path))
 
 
-def compile_options(without: Container[str] = ()) -> list[click.Parameter]:
-    """Make an option of each field of CompileOptions but some, with its name, type and default."""
-    hints, defaults = get_type_hints(CompileOptions), {item.name: item.default for item in fields(CompileOptions)}
-    chosen = ((name, known) for name, known in OPTIONS.items() if name not in without)
-    return [_compile_option(name, hints[name], defaults[name], known) for name, known in chosen]
+def options_for(kind: type[DataclassInstance], without: Container[str] = ()) -> list[click.Parameter]:
+    """Make an option of each field of a dataclass that declares one but some, with its name, type and default."""
+    hints, defaults = get_type_hints(kind), {item.name: item.default for item in fields(kind)}
+    chosen = ((name, known) for name, known in options_in(kind).items() if name not in without)
+    return [_option(name, hints[name], defaults[name], known) for name, known in chosen]
 
 
-def _compile_option(name: str, hint: Any, default: Any, known: Option) -> GroupedOption:
+def _option(name: str, hint: Any, default: Any, known: Option) -> GroupedOption:
     settings: dict[str, Any] = {"help": with_pages(known.help), "metavar": known.metavar}
     if hint is bool:
         settings["is_flag"] = True
     elif known.repeated:
         settings |= {"multiple": True, "type": _type(hint, known)}
     elif known.read is not None:  # a text; the field's own default stays where there is none
-        settings["type"] = str
+        settings |= {"type": str, **({"default": known.shown, "show_default": True} if known.shown else {})}
     else:
         settings |= {"type": _type(hint, known), "default": default, "show_default": default not in (None, "")}
     return GroupedOption(known.group, name, *known.flags, **settings)
@@ -191,22 +197,35 @@ def options_of(flags: dict[str, Any]) -> CompileOptions:
     """Return the options that these flags ask for; CompileError E0101 for values and combinations that cannot be."""
     model: Path = flags["model"]
     named = model.resolve() if model.name in ("", "..") else model  # a folder of artifacts may be the one we are in
-    values: dict[str, Any] = {"model": named}
-    for name, known in OPTIONS.items():
-        if name not in flags:  # another command than a compilation: the default
-            continue
-        value = flags[name]
-        if known.check is not None:
-            known.check(value, known.flag)
-        if known.read is None:
-            values[name] = value
-        elif value not in (None, ()):  # else the default, which no text makes
-            values[name] = known.read(value, known.flag)
+    values: dict[str, Any] = {"model": named, **_values(OPTIONS, flags)}
     text = values.pop("micro_batch", None)  # what it may be depends on others
     options = CompileOptions(**values, given=_given())
     options = replace(options, micro_batch=_micro_batch(text, options.batch, options.accumulate))
     check_options(options)
     return options
+
+
+def effort_of(kind: type[Effort], flags: dict[str, Any]) -> Effort:
+    """Take the flags of a command's own options out of all; return the effort that they ask for."""
+    known = options_in(kind)
+    return kind(jobs=flags.pop("jobs"), **_values(known, {name: flags.pop(name) for name in known}))
+
+
+def _values(options: Mapping[str, Option], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked values of these options; where a command does not have one, or no text makes it, none."""
+    values = dict[str, Any]()
+    for name, known in options.items():
+        value = flags.get(name)
+        if name in flags and known.check is not None:
+            known.check(value, known.flag)
+        if known.read is not None and value not in (None, ()):
+            try:
+                values[name] = known.read(value, known.flag)
+            except ValueError as problem:
+                raise click.BadParameter(str(problem), param_hint=known.flag) from problem
+        elif known.read is None and name in flags:
+            values[name] = value
+    return values
 
 
 def _micro_batch(text: str | None, batch: int, accumulate: str) -> int | Literal["auto"] | None:

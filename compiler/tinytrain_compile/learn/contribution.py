@@ -24,19 +24,9 @@ from tinytrain_compile.learn.runs import KnownRuns, check_out, unwritten
 from tinytrain_compile.learn.short_runs import RATE_STEPS, Desk, Run, make_desk
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.options.effort import ContributionEffort
 from tinytrain_compile.sparse import COLUMNS, Layer, SchemeEntry, axes_of, entry_updates, whole_only
 from tinytrain_compile.verify.tools import work_folder
-
-
-@dataclass(frozen=True)
-class Effort:
-    """updates: of each run; orders: orders of samples that a gain is the mean of; jobs: processes, -1 for all cores;
-    groups: of the channels of each axis of a weight, each measured for itself (1: weights as a whole)."""
-
-    updates: int = 100
-    orders: int = 2
-    jobs: int = -1
-    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +81,7 @@ class Contribution:
     notes: tuple[str, ...] = ()
 
 
-def measure(options: CompileOptions, effort: Effort, out: Path, progress: Progress) -> Contribution:
+def measure(options: CompileOptions, effort: ContributionEffort, out: Path, progress: Progress) -> Contribution:
     """Measure all parts and write the table to `out`. What an earlier call had done already is not done again.
 
     Deterministic: the same model, options, data and effort give the same table, however many jobs there are.
@@ -178,7 +168,7 @@ class _Plan:
     last: str
     rate: float
     seed: int
-    effort: Effort
+    effort: ContributionEffort
 
     @property
     def trained(self) -> list[Updates]:
@@ -217,7 +207,7 @@ class _Plan:
         return gains
 
 
-def _digest(desk: Desk, options: CompileOptions, effort: Effort) -> str:
+def _digest(desk: Desk, options: CompileOptions, effort: ContributionEffort) -> str:
     """Return the digest of all that decides outcomes."""
     hashed = hashlib.sha256(repr((sorted(desk.bundle.files.items()), effort.updates, options.seed)).encode())
     for array in (desk.x, desk.y, desk.held.x, desk.held.y):

@@ -31,10 +31,11 @@ from tinytrain_compile.ir.stages import Samples
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.learn.choice_by_data import choose_by_data
-from tinytrain_compile.learn.rate_search import Effort, Place, RateSearch, Searched, Trainings, Variant
+from tinytrain_compile.learn.rate_search import Place, RateSearch, Searched, Trainings, Variant
 from tinytrain_compile.learn.runs import PARTIAL, KnownRuns, check_out, unwritten
 from tinytrain_compile.learn.training import CHECK_SHARE, Build
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.part import refuse_shifted
 from tinytrain_compile.parts.replay.part import record_bytes
 from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml, score_text
@@ -168,7 +169,9 @@ def _knows(score: Score) -> bool:
     return score.accuracy is not None and math.isfinite(score.loss) and score.accuracy >= KNOWN
 
 
-def finetune(options: CompileOptions, effort: Effort, out: Path, progress: Progress, keep: bool = False) -> Finding:
+def finetune(
+    options: CompileOptions, effort: FinetuneEffort, out: Path, progress: Progress, keep: bool = False
+) -> Finding:
     """Search, then train what is recommended. What an earlier call had done already (beside `out`) is not done again.
 
     keep: what was done stays there, until `write_finding` has written the result.
@@ -275,7 +278,7 @@ def _files(out: Path) -> tuple[Path, Path]:
 
 
 def _variants(
-    options: CompileOptions, effort: Effort, arrays: Mapping[str, Array], folder: Path, progress: Progress
+    options: CompileOptions, effort: FinetuneEffort, arrays: Mapping[str, Array], folder: Path, progress: Progress
 ) -> Iterable[Variant]:
     """Yield a compilation for each. What chooses a scheme by samples sees only those that training may see."""
     data = None

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from tinytrain_compile.driver.pipeline import Progress, Project
-from tinytrain_compile.ir.learning import Curve, Learned, RateSchedule, Score, Tried, curve_of, mean_curve
+from tinytrain_compile.ir.learning import Curve, Learned, Score, Tried, curve_of, mean_curve
 from tinytrain_compile.learn.runs import KnownRuns
 from tinytrain_compile.learn.training import CHECK_SHARE, Build, LearningRun, learn_all
+from tinytrain_compile.options.effort import FinetuneEffort
 
 STEP = 10.0**0.5  # two rates a decade: on a wider grid the best may lie unseen between two
 FIRST_RATES = tuple(STEP**power for power in range(-3, 4))
@@ -40,46 +41,28 @@ Place = tuple[int, float]
 NOTHING: Mapping[Place, Tried] = {}
 
 
-@dataclass(frozen=True)
-class Effort:
-    """epochs: of a run at most; seeds: that what is recommended was judged by; replay: old samples kept at most (0:
-    none); batches: that are compared (none: that of the options); clips: norms that gradients are clipped to, 0 for
-    none, where the options do not say one; jobs: processes, -1 for all cores; schedule: what the rate does in a
-    training; per_layer: of norms that are clipped to, also that of each layer alone; warm_ups: shares of the updates in
-    which the rate grows before it falls; averages: ends of epochs whose mean is kept, 0 for none."""
+def _first_epochs(effort: FinetuneEffort) -> int:
+    """Return the epochs of a run of the first round, which has one seed."""
+    return max(1, effort.epochs // FIRST_SHARE)
 
-    epochs: int = 30
-    seeds: int = 3
-    replay: int = 100
-    batches: tuple[int, ...] = ()
-    clips: tuple[float, ...] = (0.0, 1.0)
-    jobs: int = -1
-    schedule: RateSchedule = "cosine"
-    per_layer: bool = False
-    warm_ups: tuple[float, ...] = (0.0,)
-    averages: tuple[int, ...] = (0,)
 
-    @property
-    def first(self) -> int:
-        """Epochs of a run of the first round, which has one seed."""
-        return max(1, self.epochs // FIRST_SHARE)
+def _second_round(effort: FinetuneEffort) -> tuple[int, int]:
+    """Return the seeds and epochs of the second round."""
+    return min(SECOND_SEEDS, effort.seeds), max(1, effort.epochs // SECOND_SHARE)
 
-    @property
-    def second(self) -> tuple[int, int]:
-        """Seeds and epochs of the second round."""
-        return min(SECOND_SEEDS, self.seeds), max(1, self.epochs // SECOND_SHARE)
 
-    def more_epochs(self, builds: int) -> float:
-        """Return the epochs that a search with so many builds may add in its second and last round."""
-        seeds, epochs = self.second
-        last = (len(NEXT_TO) + 1) * self.seeds * self.epochs
-        return MORE_WORK * (len(FIRST_RATES) * builds * self.first + SURVIVORS * seeds * epochs + last)
+def _more_epochs(effort: FinetuneEffort, builds: int) -> float:
+    """Return the epochs that a search with so many builds may add in its second and last round."""
+    seeds, epochs = _second_round(effort)
+    last = (len(NEXT_TO) + 1) * effort.seeds * effort.epochs
+    return MORE_WORK * (len(FIRST_RATES) * builds * _first_epochs(effort) + SURVIVORS * seeds * epochs + last)
 
-    def most_runs(self, builds: int, finals: int) -> int:
-        """Return the most runs that a search with so many builds and final trainings makes."""
-        first, (seeds, epochs) = len(FIRST_RATES) * builds + MORE_RATES, self.second
-        more = int(self.more_epochs(builds) / epochs)
-        return first + SURVIVORS * seeds + (len(NEXT_TO) + finals) * self.seeds + more
+
+def most_runs(effort: FinetuneEffort, builds: int, finals: int) -> int:
+    """Return the most runs that a search with so many builds and final trainings makes."""
+    first, (seeds, epochs) = len(FIRST_RATES) * builds + MORE_RATES, _second_round(effort)
+    more = int(_more_epochs(effort, builds) / epochs)
+    return first + SURVIVORS * seeds + (len(NEXT_TO) + finals) * effort.seeds + more
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +83,7 @@ class Trainings:
 
     variants: Sequence[Variant]
     builds: Sequence[Build]
-    effort: Effort
+    effort: FinetuneEffort
     seed: int
     known: KnownRuns
     progress: Progress
@@ -147,7 +130,7 @@ class Trainings:
         missing = [run for run in runs if self.known.of(run.key) is None]
         before = len(self.made | {run.key for run in runs}) - len(missing)
         self.made |= {run.key for run in runs}
-        most = self.effort.most_runs(len(self.builds), self.finals)
+        most = most_runs(self.effort, len(self.builds), self.finals)
 
         def done(index: int, curve: Curve) -> None:
             self.known.add(missing[index].key, asdict(curve))
@@ -174,13 +157,13 @@ class RateSearch:
 
     def __init__(self, trainings: Trainings) -> None:
         self._trainings, self._effort = trainings, trainings.effort
-        self._left = self._effort.more_epochs(len(trainings.builds))
+        self._left = _more_epochs(self._effort, len(trainings.builds))
 
     def run(self) -> Searched:
         """Make the rounds and say which rate they recommend."""
         effort = self._effort
         first = self._first_round()
-        second = self._going_on(self._survivors(first), STEP, *effort.second)
+        second = self._going_on(self._survivors(first), STEP, *_second_round(effort))
         place = self._best(second)
         shorter = second[place]
         last, sure = self._last_round(place)
@@ -200,12 +183,12 @@ class RateSearch:
         """
         rates = [variant.project.summary.learning_rate for variant in self._trainings.variants]
         each = [(variant, rate * step) for variant, rate in enumerate(rates) for step in FIRST_RATES]
-        found = dict(zip(each, self._trainings.tried(each, 1, self._effort.first), strict=True))
+        found = dict(zip(each, self._trainings.tried(each, 1, _first_epochs(self._effort)), strict=True))
         for _ in range(MORE_RATES):
             more = _beyond(found, STEP, self._judges)
             if more is None:
                 break
-            (found[more],) = self._trainings.tried([more], 1, self._effort.first)
+            (found[more],) = self._trainings.tried([more], 1, _first_epochs(self._effort))
         return dict(sorted(found.items()))
 
     def _last_round(self, place: Place) -> tuple[dict[Place, Tried], dict[Place, Tried]]:

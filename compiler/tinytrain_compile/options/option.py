@@ -43,9 +43,10 @@ class Option:
 
     flags: as typed, the long one last; () for that of the field's name. metavar: of its value, if the type says too
     little. read: from the text that was typed, or the texts of an option that is `repeated`, to the field's value;
-    CompileError E0101, with the flag as its place. check: raises that for a number out of range; limits: both ends of
-    an integer.
+    CompileError E0101, with the flag as its place, or ValueError. check: raises that for a number out of range; limits:
+    both ends of an integer.
     int8_only: an error with float32, unless the value is `without`, which asks for what float32 does anyway.
+    shown: the default as it is typed, for --help, if it is read from a text; "" if --help says nothing of it.
     """
 
     group: Group
@@ -58,6 +59,7 @@ class Option:
     limits: tuple[int, int] | None = None
     int8_only: bool = False
     without: str = ""
+    shown: str = ""
 
     @property
     def flag(self) -> str:

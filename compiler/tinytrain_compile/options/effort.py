@@ -1,0 +1,102 @@
+"""How much `finetune` and `contribution` try: their own options, each once, beside those of a compilation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+from tinytrain_compile.ir.learning import MOST_WARM_UP, RateSchedule
+from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
+from tinytrain_compile.options.option import declared, parse_norm
+
+MOST = 1_000_000
+"""Of anything that is counted here: a slip of the keyboard is refused, no search that somebody would wait for."""
+
+_common = partial(declared, "common")
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _counts(text: str, low: int, high: int, example: str) -> list[int]:
+    """Parse up to eight whole numbers behind commas; ValueError for anything else."""
+    parts = _parts(text)
+    if not all(part.isascii() and part.isdigit() and low <= int(part) <= high for part in parts) or len(parts) > 8:
+        raise ValueError(f"{text!r} is not up to eight numbers with commas, as {example}")
+    return [*map(int, parts)]
+
+
+def parse_batches(text: str, _where: str) -> tuple[int, ...]:
+    """Parse "1,8" into numbers, each once."""
+    return tuple(dict.fromkeys(_counts(text, 1, 1 << 20, "1,8")))
+
+
+# What is equal goes to the first of the following three, so the plain way comes first.
+def parse_clips(text: str, where: str) -> tuple[float, ...]:
+    """Parse "0,1" into norms, each once."""
+    return tuple(sorted({0.0 if part in ("0", "0.0") else parse_norm(part, where) for part in _parts(text)}))
+
+
+def parse_warm_ups(text: str, _where: str) -> tuple[float, ...]:
+    """Parse "0,0.1" into shares, each once."""
+    found = [float(p) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", p, re.ASCII) else -1.0 for p in _parts(text)]
+    if not all(0 <= share <= MOST_WARM_UP for share in found):
+        raise ValueError(f"{text!r} is not shares up to {MOST_WARM_UP} with commas, as 0,0.1")
+    return tuple(sorted(set(found)))
+
+
+def parse_averages(text: str, _where: str) -> tuple[int, ...]:
+    """Parse "0,4" into numbers of states, each once."""
+    return tuple(sorted(set(_counts(text, 0, MAX_SAMPLES, "0,4"))))
+
+
+@dataclass(frozen=True)
+class FinetuneEffort:
+    """seeds: that what is recommended was judged by. batches: none for that of the options. clips: 0 for no clipping,
+    if the options do not say a norm. jobs: processes, -1 for all cores."""
+
+    epochs: int = _common(30, "Of a training, at most.", limits=(1, MOST))
+    seeds: int = _common(3, "Trainings of a mean.", limits=(1, 1000))
+    batches: tuple[int, ...] = _common(
+        (), "Batches to compare. Default: that of --batch alone.", metavar="N,N..", read=parse_batches
+    )
+    clips: tuple[float, ...] = _common(
+        (0.0, 1.0),
+        "Norms to clip gradients to; 0: none. Without effect beside --clip-norm.",
+        metavar="X,X..",
+        read=parse_clips,
+        shown="0,1",
+    )
+    per_layer: bool = _common(False, "For each norm of --clips, also that of each layer alone.")
+    warm_ups: tuple[float, ...] = _common(
+        (0.0,),
+        "Shares of the updates, up to 0.5, in which the rate grows first; 0: none.",
+        metavar="X,X..",
+        read=parse_warm_ups,
+        shown="0",
+    )
+    averages: tuple[int, ...] = _common(
+        (0,),
+        "Ends of epochs whose mean the device keeps (--runtime average); 0: the last state.",
+        metavar="N,N..",
+        read=parse_averages,
+        shown="0",
+    )
+    replay: int = _common(
+        100, "Old samples (x_old) that the device could keep at most; 20 are tried first.", limits=(0, MOST)
+    )
+    schedule: RateSchedule = _common("cosine", "What the rate does in a training: fall to 0 along a cosine, or stay.")
+    jobs: int = -1
+
+
+@dataclass(frozen=True)
+class ContributionEffort:
+    """updates: of each run; orders: orders of samples that a gain is the mean of; groups: of the channels of each axis
+    of a weight, each measured for itself. jobs: processes, -1 for all cores."""
+
+    updates: int = _common(100, "Of every run.", limits=(1, MOST))
+    orders: int = _common(2, "Of samples, for a mean.", limits=(1, MOST))
+    groups: int = _common(1, "Groups of channels of a weight's axis, each measured; 1: whole.", limits=(1, MOST))
+    jobs: int = -1
