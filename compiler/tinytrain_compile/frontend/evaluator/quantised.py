@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -21,38 +20,32 @@ SPELT_OPSET = 21
 IMAGE_RANK = 4
 """The only one for which its QLinearConv knows scales per channel."""
 _STANDARD = ("QLinearConv", "QLinearMatMul")
-_REAL: Mapping[str, str] = {
-    "QGemm": "Gemm",
-    "QLinearAdd": "Add",
-    "QLinearAveragePool": "AveragePool",
-    "QLinearConcat": "Concat",
-    "QLinearConv": "Conv",
-    "QLinearGlobalAveragePool": "GlobalAveragePool",
-    "QLinearLeakyRelu": "LeakyRelu",
-    "QLinearMatMul": "MatMul",
-    "QLinearMul": "Mul",
-    "QLinearReduceMean": "ReduceMean",
-    "QLinearSigmoid": "Sigmoid",
-    "QLinearSoftmax": "Softmax",
-    "QLinearWhere": "Where",
+_FORMS: Mapping[str, tuple[str, int]] = {
+    "QGemm": ("Gemm", 7),
+    "QLinearAdd": ("Add", 6),
+    "QLinearAveragePool": ("AveragePool", 3),
+    "QLinearConcat": ("Concat", 0),
+    "QLinearConv": ("Conv", 6),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", 3),
+    "QLinearLeakyRelu": ("LeakyRelu", 3),
+    "QLinearMatMul": ("MatMul", 6),
+    "QLinearMul": ("Mul", 6),
+    "QLinearReduceMean": ("ReduceMean", 3),
+    "QLinearSigmoid": ("Sigmoid", 3),
+    "QLinearSoftmax": ("Softmax", 3),
+    "QLinearWhere": ("Where", 7),
 }
-_RESULT: Mapping[str, int] = {
-    **dict.fromkeys(_REAL, 3),
-    **dict.fromkeys(("QLinearAdd", "QLinearConv", "QLinearMatMul", "QLinearMul"), 6),
-    "QGemm": 7,
-    "QLinearConcat": 0,
-    "QLinearWhere": 7,
-}
+"""Operator -> what it is on real numbers, and the place of its result's scale."""
 
 
 def is_qlinear(proto: onnx.NodeProto) -> bool:
     """Tell whether a node takes and gives stored integers and their scales."""
-    return proto.op_type in (_REAL if proto.domain == MICROSOFT else () if proto.domain else _STANDARD)
+    return proto.op_type in (_FORMS if proto.domain == MICROSOFT else () if proto.domain else _STANDARD)
 
 
 def real_op(proto: onnx.NodeProto) -> str:
     """Return the operator on real numbers that a node stands for: Conv for a QLinearConv."""
-    return _REAL[proto.op_type] if is_qlinear(proto) else proto.op_type
+    return _FORMS[proto.op_type][0] if is_qlinear(proto) else proto.op_type
 
 
 def real_operand(proto: onnx.NodeProto, index: int) -> str:
@@ -70,7 +63,7 @@ def result_scale(proto: onnx.NodeProto) -> int | None:
     """Return the place of the scale of what a node stores (its zero point follows); None if it gives real numbers."""
     if proto.op_type == "QuantizeLinear":
         return 1
-    place = _RESULT[proto.op_type] if is_qlinear(proto) else len(proto.input)
+    place = _FORMS[proto.op_type][1] if is_qlinear(proto) else len(proto.input)
     return place if place < len(proto.input) and proto.input[place] else None
 
 
@@ -97,10 +90,11 @@ class _Spelling:
         if self._op == "QLinearSoftmax" and attrs.pop("opset", 13) < 13:
             self._old_softmax(operands[0], y, attrs.get("axis", -1))
         else:
-            self._make(_REAL[self._op], operands, y, attrs)
+            self._make(_FORMS[self._op][0], operands, y, attrs)
         if place is not None:
             scale, zero = self._names[place : place + 2]
-            kind = {} if zero else {"output_dtype": helper.np_dtype_to_tensor_dtype(self._first_type())}
+            first = self._values[self._names[{"QLinearConcat": 2, "QLinearWhere": 1}.get(self._op, 0)]]
+            kind = {} if zero else {"output_dtype": helper.np_dtype_to_tensor_dtype(first.dtype)}
             self._make("QuantizeLinear", [y, scale, *([zero] if zero else [])], out, kind)
         return self._nodes
 
@@ -148,11 +142,6 @@ class _Spelling:
             self._make("Constant", [], axes, {"value_ints": attrs.pop("axes")})
             operands.append(axes)
         return attrs
-
-    def _first_type(self) -> np.dtype[np.generic]:
-        """Return the type of the operands, which is that of the result if no zero point says it."""
-        at = {"QLinearConcat": 2, "QLinearWhere": 1}.get(self._op, 0)
-        return self._values[self._names[at]].dtype
 
     def _make(self, op: str, inputs: Sequence[str], output: str, attrs: Mapping[str, object] | None = None) -> None:
         node: onnx.NodeProto = helper.make_node(op, inputs, [output])

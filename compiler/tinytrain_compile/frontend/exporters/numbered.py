@@ -37,13 +37,9 @@ def numbered_remarks(model: OnnxModel, links: Links) -> dict[str, Remark]:
     chains = _chains(model, names)
     found = {name: _remark(name, model.constants[name], chains[name], links) for name in names}
     buffers = {name: Remark("may be a buffer") for name in model.constants if _is_buffer(name, model, links)}
-    results = {name: Remark("made of parameters") for name, array in model.constants.items() if _is_result(name, array)}
+    tables = ((name, array) for name, array in model.floats.items() if array.size > 1 and not is_flat(array))
+    results = {name: Remark("made of parameters") for name, _ in tables if _RESULT.fullmatch(name)}
     return buffers | results | {name: remark for name, remark in found.items() if remark is not None}
-
-
-def _is_result(name: str, array: Array) -> bool:
-    """Tell whether a table has the name of a computation."""
-    return array.dtype.kind == "f" and array.size > 1 and not is_flat(array) and _RESULT.fullmatch(name) is not None
 
 
 def _chains(model: OnnxModel, names: list[str]) -> dict[str, int | None]:
@@ -118,19 +114,11 @@ def _is_buffer(name: str, model: OnnxModel, links: Links) -> bool:
         return False
     if has_few_numbers(array) or (array.ndim > 1 and array.size >= 2 * FEW and is_grid(array)):
         return True
-    return (
-        array.ndim == 2
-        and len(readers) == 1
-        and readers[0].op == "MatMul"
-        and _is_fourier(name, readers[0], model, links)
-    )
-
-
-def _is_fourier(name: str, product: OnnxNode, model: OnnxModel, links: Links) -> bool:
-    """Tell whether the product of an input and a table goes to sine and cosine alone."""
-    other = next((one for one in product.inputs if one != name), "")
-    inputs = {value.name for value in model.inputs}
-    return _scaled_from(other, inputs, links) and _ends(product.output(0), links) == {"Sin", "Cos"}
+    if array.ndim != 2 or len(readers) != 1 or readers[0].op != "MatMul":
+        return False
+    other = next((one for one in readers[0].inputs if one != name), "")
+    inputs = {value.name for value in model.inputs}  # the product of an input and a table goes to sine and cosine alone
+    return _scaled_from(other, inputs, links) and _ends(readers[0].output(0), links) == {"Sin", "Cos"}
 
 
 def _scaled_from(tensor: str, inputs: set[str], links: Links) -> bool:

@@ -179,12 +179,9 @@ class _Reading:
     @cached_property
     def _hiding(self) -> tuple[str, ...]:
         """Tensors that may hide a parameter."""
-        return tuple(name for name, array in self._floats.items() if self._hides(name, array))
-
-    def _hides(self, name: str, array: Array) -> bool:
-        if name in self._record.kinds or _WRITTEN.fullmatch(name) or (array.size > 1 and is_flat(array)):
-            return False
-        return name in self._read or (array.size > 1 and bool(self._hidden(name)))
+        others = {n: array for n, array in self._floats.items() if n not in self._record.kinds}
+        made = {n: a for n, a in others.items() if not _WRITTEN.fullmatch(n) and (a.size == 1 or not is_flat(a))}
+        return tuple(n for n, a in made.items() if n in self._read or (a.size > 1 and self._hidden(n)))
 
     def _folded_norms(self) -> dict[str, Remark]:
         """Return weights of dense layers that a BatchNormalization is in.

@@ -18,7 +18,7 @@ from tinytrain_compile.frontend.file.folding import FOLDABLE, fold
 from tinytrain_compile.frontend.file.forms import inferred_types
 from tinytrain_compile.frontend.file.guard import read_node
 from tinytrain_compile.frontend.file.model import CONTROL_FLOW, OnnxModel, OnnxNode, changed, new_node, reachable
-from tinytrain_compile.frontend.file.protobuf import bodies, tensor_array
+from tinytrain_compile.frontend.file.protobuf import bodies, free_name, tensor_array
 from tinytrain_compile.ir.types import Array
 
 _TURNS = 256
@@ -61,7 +61,7 @@ class _Writer:
         self._model, self._folder = model, folder
         self._types = inferred_types(model)
         known = {name: array for name, array in model.constants.items() if _is_small(array)}
-        names = {node.name for node in model.nodes} | {name for n in model.nodes for name in n.outputs}
+        names = {*model.constants, *(name for node in model.nodes for name in (node.name, *node.outputs))}
         self._now = _Written(dict(model.constants), known, names)
         self._most = len(model.nodes) + len(model.constants) + _MOST
 
@@ -87,7 +87,7 @@ class _Writer:
         if node.op == "Loop":
             self._loop(node)
         elif node.op == "If":
-            chosen = node.attrs["then_branch" if self._truth(node.input(0)) else "else_branch"]
+            chosen = node.attrs["then_branch" if self._number(node.input(0)) else "else_branch"]
             for output, name in zip(node.outputs, self._body(chosen, node.name, {}), strict=True):
                 self._alias(node, name, output)
         elif node.op in ("SequenceEmpty", "SequenceConstruct"):
@@ -113,9 +113,6 @@ class _Writer:
             except CompileError:  # the importer says what is wrong with it
                 return
             self._now.known.update((n, a) for n, a in zip(node.outputs, arrays, strict=False) if _is_small(a))
-
-    def _truth(self, name: str) -> bool:
-        return bool(self._number(name))
 
     def _number(self, name: str) -> int:
         array = self._now.known.get(name)
@@ -158,7 +155,7 @@ class _Writer:
     def _loop(self, node: OnnxNode) -> None:
         body: onnx.GraphProto = node.attrs["body"]
         count = self._number(node.input(0)) if node.input(0) else _TURNS + 1
-        goes_on = self._truth(node.input(1)) if node.input(1) else True
+        goes_on = bool(self._number(node.input(1))) if node.input(1) else True
         carried = list(node.inputs[2 : len(node.proto.input)])
         made: list[list[str]] = []
         while goes_on and len(made) < count:
@@ -172,7 +169,7 @@ class _Writer:
             condition, *results = self._body(body, prefix, given)
             made.append(results[len(carried) :])
             carried = results[: len(carried)]
-            goes_on = self._truth(condition)
+            goes_on = bool(self._number(condition))
         for output, name in zip(node.outputs, carried, strict=False):
             self._alias(node, name, output)
         for output, turns in zip(node.outputs[len(carried) :], zip(*made, strict=True), strict=True):
@@ -211,11 +208,7 @@ class _Writer:
         self._learn(made)
 
     def _name(self, wanted: str) -> str:
-        name = wanted
-        while name in self._now.names or name in self._now.constants:
-            name += "_"
-        self._now.names.add(name)
-        return name
+        return free_name(wanted, self._now.names)
 
 
 def _needed(model: OnnxModel) -> set[str]:

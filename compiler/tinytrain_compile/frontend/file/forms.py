@@ -277,16 +277,14 @@ class _Rewriter:
 def without_scalers(model: OnnxModel) -> OnnxModel:
     """Write every Scaler as Sub and Mul of Constant nodes: its numbers describe the data, and are not trained."""
     taken = {name for node in model.nodes for name in (node.name, *node.inputs, *node.outputs)} | set(model.constants)
-    nodes = (part for node in model.nodes for part in (_parts(node, taken) if _is_scaler(node) else (node,)))
-    return replace(model, nodes=tuple(nodes))
-
-
-def _is_scaler(node: OnnxNode) -> bool:
-    return node.domain == LEARNED and node.op == "Scaler" and len(node.inputs) == len(node.outputs) == 1
+    return replace(model, nodes=tuple(part for node in model.nodes for part in _parts(node, taken)))
 
 
 def _parts(node: OnnxNode, taken: set[str]) -> Iterator[OnnxNode]:
-    """Yield the nodes that stand for a Scaler; a number that it lacks is 0 or 1."""
+    """Yield the nodes that stand for a Scaler, in which a number that it lacks is 0 or 1; any other node itself."""
+    if (node.domain, node.op) != (LEARNED, "Scaler") or not len(node.inputs) == len(node.outputs) == 1:
+        yield node
+        return
     offset, scale, centred = (free_name(f"{node.name}.{part}", taken) for part in ("offset", "scale", "centred"))
     for name, attribute, default in ((offset, "offset", 0.0), (scale, "scale", 1.0)):
         numbers = np.asarray(node.attrs.get(attribute) or [default], np.float32)

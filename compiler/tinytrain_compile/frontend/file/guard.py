@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +76,7 @@ def _check_features(proto: onnx.ModelProto, live: list[onnx.NodeProto], read: se
     called = any((_domain(node.domain), node.op_type) in functions for node in live)
     features = (
         ("model-local functions", called, "inline them with onnx.inliner"),
-        (
-            "sparse weights",
-            any(t.values.name in read for t in proto.graph.sparse_initializer),
-            "export dense ones",
-        ),
+        ("sparse weights", any(t.values.name in read for t in proto.graph.sparse_initializer), "export dense ones"),
     )
     for what, found, try_ in features:
         if found:
@@ -253,23 +251,19 @@ def sort_nodes(nodes: Sequence[OnnxNode], known: set[str], outputs: Sequence[str
 
 def _order(nodes: Sequence[OnnxNode], known: set[str]) -> list[int]:
     """Sort by Kahn's algorithm; of the nodes that could come next always the first one in the file."""
-    missing = [{name for name in node.inputs if name and name not in known} for node in nodes]
-    readers: dict[str, list[int]] = {}
-    for index, names in enumerate(missing):
-        for name in names:
-            readers.setdefault(name, []).append(index)
-    ready = [index for index, names in enumerate(missing) if not names]
-    ordered: list[int] = []
+    makers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name and name not in known}
+    sorter = TopologicalSorter({i: {makers[n] for n in node.inputs if n in makers} for i, node in enumerate(nodes)})
+    with suppress(CycleError):  # the nodes that do not wait for a cycle come all the same
+        sorter.prepare()
+    ready, ordered = list(sorter.get_ready()), list[int]()
+    heapq.heapify(ready)
     while ready:
-        index = heapq.heappop(ready)
-        ordered.append(index)
-        for name in nodes[index].outputs:
-            for reader in readers.get(name, []):
-                missing[reader].discard(name)
-                if not missing[reader]:
-                    heapq.heappush(ready, reader)
+        ordered.append(heapq.heappop(ready))
+        sorter.done(ordered[-1])
+        for index in sorter.get_ready():
+            heapq.heappush(ready, index)
     if len(ordered) < len(nodes):
-        stuck = [node for node, names in zip(nodes, missing, strict=True) if names]
+        stuck = [nodes[index] for index in sorted(set(range(len(nodes))) - set(ordered))]
         what = f"it waits for its own result ({len(stuck)} nodes lie on or behind the cycle)"
         raise CompileError("E0207", f"node {stuck[0].name} ({stuck[0].op})", what, "export the graph without cycles")
     return ordered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
 
@@ -126,18 +126,19 @@ def describe_written(ctx: ImportContext, site: LossSite, order: Order, graph: Gr
 
 def _known_kind(ctx: ImportContext, site: LossSite) -> LossKind | None:
     """Return the loss of ours that the file writes out, if it reads what the forward graph gives, and only that."""
-    known = None if site.ends or site.label is NO_LABEL else known_loss(ctx, site)
+    known = None if site.ends or site.label is NO_LABEL else _Form(ctx, site).found()
     if known is None:
         return None
-    if known.scores == site.scores:
-        return known.kind
-    maker = ctx.links.maker(through(ctx.links, known.scores, ("Identity",)))
+    kind, scores = known
+    if scores == site.scores:
+        return kind
+    maker = ctx.links.maker(through(ctx.links, scores, ("Identity",)))
     if maker is None or maker.input(0) != site.scores:
         return None
-    if known.kind == "nll" and maker.op == "LogSoftmax":
+    if kind == "nll" and maker.op == "LogSoftmax":
         rank = ctx.entry(site.scores).rank
         return "softmax-ce" if maker.integer("axis", -1) % rank == 1 else None
-    return "bce" if known.kind == "bce" and maker.op == "Sigmoid" else None
+    return "bce" if kind == "bce" and maker.op == "Sigmoid" else None
 
 
 def _nodes(ctx: ImportContext, site: LossSite, graph: Graph, label: Value) -> WrittenLoss:
@@ -209,15 +210,6 @@ _EVEN = frozenset(("ReduceSumSquare", "ReduceL1", "ReduceL2"))
 _FIXED, _EACH, _MEAN, _SUM, _OTHER = "fixed", "each", "mean", "sum", "other"
 
 
-@dataclass(frozen=True)
-class KnownLoss:
-    """kind, reduction: as in ImportedLoss; scores: the tensor that this loss reads."""
-
-    kind: LossKind
-    reduction: LossJoin
-    scores: str
-
-
 # ---- the samples of a batch -----------------------------------------------------------------------------------------
 
 
@@ -249,7 +241,9 @@ def _joined(ctx: ImportContext, node: OnnxNode, operands: list[str]) -> str:
         return {"mean": _MEAN, "sum": _SUM}.get(reduction, _EACH)
     if known == {_EACH}:
         moved = node.op == "Transpose" and (node.integers("perm") or (1,))[0] != 0
-        return _OTHER if moved else _reduced(ctx, node)
+        if moved or node.op not in (*_REDUCTIONS, *_EVEN) or 0 not in reduced_axes(ctx, node):
+            return _OTHER if moved else _EACH
+        return _REDUCTIONS.get(node.op, _SUM if node.op != "ReduceL2" else _OTHER)
     if len(known) > 1:
         return _OTHER
     (kind,) = known
@@ -261,46 +255,35 @@ def _joined(ctx: ImportContext, node: OnnxNode, operands: list[str]) -> str:
     return kind if scales and operands.count(kind) == 1 else _OTHER
 
 
-def _reduced(ctx: ImportContext, node: OnnxNode) -> str:
-    if node.op not in (*_REDUCTIONS, *_EVEN) or 0 not in reduced_axes(ctx, node):
-        return _EACH
-    return _REDUCTIONS.get(node.op, _SUM if node.op != "ReduceL2" else _OTHER)
-
-
 # ---- forms of losses that we have -----------------------------------------------------------------------------------
 
 
-def known_loss(ctx: ImportContext, site: LossSite) -> KnownLoss | None:
-    """Return the loss of ours that the file writes out, if it is one to the letter; None for any other."""
-    return _Form(ctx, site).found()
-
-
 class _Form:
+    """A loss that may be one of ours to the letter."""
+
     def __init__(self, ctx: ImportContext, site: LossSite) -> None:
         self._ctx, self._links = ctx, ctx.links
         self._label, self._output = site.label.name, site.output
 
-    def found(self) -> KnownLoss | None:
-        """Return mean or sum over everything of minus a chosen log-probability.
+    def found(self) -> tuple[LossKind, str] | None:
+        """Return the kind of loss and the scores that it reads; None for any other loss.
 
-        Mean of squared differences; of a BCE.
+        "nll": mean or sum over everything of minus a chosen log-probability. "mse": mean of squared differences. "bce".
         """
         name, minus = self._signless(self._output)
         node = self._links.maker(name)
-        if node is None or node.op not in _REDUCTIONS or not self._reduces_all(node):
+        if node is None or node.op not in _REDUCTIONS:
             return None
-        reduction: LossJoin = "mean" if node.op == "ReduceMean" else "sum"
+        axes, shape = reduced_axes(self._ctx, node), self._ctx.entry(node.input(0)).shape
+        if any(axis not in axes and dim != 1 for axis, dim in enumerate(shape)) or (shape and 0 not in axes):
+            return None
         term, below = self._signless(node.input(0))
-        negative = minus != below
-        scores = self._picked(term) if negative else None
-        if scores is not None:
-            return KnownLoss("nll", reduction, scores)
-        if reduction == "mean" and not negative:
-            scores = self._squared(term)
-            if scores is not None:
-                return KnownLoss("mse", "mean", scores)
-        scores = self._binary(term) if negative and reduction == "mean" else None
-        return None if scores is None else KnownLoss("bce", "mean", scores)
+        if minus != below and (scores := self._picked(term)) is not None:
+            return "nll", scores
+        if node.op != "ReduceMean":
+            return None
+        scores = self._squared(term) if minus == below else self._binary(term)
+        return None if scores is None else ("mse" if minus == below else "bce", scores)
 
     def _signless(self, name: str) -> tuple[str, bool]:
         """Return the tensor behind views and signs, and whether these make it negative."""
@@ -311,10 +294,6 @@ class _Form:
             if node is None or node.op != "Neg":
                 return name, minus
             name, minus = node.input(0), not minus
-
-    def _reduces_all(self, node: OnnxNode) -> bool:
-        axes, shape = reduced_axes(self._ctx, node), self._ctx.entry(node.input(0)).shape
-        return all(axis in axes or dim == 1 for axis, dim in enumerate(shape)) and (not shape or 0 in axes)
 
     def _is_label(self, name: str) -> bool:
         return through(self._links, name, _PASSING) == self._label
@@ -333,14 +312,11 @@ class _Form:
             return None
         for hot, scores in (product.inputs, product.inputs[::-1]):
             maker = self._links.maker(through(self._links, hot, ("Identity", "Cast")))
-            if maker is not None and maker.op == "OneHot" and self._is_plain_one_hot(maker):
-                return scores
+            if maker is not None and maker.op == "OneHot" and self._is_label(maker.input(0)):
+                values = self._ctx.entry(maker.input(2)).array if self._ctx.has(maker.input(2)) else None
+                if values is not None and values.ravel().tolist() == [0.0, 1.0]:
+                    return scores
         return None
-
-    def _is_plain_one_hot(self, node: OnnxNode) -> bool:
-        values = self._ctx.entry(node.input(2)) if self._ctx.has(node.input(2)) else None
-        plain = values is not None and values.is_constant and [float(v) for v in values.data.ravel()] == [0.0, 1.0]
-        return plain and self._is_label(node.input(0))
 
     def _squared(self, name: str) -> str | None:
         """Return y of (y - t)^2, in either order."""

@@ -7,7 +7,7 @@ So a comparison with 0, 1, 2, ..., a margin at the class, or a vector made by a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -96,14 +96,9 @@ def _results(ctx: ImportContext, node: OnnxNode, index: int) -> Sequence[Array]:
             given[name] = np.full(ctx.entry(name).shape, index, np.int64)
         elif name:
             given[name] = ctx.entry(name).data
-    return fold(node, _in_one_type(node, given), ctx.model.opset)
-
-
-def _in_one_type(node: OnnxNode, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Return integers of constants in the label's type: the guard has made int32 of some."""
-    if node.op not in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Add", "Sub", "Mul", "Where"):
-        return dict(given)
-    return {name: array.astype(np.int64) if array.dtype.kind in "iu" else array for name, array in given.items()}
+    if node.op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Add", "Sub", "Mul", "Where"):
+        given = {name: a.astype(np.int64) if a.dtype.kind in "iu" else a for name, a in given.items()}  # in one type
+    return fold(node, given, ctx.model.opset)
 
 
 def _look_up(ctx: ImportContext, node: OnnxNode, name: str, rows: Sequence[Array], label: Value) -> None:

@@ -98,13 +98,8 @@ def _add_c(ctx: ImportContext, node: OnnxNode, y: Value, c: Entry | None, shape:
     ctx.define_value(output, y, shape)
 
 
-def _matmul(ctx: ImportContext, node: OnnxNode, a: Entry) -> Entry:
-    b = ctx.entry(node.input(1))
-    return product(ctx, node, a, b, a.rank == b.rank == 2)
-
-
 def product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, foldable: bool = False) -> Entry:
-    """Return numpy's matmul of two entries; foldable: a normalisation behind it may go into a constant b."""
+    """Return numpy's matmul of two entries; foldable: a normalisation behind it may go into b, a constant matrix."""
     if not a.rank or not b.rank:
         raise ValueError("MatMul of a scalar")
     left = _as_matrix(ctx, node, a, (1, *a.shape)) if a.rank == 1 else a
@@ -112,7 +107,7 @@ def product(ctx: ImportContext, node: OnnxNode, a: Entry, b: Entry, foldable: bo
     if left.shape[-1] != right.shape[-2]:
         raise ValueError(f"MatMul of shapes {a.shape} and {b.shape}")
     if right.is_constant and not left.is_constant and all(dim == 1 for dim in right.shape[:-2]):
-        y = _weight_product(ctx, node, left, right, foldable)
+        y = _weight_product(ctx, node, left, right, foldable and a.rank == b.rank == 2)
     else:
         value = _matrix_product(ctx, node, left, right)
         y = Entry(value.shape, value, plain(len(value.shape)))
@@ -277,4 +272,8 @@ def _pair(ctx: ImportContext, node: OnnxNode, a: _Term, b: _Term, wanted: frozen
     return _Term(labels, _shaped(ctx, node, y, tuple(sizes[label] for label in labels)))
 
 
-HANDLERS: Mapping[str, Handler] = {"Gemm": _gemm, "MatMul": of_one(_matmul), "Einsum": _einsum}
+HANDLERS: Mapping[str, Handler] = {
+    "Gemm": _gemm,
+    "MatMul": of_one(lambda ctx, node, a: product(ctx, node, a, ctx.entry(node.input(1)), True)),
+    "Einsum": _einsum,
+}

@@ -21,7 +21,6 @@ from tinytrain_compile.frontend.file.guard import check_schema
 from tinytrain_compile.frontend.file.model import MICROSOFT, OnnxModel, OnnxNode, Quantisation, Refused
 from tinytrain_compile.frontend.file.protobuf import free_name
 from tinytrain_compile.frontend.quantised.scales import read_scales
-from tinytrain_compile.ir.types import Array
 
 _SAME_OPS = frozenset(("DequantizeLinear", "QuantizeLinear"))
 """Operators of onnxruntime's domain that mean what the standard's mean."""
@@ -121,7 +120,8 @@ class _Rewriter:
             raise Refused("channels_last", "its channels are the last axis", "the model as it was quantised")
         if not form.data or len(node.outputs) != 1 or not all(node.input(at) for at in form.data):
             raise Refused("", "operands or its result are missing", "a model as onnxruntime quantises it")
-        operands = [self._dequantised(node, at, self._channels(node, at)) for at in form.data]
+        channels = 0 if node.op == "QLinearConv" or (node.op == "QGemm" and node.integer("transB", 0)) else -1
+        operands = [self._dequantised(node, at, channels) for at in form.data]
         if form.op == "Where":
             operands.insert(0, node.input(0))
         if form.bias >= 0 and node.input(form.bias):
@@ -156,15 +156,10 @@ class _Rewriter:
         self._places[name] = node.output(0), at
         return name
 
-    def _channels(self, node: OnnxNode, at: int) -> int:
-        """Return the axis of an operand that its output channels lie on."""
-        return 0 if node.op == "QLinearConv" or (node.op == "QGemm" and node.integer("transB", 0)) else -1
-
     def _bias(self, node: OnnxNode, form: _Form) -> str:
         """Return stored in units of the accumulator, which the file does not repeat."""
-        factors: list[Array] = []
-        for at in form.data:
-            factors.append(read_scales(node, self._known, node.input(at + 1), node.input(at + 2), "").scale)
+        names = ((node.input(at + 1), node.input(at + 2)) for at in form.data)
+        factors = [read_scales(node, self._known, scale, zero, "").scale for scale, zero in names]
         if factors[0].size != 1:
             raise Refused("x_scale", "an activation with a scale per channel", "one scale for the whole tensor")
         scale, name = (self._free(f"{node.name}.bias{part}") for part in ("_scale", ""))

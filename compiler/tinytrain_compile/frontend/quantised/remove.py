@@ -90,7 +90,7 @@ class _Remover:
 
     def _quantize(self, node: OnnxNode) -> None:
         source, output = node.input(0), node.output(0)
-        scales = self._scales(node, 1, 2, "uint8")
+        scales = self._scales(node, "uint8")
         if source in self._known:  # a weight that is only ever used rounded
             self._known[output] = scales.quantise(self._known[source], node)
             if self._is_read_as_integers(output):
@@ -115,10 +115,10 @@ class _Remover:
     def _dequantize(self, node: OnnxNode) -> None:
         source, output = node.input(0), node.output(0)
         if source in self._known:
-            scales = self._scales(node, 1, 2, str(self._known[source].dtype))
+            scales = self._scales(node, str(self._known[source].dtype))
             self._alias[output] = self._constant(node, output, source, scales, node.integer("axis", 1))
             return
-        self._check_stored(node, source, 1, 2)
+        self._check_stored(node, source)
         tensor = self._resolve(source)
         if self._links.is_output(output):
             self._pass_on(node, tensor)
@@ -194,7 +194,7 @@ class _Remover:
     def _stores(self, node: OnnxNode, quant: Quant) -> bool:
         """Tell whether a reader quantises what it reads to this format."""
         try:
-            return node.op == "QuantizeLinear" and self._scales(node, 1, 2, "uint8").per_tensor() == quant
+            return node.op == "QuantizeLinear" and self._scales(node, "uint8").per_tensor() == quant
         except Refused:  # it has its own turn
             return False
 
@@ -203,10 +203,10 @@ class _Remover:
     def _resolve(self, tensor: str) -> str:
         return self._alias.get(tensor, tensor)
 
-    def _scales(self, node: OnnxNode, scale: int, zero: int, kind: str) -> Scales:
-        return read_scales(node, self._known, node.input(scale), node.input(zero), kind)
+    def _scales(self, node: OnnxNode, kind: str) -> Scales:
+        return read_scales(node, self._known, node.input(1), node.input(2), kind)
 
-    def _check_stored(self, node: OnnxNode, tensor: str, scale: int, zero: int) -> None:
+    def _check_stored(self, node: OnnxNode, tensor: str) -> None:
         """Check that integers are read with the scale that they were made with."""
         if tensor not in self._stored:
             maker = self._links.maker(tensor)
@@ -214,7 +214,7 @@ class _Remover:
                 raise Refused("x", f"its integers come from {maker.op} {maker.name}", "what that node needs")
             raise Refused("x", "its integers come from no QuantizeLinear", "a float32 input and QuantizeLinear")
         quant, kind = self._stored[tensor]
-        if self._scales(node, scale, zero, kind).per_tensor() != quant:
+        if self._scales(node, kind).per_tensor() != quant:
             raise Refused("x_scale", "scale or zero point are not those of the QuantizeLinear before it", "equal ones")
 
     def _constant(self, node: OnnxNode, fallback: str, tensor: str, scales: Scales, axis: int) -> str:
@@ -272,7 +272,11 @@ def dequantised_first(model: OnnxModel) -> OnnxModel:
     Of one scale for all: what a scale per channel means depends on the axis.
     """
     links = Links(model.nodes, model.outputs, model.constants)
-    found = {node.name: _moved(node, model, links) for node in model.nodes if _dequantises(node)}
+    found = {
+        node.name: _moved(node, model, links)
+        for node in model.nodes
+        if node.op == "DequantizeLinear" and not node.domain
+    }
     times = Counter(root for root, _ in found.values())
     moved = {name: chain for name, (root, chain) in found.items() if chain and times[root] > 1}
     if not moved:
@@ -281,10 +285,6 @@ def dequantised_first(model: OnnxModel) -> OnnxModel:
     for node in model.nodes:
         nodes += _turned(node, moved[node.name], model, links) if node.name in moved else [node]
     return replace(model, nodes=reachable(nodes, model.outputs))
-
-
-def _dequantises(node: OnnxNode) -> bool:
-    return node.op == "DequantizeLinear" and not node.domain
 
 
 def _moved(node: OnnxNode, model: OnnxModel, links: Links) -> tuple[str, list[OnnxNode]]:
