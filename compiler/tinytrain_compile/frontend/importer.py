@@ -18,7 +18,6 @@ from tinytrain_compile.frontend.file.folding import FOLDABLE, NEVER_FOLDED
 from tinytrain_compile.frontend.file.model import INDICES, Links, OnnxInput, OnnxModel, OnnxNode, Refused, reachable
 from tinytrain_compile.frontend.graph.context import ImportContext
 from tinytrain_compile.frontend.graph.entries import (
-    Entry,
     Order,
     channels_last,
     constant_entry,
@@ -158,9 +157,8 @@ def _data_inputs(
         raise CompileError("E0209", "inputs", f"{len(used)} data inputs: {names}", f"use {MOST_INPUTS} at the most")
     if len(model.outputs) > 1 and loss is None and not options.any_batch:
         names = ", ".join(model.outputs)
-        raise CompileError(
-            "E0218", "outputs", f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
-        )
+        what, try_ = f"{len(model.outputs)} outputs: {names}", "choose one with --model-output NAME"
+        raise CompileError("E0218", "outputs", what, try_)
     if not used:
         if options.any_batch:
             return ()
@@ -176,12 +174,8 @@ def _declare_input(ctx: ImportContext, source: OnnxInput) -> Order:
     """Declare an input: images channels-last unless user or model have them otherwise, signals if asked for."""
     rank = len(source.shape)
     integer = source.elem_type in INDICES
-    image = (
-        rank == 4
-        and not integer
-        and ctx.options.input_layout != "chw"
-        and not _is_channels_last(ctx.links, source.name)
-    )
+    image = rank == 4 and not integer and ctx.options.input_layout != "chw"
+    image = image and not _is_channels_last(ctx.links, source.name)
     signal = rank == _SIGNAL_RANK and not integer and ctx.options.input_layout == "lc"
     order = channels_last(rank) if image else plain(rank)
     if signal and _is_channels_first(ctx.links, source.name):  # one that goes to no convolution has its length in front
@@ -283,7 +277,10 @@ def _shape_of(ctx: ImportContext, node: OnnxNode) -> None:
 def _finish(ctx: ImportContext, loss: FileLoss | None, data: tuple[DataInput, ...]) -> ImportedModel:
     outputs = ctx.model.outputs if loss is None else ctx.model.outputs[:1]
     entries = [ctx.entry(name) for name in outputs]
-    orders = [_output_order(ctx, entry) if loss is None else class_order(entry) for entry in entries]
+    # Samples come first: scores for each time step have the time before them in the file.
+    turned = [e.rank == _SIGNAL_RANK and is_time_first(e.shape) and not ctx.options.any_batch for e in entries]
+    orders = [time_second(e.rank) if first else plain(e.rank) for e, first in zip(entries, turned, strict=True)]
+    orders = orders if loss is None else [class_order(entry) for entry in entries]
     values = tuple(
         ctx.value(_maker(ctx, name), entry, o) for name, entry, o in zip(outputs, entries, orders, strict=True)
     )
@@ -313,9 +310,7 @@ def _finish(ctx: ImportContext, loss: FileLoss | None, data: tuple[DataInput, ..
         output_shape=entries[0].shape,
         output_perm=orders[0],
         quantised=ctx.model.quantisation.found,
-        tensors=_surviving(
-            ctx, graph, dict(zip(outputs, zip(values[: len(outputs)], orders, strict=True), strict=True))
-        ),
+        tensors=_surviving(ctx, graph, dict(zip(outputs, zip(values, orders, strict=False), strict=True))),
         replaced=ctx.model.replaced,
         floats=frozenset(ctx.floats),
         sources=ctx.parameter_sources(parameters),
@@ -323,12 +318,6 @@ def _finish(ctx: ImportContext, loss: FileLoss | None, data: tuple[DataInput, ..
         copies=ctx.model.copies,
         requantised=frozenset(s.stored.name for s in ctx.model.quantisation.constants.values() if s.leaves_int8),
     )
-
-
-def _output_order(ctx: ImportContext, entry: Entry) -> Order:
-    """Return the order with samples first: scores for each time step have the time before them in the file."""
-    first = entry.rank == 3 and is_time_first(entry.shape) and not ctx.options.any_batch
-    return time_second(entry.rank) if first else plain(entry.rank)
 
 
 def _maker(ctx: ImportContext, tensor: str) -> OnnxNode:

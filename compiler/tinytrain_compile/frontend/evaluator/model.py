@@ -189,14 +189,9 @@ class FileModel:
         return self._evaluators[key]
 
 
-def _name(proto: onnx.NodeProto) -> str:
-    """Return the node's name; operator and output where it has none."""
-    return proto.name or f"{proto.op_type}_{next((name for name in proto.output if name), '')}"
-
-
 def _file_node(proto: onnx.NodeProto, opset: int = 0) -> FileNode:
-    inputs, outputs = reads(proto), tuple(proto.output)
-    return FileNode(_name(proto), proto.op_type, inputs, outputs, proto, result_scale(proto), opset)
+    name = proto.name or f"{proto.op_type}_{next((name for name in proto.output if name), '')}"
+    return FileNode(name, proto.op_type, reads(proto), tuple(proto.output), proto, result_scale(proto), opset)
 
 
 def _say_length(tensor: onnx.TensorProto) -> None:

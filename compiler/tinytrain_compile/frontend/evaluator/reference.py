@@ -52,9 +52,12 @@ def limit_of(node: onnx.NodeProto, operands: Sequence[Array], opset: int) -> str
 
     "" if it is. opset: of the standard's domain.
     """
-    if node.op_type in _RANDOM or _drops(node, operands):
+    # A Dropout in training mode drops; the ratio may be left out.
+    drops = node.op_type == "Dropout" and len(node.input) > 2 and bool(operands[-1].any()) and bool(operands[1].any())
+    if node.op_type in _RANDOM or drops:
         return "its result is random"
-    if node.op_type in _SOFTMAX and opset < ONE_AXIS and _axis(node) % max(operands[0].ndim, 1) != operands[0].ndim - 1:
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+    if node.op_type in _SOFTMAX and opset < ONE_AXIS and axis % max(operands[0].ndim, 1) != operands[0].ndim - 1:
         return f"onnx.reference computes it over one axis, as from opset {ONE_AXIS} on"
     rule = _RULES.get(node.op_type)
     if rule is None or operands[0].ndim < 3:
@@ -69,16 +72,6 @@ def doubt_of(node: onnx.NodeProto, operands: Sequence[Array], results: Sequence[
     if node.op_type in WIDENED and finite and not all(np.isfinite(array).all() for array in results):
         return "onnx.reference takes the logarithm of a softmax that is 0"
     return ""
-
-
-def _axis(node: onnx.NodeProto) -> int:
-    """Return the axis of a Softmax below opset 13."""
-    return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
-
-
-def _drops(node: onnx.NodeProto, operands: Sequence[Array]) -> bool:
-    """Tell whether it is a Dropout in training mode (the ratio may be left out)."""
-    return node.op_type == "Dropout" and len(node.input) > 2 and bool(operands[-1].any()) and bool(operands[1].any())
 
 
 def _convolution(attrs: _Attributes, operands: Sequence[Array]) -> str:
@@ -122,8 +115,7 @@ def _average_pool(attrs: _Attributes, operands: Sequence[Array]) -> str:
 def _window(attrs: _Attributes, operands: Sequence[Array]) -> tuple[list[int], list[int], list[int]]:
     """Return strides, dilations and kernel, one for each axis."""
     ones = [1] * (operands[0].ndim - 2)
-    found = (list(attrs.get(name) or ones) for name in ("strides", "dilations", "kernel_shape"))
-    strides, dilations, kernel = found
+    strides, dilations, kernel = (list(attrs.get(name) or ones) for name in ("strides", "dilations", "kernel_shape"))
     return strides, dilations, kernel
 
 

@@ -223,14 +223,10 @@ def bodies(node: onnx.NodeProto) -> tuple[onnx.GraphProto, ...]:
     return tuple(graph for a in node.attribute for graph in (*((a.g,) if a.HasField("g") else ()), *a.graphs))
 
 
-def captured(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the tensors from outside that the graphs of a node read, beside its inputs."""
-    return tuple(dict.fromkeys(name for body in bodies(node) for name in _free(body)))
-
-
 def reads(node: onnx.NodeProto) -> tuple[str, ...]:
     """Return everything that a node reads: its inputs, then what its graphs take from outside."""
-    return (*node.input, *(name for name in captured(node) if name not in node.input))
+    captured = dict.fromkeys(name for body in bodies(node) for name in _free(body))
+    return (*node.input, *(name for name in captured if name not in node.input))
 
 
 def live_part(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> tuple[list[onnx.NodeProto], set[str]]:

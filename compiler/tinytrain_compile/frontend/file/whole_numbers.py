@@ -100,7 +100,10 @@ def _casts(links: Links, source: OnnxInput, kind: np.dtype[Any]) -> frozenset[st
                     continue
             elif node.op not in _MOVES or node.domain:
                 counted = True
-                _check_width(source, node)
+                # A layer, and an operator whose result depends on the width of narrow integers, would wrap around.
+                narrow = source.elem_type in _NARROW and (node.op not in _COMPARED or node.domain)
+                if node.op in _LAYERS or narrow:
+                    raise _refused(source, f"node {node.name} ({node.op}) computes with its integers")
                 continue
             new = [output for output in node.outputs if output and output not in seen]
             seen.update(new)
@@ -111,12 +114,6 @@ def _casts(links: Links, source: OnnxInput, kind: np.dtype[Any]) -> frozenset[st
 def _holds(to: int, kind: np.dtype[Any]) -> bool:
     """Tell whether a type holds all integers of another one."""
     return to in _WHOLE and to != _T.BOOL and np.can_cast(kind, helper.tensor_dtype_to_np_dtype(to))
-
-
-def _check_width(source: OnnxInput, node: OnnxNode) -> None:
-    """Raise E0221 for a layer, and for an operator whose result depends on the width of narrow integers."""
-    if node.op in _LAYERS or (source.elem_type in _NARROW and (node.op not in _COMPARED or node.domain)):
-        raise _refused(source, f"node {node.name} ({node.op}) computes with its integers")
 
 
 def _refused(source: OnnxInput, what: str) -> CompileError:

@@ -100,15 +100,10 @@ def repeated(ctx: ImportContext, node: OnnxNode, x: Entry, counts: tuple[int, ..
     shape = tuple(dim * count for dim, count in zip(x.shape, counts, strict=True))
     if shape == x.shape:
         return x
-    split, whole = (tuple(sizes) for sizes in _without_units(parts, wanted))
+    kept = [i for i, size in enumerate(wanted) if size > 1 or i == 0]  # no units, but for the first axis: the samples'
+    split, whole = (tuple(sizes[i] for i in kept) for sizes in (parts, wanted))
     y = ctx.emit(node, "Expand", (ctx.reshape(node, x.computed, split),), ExpandAttrs(whole), "repeat")
     return Entry(shape, ctx.reshape(node, y, ir_shape(shape, x.order)), x.order)
-
-
-def _without_units(parts: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
-    """Return both lists without the places where both are 1, but for the first axis: that of the samples."""
-    kept = [i for i, size in enumerate(wanted) if size > 1 or i == 0]
-    return [parts[i] for i in kept], [wanted[i] for i in kept]
 
 
 def without(ctx: ImportContext, node: OnnxNode, x: Entry, axes: frozenset[int]) -> Entry:

@@ -42,7 +42,9 @@ class _Head:
         has_bias = head.op != "MatMul" and bool(head.input(2))
         for node in behind:
             if node.op == "Reshape":
-                self._fresh_shape(node, old)
+                shape = self._known.get(node.input(1))
+                if shape is not None and old in shape.tolist():
+                    self._replace(node, 1, np.where(shape == old, self._classes, shape).astype(np.int64))
             elif node.op == "Add" and not has_bias:
                 has_bias = self._fresh_addend(node, old)
         return self._assembled(head)
@@ -85,11 +87,6 @@ class _Head:
                 self._replace(node, index, np.zeros((*shape[:-1], self._classes), np.float32))
                 return True
         return False
-
-    def _fresh_shape(self, node: OnnxNode, old: int) -> None:
-        shape = self._known.get(node.input(1))
-        if shape is not None and old in shape.tolist():
-            self._replace(node, 1, np.where(shape == old, self._classes, shape).astype(np.int64))
 
     def _replace(self, node: OnnxNode, index: int, data: Array) -> None:
         """Give a node another constant, under the name of its initializer unless others read that too."""
