@@ -15,11 +15,10 @@ from tests.lower.kernel_harness import Memory, build, compare, inplace_pairs, ru
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.kernels import KERNELS, KernelContext
 from tinytrain_compile.lower.kernels.base import KernelSpec, call_int, i32
-from tinytrain_compile.lower.kernels.int8 import conv as int8_conv
 from tinytrain_compile.lower.kernels.int8 import operands as int8_operands
 from tinytrain_compile.lower.kernels.int8 import steps as int8_steps
 from tinytrain_compile.lower.kernels.int8 import update as int8_update
-from tinytrain_compile.lower.kernels.int8.conv import mask_operand
+from tinytrain_compile.lower.kernels.int8.operands import mask_operand
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops import OPS
 
@@ -53,7 +52,7 @@ def _mask_ignored(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def operand(node: Node, kind: str, shape: tuple[int, ...]) -> tuple[list[Any], None]:
         return mask_operand(node, kind, shape)[0], None
 
-    monkeypatch.setattr(int8_conv, "mask_operand", operand)
+    monkeypatch.setattr(int8_operands, "mask_operand", operand)
 
 
 def _bias_left_out(_op: str, monkeypatch: pytest.MonkeyPatch) -> None:
