@@ -48,6 +48,11 @@ class _Inner:
     work: int
 
     @property
+    def has_scratch(self) -> bool:
+        """Whether its calls take scratch: a sum lies there."""
+        return isinstance(self.kernel, SumKernel) or bool(self.kernel.scratch_dtype)
+
+    @property
     def functions(self) -> list[Kernel]:
         """The C functions of its kernel."""
         kernel = self.kernel
@@ -67,7 +72,9 @@ def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, wh
     attrs = attrs_of(node, StreamAttrs)
     inner = [_inner(attrs, index, name, context, fused, whole) for index in range(len(attrs.nodes))]
     places, errors = _places(node, attrs), any(op_def(n.op).error is not None for n in attrs.nodes)
-    signature, own = _signature(node, attrs, places), f"{name}{UNTIL if errors else ''}"
+    # Code for size may need none of the scratch that was planned.
+    scratch = bool(attrs.rings) or attrs.position >= 0 or any(one.has_scratch for one in inner)
+    signature, own = _signature(node, attrs, places, scratch), f"{name}{UNTIL if errors else ''}"
     head = f"void {name}({', '.join(signature)})"
     first = f"void {own}({', '.join([*signature, *(['int32_t nodes'] if errors else [])])})"
     calls = ", ".join(f"{{{call.node}, {call.rows}}}" for call in attrs.calls)
@@ -86,7 +93,7 @@ def stream_kernel(node: Node, name: str, context: KernelContext, fused: bool, wh
         ]
     )
     declaration = f"{first};\n{head};" if errors else f"{head};"
-    return Kernel(name, source, declaration, "uint8" if attrs.scratch_bytes else "", parts=parts)
+    return Kernel(name, source, declaration, "uint8" if scratch else "", parts=parts)
 
 
 def _inner(
@@ -167,7 +174,7 @@ def _places(node: Node, attrs: StreamAttrs) -> Mapping[str, _Place]:
     return found
 
 
-def _signature(node: Node, attrs: StreamAttrs, places: Mapping[str, _Place]) -> list[str]:
+def _signature(node: Node, attrs: StreamAttrs, places: Mapping[str, _Place], scratch: bool) -> list[str]:
     overwriting, read = dict(attrs.overwrites), len(attrs.inputs)
     declared = [
         f"{'const ' if i < read and i not in overwriting.values() else ''}{_TYPES[value.dtype]} *{places[name].name}"
@@ -176,8 +183,8 @@ def _signature(node: Node, attrs: StreamAttrs, places: Mapping[str, _Place]) -> 
         )
         if i - read not in overwriting
     ]
-    scratch, pieces = (["uint8_t *scratch"], attrs.scratch_bytes), (["int32_t begin", "int32_t end"], attrs.pauses)
-    return [*declared, *(item for items, has in (scratch, pieces) if has for item in items)]
+    declared += ["uint8_t *scratch"] if scratch else []
+    return [*declared, *(("int32_t begin", "int32_t end") if attrs.pauses else ())]
 
 
 # ---- body -----------------------------------------------------------------------------------------------------------
