@@ -52,6 +52,10 @@ class Point:
         return float(np.dot(self.losses, self.shares))
 
 
+SATURATED = 2.0**-13
+"""Distance of a tanh from 1 at which what float32 rounds off 1 - y * y, 2**-23, is 5e-4 of it: half the tolerance."""
+
+
 class FileLoss:
     """The loss of a batch as a function of the file's numbers."""
 
@@ -73,6 +77,20 @@ class FileLoss:
         known = tuple(self._file.values(self._feeds(sample), changed) for sample in samples)
         losses = tuple(self._loss(values, sample) for values, sample in zip(known, samples, strict=True))
         return Point(known, losses, self._shares(samples))
+
+    def tanh_saturates(self, point: Point) -> bool:
+        """Tell whether float32 leaves too little of the slope of a tanh; of LSTM and GRU nobody sees their gates."""
+        for node in self._makers.values():
+            if node.op in ("LSTM", "GRU"):
+                return True
+            if node.op in ("Tanh", "RNN") and any(
+                bool((np.abs(known[name]) > 1 - SATURATED).any())
+                for known in point.known
+                for name in node.outputs
+                if name
+            ):
+                return True
+        return False
 
     def near(self, samples: Sequence[Sample], changed: Direction, rounded: Sequence[Mapping[str, Rounded]]) -> Point:
         """Evaluate the loss with tensors that are rounded on the way. rounded: what became of them, by sample."""

@@ -24,12 +24,14 @@ WEAKEST = 1e-3
 """A gradient below this share of the largest one is judged by that share: 1e-6 of the largest is its tolerance."""
 GROUP = 30.0
 """Ratio of the signals of tensors that share a direction: weaker ones would drown in the others."""
-ROUNDED = 2.0**-19
-"""Change of the loss, of max(1, |loss|), that a tensor must make by its own size to be judged sharply.
+ROUNDED = 2.0**-23
+"""Change of the loss, of max(1, |loss|), that a tensor must make by its own size to be judged sharply: float32 rounds
+off as much."""
+SATURATED = 2.0**-19
+"""The same where a tanh is saturated (`FileLoss.tanh_saturates`).
 
-What float32 rounds off a saturated result y, 2**-24, is more than its gradient: 1 - y * y of a tanh is wrong by 2**-23,
-and the scores in front of it are up to 16 times the size at which it saturates (two tests of RNN and LSTM in onnx, a
-random graph)."""
+What float32 rounds off its result y, 2**-24, is more than its gradient: 1 - y * y is wrong by 2**-23, and the scores in
+front of it are up to 16 times the size at which it saturates (two tests of RNN and LSTM in onnx, a random graph)."""
 LOOSE = 0.4, 2.5
 """Of the file's derivative along the gradient of a low-rank copy, of the latter's length: it is an approximation."""
 GROUPS = 3
@@ -50,6 +52,7 @@ class Slopes:
         """Compare at a point. gradients: by the judged step, of each part."""
         self.point = point
         self._judged, self._loss, self._samples = judged, loss, samples
+        self._rounded = SATURATED if loss.tanh_saturates(point) else ROUNDED
         self._gradients = gradients
         self._norms = {name: norm((gradient,)) for name, gradient in gradients.items()}
         self._least = WEAKEST * max(self._norms.values(), default=0.0)
@@ -104,7 +107,7 @@ class Slopes:
         """Return changes of the loss along a step, by our gradients and by the file, and how large one is expected."""
         ours = sum(float((self._gradients[name] * step).sum()) for name, step in steps.items())
         known = self.point.known[0]
-        floor = SMALL * ROUNDED * max(1.0, abs(self.point.loss)) / TOLERANCE
+        floor = SMALL * self._rounded * max(1.0, abs(self.point.loss)) / TOLERANCE
         theirs = self._loss.slope(self.point, self._samples, self._judged.in_file(steps, known))
         lengths = [float(np.abs(step).max(initial=0.0)) * self._strength(name) for name, step in steps.items()]
         return ours, theirs, max(*lengths, floor)
