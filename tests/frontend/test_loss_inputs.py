@@ -208,6 +208,15 @@ def test_a_number_for_each_sample_is_no_loss(tmp_path: Path) -> None:
     assert load_model(write(model, tmp_path)).loss is None
 
 
+def test_axes_that_a_constant_node_holds_as_a_tensor(tmp_path: Path) -> None:
+    """Since opset 18 a ReduceMean reads its axes, here all of them: the file ends in its own loss."""
+    text = f"{DECODED} {SQUARE} ax = Constant <value = int64[2] {{0, 1}}> () {MEAN} (s, ax)"
+    known = {name: weights()[name] for name in ("w1", "b1", "wd", "bd")}
+    model = parse(f"net (float[1, 5] x) => (float loss) {{ {text} }}", known, opset=18)
+    imported = load_model(write(model, tmp_path))
+    assert imported.loss is not None and imported.output_name == "y"
+
+
 def test_two_inputs_that_may_both_be_labels_are_asked_about(tmp_path: Path) -> None:
     text = f"{BODY} e = Sub (y, t) {SQUARE} k = Mul (s, c) {MEAN} (k)"
     with pytest.raises(CompileError, match=r"E0209\]: inputs: t, c reach no layer.*--label"):
