@@ -18,7 +18,7 @@ from tinytrain_compile.emit.sequence import Section
 from tinytrain_compile.emit.tables import float_text
 
 LICENCE = "LicenseRef-model-owner"
-"""What generated files say: we claim no rights in them (docs/licence.md)."""
+"""SPDX identifier in generated files: they belong to the owner of the model (docs/licence.md)."""
 
 
 class _Put(Extension):

@@ -336,7 +336,7 @@ class StepPieces:
 
 @dataclass(frozen=True)
 class StepPart:
-    """What a slice computes at least: a node of the step or a piece of one, and its modelled cycles."""
+    """The smallest unit that a slice computes: a node or a piece of one, and its modelled cycles."""
 
     node: str
     cycles: int

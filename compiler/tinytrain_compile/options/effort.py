@@ -1,4 +1,4 @@
-"""How much `finetune` and `contribution` try: their own options, each once, beside those of a compilation."""
+"""Options of `finetune` and `contribution` that a compilation does not have, each declared once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinytrain_compile.ir.runtime_parts import MAX_SAMPLES
 from tinytrain_compile.options.option import declared, parse_norm
 
 MOST = 1_000_000
-"""Of anything that is counted here: a slip of the keyboard is refused, no search that somebody would wait for."""
+"""Largest count that these options accept: more is a typing error, since nobody would wait for it."""
 
 _common = partial(declared, "common")
 

@@ -66,7 +66,7 @@ class FileFunction:
         self._nodes = tuple(node for node in _with_readers(self._file.nodes, tensors) if node.outputs[0] not in own)
         read = [node for node in self._nodes if node.op == "DequantizeLinear"]
         self._real_name = {node.inputs[0]: node.outputs[0] for node in read}
-        """Of a stored tensor the one that holds it as real numbers."""
+        """Stored tensor -> the tensor that DequantizeLinear makes of it."""
         self.constants = {**self._file.constants, **own}
         self.work = 0.0
         self._costs: dict[str, float] = {}

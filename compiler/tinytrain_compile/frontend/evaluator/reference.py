@@ -1,4 +1,4 @@
-"""Where onnx.reference is no judge, and operators that are computed here instead.
+"""Limits of onnx.reference as a judge, and the operators that this module computes instead.
 
 It has random operators, computes some wrongly (found by comparing it with onnxruntime on random attributes,
 tests/frontend/test_evaluator.py), takes too long for some, and rounds to float32 where float64 is asked.
@@ -213,7 +213,7 @@ def _erf(x: Array) -> Array:
 
 
 class Erf(OpRun):
-    """The error function: onnx.reference rounds it to float32."""
+    """The error function in float64; onnx.reference rounds its result to float32."""
 
     op_domain = ""
 
@@ -260,7 +260,7 @@ class GroupNormalization(OpRun):
 
 
 class GlobalMaxPool(OpRun):
-    """The largest element of each channel: onnx.reference takes the wrong axes unless there are two."""
+    """The largest element of each channel; onnx.reference reduces the wrong axes unless there are two."""
 
     op_domain = ""
 

@@ -275,7 +275,7 @@ def find_site(model: OnnxModel, options: FrontendOptions) -> LossSite | None:
 
 
 class _Fork:
-    """The nodes of a loss, by what they depend on."""
+    """The nodes of a loss, grouped by their operands: labels, scores, or trained weights."""
 
     def __init__(self, model: OnnxModel, site: LossSite, trained: Trainables) -> None:
         self._site, self._choices = site, trained.choices

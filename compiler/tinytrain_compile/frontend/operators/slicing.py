@@ -310,7 +310,7 @@ def _gather_nd(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:
 
 
 MAX_WEIGHTS = 1 << 24
-"""Of one axis: 64 MB of a table in flash, and what numpy takes to make it."""
+"""Limit of the resize table of one axis, in numbers: 64 MB of flash, and as much memory of numpy."""
 
 
 def _resize(ctx: ImportContext, node: OnnxNode, x: Entry) -> Entry:

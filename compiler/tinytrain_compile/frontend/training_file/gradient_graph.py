@@ -146,9 +146,9 @@ def _rule_of(node: onnx.NodeProto) -> _Rule | None:
 
 CHECKPOINT = "checkpoint"
 _POSITION = re.compile(r"arr_0*(\d+)")
-"""Of an array that numpy.savez was given without a name: the N-th input, accumulators not counted."""
+"""Name that numpy.savez gives an unnamed array: the N-th input, not counting accumulators."""
 _BESIDE = re.compile(r"mb\d+_arr_\d+|meta_\w+")
-"""What Deeploy keeps in the same file: samples of further micro-batches, and counts."""
+"""Names of other arrays in a Deeploy file: samples of further micro-batches, and counts."""
 
 
 @dataclass(frozen=True, eq=False)

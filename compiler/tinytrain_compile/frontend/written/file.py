@@ -249,7 +249,7 @@ def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 _PER_CHANNEL = 13
-"""The first opset whose DequantizeLinear has scales for channels."""
+"""First opset whose DequantizeLinear accepts one scale per channel."""
 
 
 def doublings(graph: onnx.GraphProto, stored: StoredTensor, real: Array, source: ParameterSource) -> Array:

@@ -1,4 +1,4 @@
-"""What the integer operators mean. Importing this package imports all of its modules, which fill the op table."""
+"""Definitions of the integer operators. Importing the package imports all its modules, which fill the op table."""
 
 from importlib import import_module
 from pkgutil import iter_modules

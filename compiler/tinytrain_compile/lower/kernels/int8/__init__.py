@@ -1,4 +1,4 @@
-"""How the integer operators are computed; the same file names as in ops/int8/. Importing it imports all its modules."""
+"""Kernels of the integer operators, in files named as in ops/int8/. Importing the package imports all its modules."""
 
 from importlib import import_module
 from pkgutil import walk_packages
