@@ -20,7 +20,7 @@ from tinytrain_compile.driver.derivative.integers import check_integers
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, norm
 from tinytrain_compile.driver.derivative.optimizers import Step
 from tinytrain_compile.driver.derivative.samples import sample_of
-from tinytrain_compile.driver.derivative.slopes import LEAST_SIZE, LOOSE, SMALL, TOLERANCE, Slopes
+from tinytrain_compile.driver.derivative.slopes import LEAST_SIZE, SMALL, TOLERANCE, Slopes, agrees_loosely, few_numbers
 from tinytrain_compile.driver.derivative.update_rule import State, check_initial, check_rule, gradients_of
 from tinytrain_compile.driver.file_check.imported_values import ImportedValues
 from tinytrain_compile.errors import CompileError
@@ -85,6 +85,7 @@ class _Check:
         self._how = training_options(options, model, train.batch)
         self._values = ImportedValues(model, train, model.graph)
         self._batch = self._chosen(samples)
+        self._rank_error = options.rank_error
         self._worst = 0.0
         self._loosely: list[Part] = []
 
@@ -121,8 +122,10 @@ class _Check:
         for part in self._judged.approximate:
             if self._file.work - begin >= FOR_COPIES:
                 break
+            if few_numbers(part):
+                continue
             self._loosely.append(part)
-            if not LOOSE[0] <= here.length(part) <= LOOSE[1]:
+            if not agrees_loosely(here.length(part), self._rank_error):
                 raise here.differs((part,))
 
     def _check_list(self, point: Point) -> None:

@@ -386,9 +386,10 @@ class IntegerStep:
         last = LAST - 0.5 if integers.dtype == np.int8 else 2.0**31 - 1
         known = own & (np.abs(self.real(part, after)) < last * scale)
         stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
-        known &= ~stuck | (np.abs(moved) >= CERTAIN * coarse)
+        tells = own & (~stuck | (np.abs(moved) >= CERTAIN * coarse))
+        known &= tells
         step = 1 / 512 if unit.fraction else MEAN_ROUNDING if integers.dtype == np.int8 else 0.3
-        return Shown(np.where(own, moved / rate, 0), known, coarse * (step / rate), own & ~stuck)
+        return Shown(np.where(own, moved / rate, 0), known, coarse * (step / rate), tells)
 
     @property
     def _divided(self) -> bool:

@@ -23,7 +23,7 @@ from tinytrain_compile.driver.derivative.integer_slopes import Compared, Integer
 from tinytrain_compile.driver.derivative.integer_step import IntegerStep
 from tinytrain_compile.driver.derivative.judged import Part
 from tinytrain_compile.driver.derivative.samples import Batch
-from tinytrain_compile.driver.derivative.slopes import LOOSE
+from tinytrain_compile.driver.derivative.slopes import agrees_loosely, few_numbers
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FileFunction
 from tinytrain_compile.ir.imported import ImportedModel
@@ -70,6 +70,7 @@ class IntegerCheck:
         self._start = time.process_time()
         self._file, self._train, self._model = file, train, model
         self._how = training_options(options, model, train.batch)
+        self._rank_error = options.rank_error
         self.slopes = IntegerSlopes(file, model, unclipped(train), samples, self._how)
         self._step = self.slopes.step
         self._hidden: tuple[str, ...] = ()
@@ -155,20 +156,23 @@ class IntegerCheck:
         if row.strength <= RESIDUE * strongest:  # of a gradient that is nothing: the file's must be nothing as well
             return bool(np.sqrt(row.distance) * row.strength <= WEAKEST * strongest)
         if row.part in self._step.judged.approximate:
-            return LOOSE[0] - more <= row.length <= LOOSE[1] + more
+            return agrees_loosely(row.length, self._rank_error, more)
         return SHORTEST - more <= row.length <= LONGEST + more and row.distance <= APART + more
 
     def _excused(self, row: Compared) -> bool:
         """Tell whether a tensor agrees on all batches together, or cannot be judged (see `_why`)."""
         lost = sum(row.finer) > 0 or ALLOWED * max(row.rounding, default=0.0) >= max(row.file, default=0.0) ** 2
         rounding = row.noise > NOISY if sum(row.ours) else lost
-        return self._agrees(row) or rounding or len(row.rounding) in (row.cut, row.coarse)
+        few = row.part in self._step.judged.approximate and few_numbers(row.part)
+        return self._agrees(row) or rounding or few or len(row.rounding) in (row.cut, row.coarse)
 
     def _why(self, row: Compared) -> str:
         if row.cut == len(row.rounding):
             return "behind numbers beyond the range of their format: errors do not pass there"
         if row.coarse == len(row.rounding):
             return "beside numbers that are lost as they are stored, but read unrounded as well"
+        if row.part in self._step.judged.approximate and few_numbers(row.part):
+            return "whose gradient is of a low-rank copy and has few numbers"
         if not sum(row.ours):
             return "whose gradient is less than one step of an int8 error or number"
         return f"whose gradient is {min(row.noise, 1.0):.0%} rounding of int8 errors (squared)"

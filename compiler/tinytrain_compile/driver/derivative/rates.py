@@ -26,7 +26,7 @@ SURE, SLIGHT = 8.0, 0.02
 class Shown:
     """The gradient of a part that updates show. known: where they tell it; noise: what rounding adds, in the mean.
 
-    free: where a number is not at the end of its range before the update.
+    free: where a number may move: it is not at the end of its range before the update, or moves away from there.
     """
 
     gradient: NDArray[np.float64]
@@ -84,4 +84,5 @@ class RateSearch:
         for new, signal, rounding in parts:
             if rounding * SURE <= signal or rounding <= SLIGHT * sure or not sure:
                 known |= new
-        return Shown(gradient, known, noise, first.free)
+        free = np.any([one.free for one in self._shown.values()], axis=0)
+        return Shown(gradient, known, noise, free)

@@ -32,8 +32,12 @@ SATURATED = 2.0**-19
 
 What float32 rounds off its result y, 2**-24, is more than its gradient: 1 - y * y is wrong by 2**-23, and the scores in
 front of it are up to 16 times the size at which it saturates (two tests of RNN and LSTM in onnx, a random graph)."""
-LOOSE = 0.4, 2.5
-"""Of the file's derivative along the gradient of a low-rank copy, of the latter's length: it is an approximation."""
+LOOSE = 2.0, 5.0
+"""How many times the length of a low-rank copy's gradient the file's derivative along it may be, or the inverse: the
+first for a copy without an error, and the second for each unit of --rank-error (2.5 at its default of 0.1)."""
+FEWEST = 4
+"""Numbers in a weight at which its gradient by a low-rank copy is judged: the copy's error is a share of the input, and
+is any multiple of one number that is a sum of opposite products. In several numbers of a weight that is rare."""
 GROUPS = 3
 """Groups at the most; the last one has all that are weaker."""
 
@@ -150,3 +154,17 @@ class Slopes:
             else:
                 groups[-1].append(part)
         return groups
+
+
+def agrees_loosely(length: float, rank_error: float, more: float = 0.0) -> bool:
+    """Tell whether the file's derivative along a low-rank copy's gradient has about its length.
+
+    length: of the derivative, of the gradient's. more: what rounding may add.
+    """
+    most = LOOSE[0] + LOOSE[1] * rank_error
+    return 1 / most - more <= length <= most + more
+
+
+def few_numbers(part: Part) -> bool:
+    """Tell whether a low-rank copy's gradient for a part has too few numbers to be judged."""
+    return int(np.prod(part.shape)) < FEWEST
