@@ -166,7 +166,10 @@ class _Walk:
         if node.outputs[0] in self._constants:
             return
         results = self._results(node, state)
-        if results and all(name in self._constants for name in node.inputs if name):
+        form = _format_of(node, state.values[0], state.formats)
+        # Weights that the file computes and stores stay real numbers in a float graph: not a constant that both have.
+        real = form is not None and not self._ours.integer and bool(self._ours.tensor(node.outputs[0], True))
+        if results and not real and all(name in self._constants for name in node.inputs if name):
             known = {name: array for name, array in zip(node.outputs, results[0], strict=False) if name}
             anew = self._anew.intersection(node.inputs)
             self._anew.update(known if anew else self._ours.computed_anew(known))
@@ -174,7 +177,6 @@ class _Walk:
             for values in state.values:
                 values.update(known)
             return
-        form = _format_of(node, state.values[0], state.formats)
         for index, name in enumerate(node.outputs):
             if name:
                 self._output(node, name, [each[index] for each in results if index < len(each)], form, state)
