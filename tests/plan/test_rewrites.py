@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.training.test_rewrites import lines, read, written
+from testing.graph_lines import lines, read, written
 from tinytrain_compile.plan.options import PlanError
 from tinytrain_compile.plan.remat.stage import replay
 from tinytrain_compile.plan.streams.rewrite import with_lines, without_lines

@@ -3,59 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from textwrap import dedent
 
 import numpy as np
 import pytest
 
-from testing.graph_text import parse_graph
+from testing.graph_lines import Shapes, lines, read, written
 from testing.networks import models
 from tests.e2e import chain
 from tinytrain_compile.ir.graph import check_graph
 from tinytrain_compile.ir.stages import TrainGraph
-from tinytrain_compile.ir.text import print_graph
-from tinytrain_compile.ir.types import Graph
-from tinytrain_compile.ops.base import attribute_types, infer, new_builder
+from tinytrain_compile.ops.base import infer, new_builder
 from tinytrain_compile.training.rewrites import fold_frozen, fuse_updates, join_pieces, keep_masks
-
-Shapes = Mapping[str, tuple[int, ...]]
-VALUE = re.compile(r"\('([\w.@]+)', \([^)]*\), '\w+', '', ''\)")
-
-
-def read(shapes: Shapes, nodes: str, outputs: str = "", updates: str = "") -> Graph:
-    """Make a graph of lines `y = Op(a; b) {attributes}`: weights begin with w, what no node makes is an input."""
-
-    def value(name: str) -> str:
-        return repr((name, shapes[name], "float32", "", ""))
-
-    listed = lines(nodes)
-    made = {name for line in listed for name in line.split(" = ")[0].split("; ")}
-    text = ["graph 'test'"]
-    text += [f" {'parameters' if name[0] == 'w' else 'inputs'} {value(name)}" for name in shapes if name not in made]
-    text += [f" outputs {value(name)}" for name in outputs.split()]
-    text += [f" update {value(old)} <- {value(new)}" for old, new in (pair.split("<-") for pair in updates.split())]
-    for line in listed:
-        found = re.fullmatch(r"(.*?) = (\w+)\((.*?)\) ?(.*)", line)
-        assert found is not None, line
-        out, op, operands, attrs = found.groups()
-        outs, ins = ("; ".join(map(value, names.split("; "))) for names in (out, operands))
-        text.append(f"  {outs} = {out.split('; ')[0]!r} {op}({ins}) {attrs or '{}'} ('', 'step')")
-    constants = {name: np.full(shape, 2, np.float32) for name, shape in shapes.items() if name[0] == "w"}
-    graph = parse_graph("\n".join(text) + "\n", attribute_types(), constants, {})
-    check_graph(graph, infer)
-    return graph
-
-
-def written(graph: Graph) -> list[str]:
-    """Write nodes in the same form, without attributes."""
-    found = [re.fullmatch(r"  (.*) = '.*?' (\w+\(.*?\)) \{.*", line) for line in print_graph(graph).splitlines()]
-    return [VALUE.sub(r"\1", f"{node[1]} = {node[2]}") for node in found if node is not None]
-
-
-def lines(text: str) -> list[str]:
-    return dedent(text).strip().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +121,7 @@ def test_fused_updates(nodes: str, after: str, step: TrainGraph) -> None:
 
 def test_what_frozen_weights_imply_is_a_constant() -> None:
     shapes: Shapes = {"x": (1, 4), "w1": (4,), "w2": (4,), "half": (4,), "y": (1, 4), "z": (1, 4)}
-    graph = read(shapes, "half = Mul(w1; w1)\ny = Mul(x; half)\nz = Mul(y; w2)", "z")
+    graph = read(shapes, "half = Mul(w1; w1)\ny = Mul(x; half)\nz = Mul(y; w2)", "z", fill=2)
     builder = new_builder({"half"})
     left = fold_frozen(builder, graph.nodes, graph.constants, {"w2", "z"})
     assert written(replace(graph, nodes=tuple(left))) == ["y = Mul(x; half.2)", "z = Mul(y; w2)"]
