@@ -2,7 +2,8 @@
 
 The forward and backward pass of a sample does not depend on the learning rate: it runs once. Only the nodes of the
 updates run again, at rates at which a number moves by many steps of its format: what the update rounds vanishes then.
-Every number counts by the largest rate that does not drive it to the end of its range.
+There every integer starts at 0, so that it can move either way: what it moves by does not depend on where it is. Every
+number counts by the largest rate that does not drive it to the end of its range.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from tinytrain_compile.training import TrainingOptions
 
 FLOAT_RATE = 12
 """Exponent of the rate of float32 parameters: what float32 rounds off a weight vanishes beside such an update."""
-CERTAIN = 8
-"""Steps that a number at the end of its range must move to tell its gradient: rounding alone moves it by one."""
 FINER = 8, 3
 """Bits that an error gains, to show what it rounds off: the first for small errors, the second for larger ones."""
 LIFT = 3
@@ -109,7 +108,13 @@ class IntegerStep:
         self._together = train.batch > 1 and not train.in_place
         self._moving = self._rate_nodes()
         self._bases: dict[str, int] = {}
-        self._numbers = {part.name: self._first[part.name] for part in self.parts}
+        self._start = self._first | self._zeros()
+
+    def _zeros(self) -> dict[str, Array]:
+        """Return the integers of all parts as zeros, with what a store keeps of them besides."""
+        units = {part.name: unit for part in self.parts if (unit := self.unit(part)) is not None}
+        names = [name for own, unit in units.items() for name in (own, unit.fraction) if name]
+        return {name: np.zeros_like(self._first[name]) for name in names}
 
     @property
     def exponents(self) -> tuple[str, ...]:
@@ -230,12 +235,13 @@ class IntegerStep:
         trainer = self._trainer
         trainer.set_rate(2.0**exponent)
         trainer.set_scalars(found.divisor if self.train.terms.divisor != "one" else 1)
-        held = {**found.values, **{name: a for name, a in (state or {}).items() if name not in self._exponents}}
+        numbers = self._zeros() if state is None else state
+        held = {**found.values, **{name: a for name, a in numbers.items() if name not in self._exponents}}
         for value in (self.train.rate, self.train.inverse_count):
             if value is not None:
                 held[value.name] = trainer.sums[value.name]
         held[self.train.learning_rate.name] = trainer.state[self.train.learning_rate.name]
-        after = dict(self._first if state is None else state)
+        after = dict(self._start if state is None else state)
         names = {part.name for part in parts}
         for node in self._moving:
             if names and names.isdisjoint(self._moving[node]):
@@ -310,8 +316,8 @@ class IntegerStep:
         Velocities have exponents that suit them from the beginning: while these are found (docs/int8.md), a velocity
         may be cut off, or be rounding alone.
         """
-        begin = {**self._first, **self._exponents_of_velocities(found)}
-        after = {**self.updated(found, LEAST, (), begin), **self._numbers, **self._gathered(found)}
+        begin = {**self._start, **self._exponents_of_velocities(found)}
+        after = {**self.updated(found, LEAST, (), begin), **self._zeros(), **self._gathered(found)}
         one, two = dict[str, Shown](), dict[str, Shown]()
         for part in self.parts:
             exponent, one[part.name] = self._whole(found, part, begin)
@@ -351,7 +357,7 @@ class IntegerStep:
         for bits in (LOWER, -LOWER):  # up from velocities that are cut off, then down to those that are fine enough
             left = pairs
             while left:
-                after = self.updated(found, LEAST, (), {**self._first, **made})
+                after = self.updated(found, LEAST, (), {**self._start, **made})
                 largest = {exponent: np.abs(after[name].astype(np.int64)).max() for name, exponent in left}
                 left = [p for p in left if (largest[p[1]] >= LAST if bits > 0 else largest[p[1]] < VELOCITY)]
                 left = [p for p in left if LOWEST < made[p[1]][0] < HIGHEST]
@@ -375,21 +381,18 @@ class IntegerStep:
         own = np.broadcast_to(part.factor() != 0, part.shape)
         if unit is None:
             old, new = (
-                self.judged.tensors(part, state, self._how.optimizer) for state in (before or self._first, after)
+                self.judged.tensors(part, state, self._how.optimizer) for state in (before or self._start, after)
             )
             gradient = implied(self._how, Step(rate, self._how.steps_before + number), old, new)
             return Shown(np.where(own, gradient, 0), own, np.zeros(part.shape), own)
-        moved = self.real(part, self._first) - self.real(part, after)
+        moved = self.real(part, self._start) - self.real(part, after)
         scale = np.broadcast_to(self._scale(part, unit), part.shape)
         coarse = scale * self._doubled(part, after)
         integers = np.asarray(after[part.name]).reshape(part.shape)
         last = LAST - 0.5 if integers.dtype == np.int8 else 2.0**31 - 1
         known = own & (np.abs(self.real(part, after)) < last * scale)
-        stuck = np.abs(np.asarray(self._first[part.name], np.int64).reshape(part.shape)) >= last
-        tells = own & (~stuck | (np.abs(moved) >= CERTAIN * coarse))
-        known &= tells
         step = 1 / 512 if unit.fraction else MEAN_ROUNDING if integers.dtype == np.int8 else 0.3
-        return Shown(np.where(own, moved / rate, 0), known, coarse * (step / rate), tells)
+        return Shown(np.where(own, moved / rate, 0), known, coarse * (step / rate), own)
 
     @property
     def _divided(self) -> bool:

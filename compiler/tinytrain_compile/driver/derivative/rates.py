@@ -26,13 +26,13 @@ SURE, SLIGHT = 8.0, 0.02
 class Shown:
     """The gradient of a part that updates show. known: where they tell it; noise: what rounding adds, in the mean.
 
-    free: where a number may move: it is not at the end of its range before the update, or moves away from there.
+    own: where the file's numbers have a part in the parameter's.
     """
 
     gradient: NDArray[np.float64]
     known: NDArray[np.bool_]
     noise: NDArray[np.float64]
-    free: NDArray[np.bool_]
+    own: NDArray[np.bool_]
 
     @property
     def square(self) -> float:
@@ -55,7 +55,7 @@ class RateSearch:
 
     def add(self, shown: Shown) -> None:
         """Take what an update at the rate `exponent` shows."""
-        lost = 1 - float(shown.known[shown.free].mean()) if shown.free.any() else 0.0
+        lost = 1 - float(shown.known[shown.own].mean()) if shown.own.any() else 0.0
         self._shown[self.exponent] = shown
         if lost <= FEW:
             self._low, self.base = True, max(self.base, self.exponent) if self._low else self.exponent
@@ -84,5 +84,4 @@ class RateSearch:
         for new, signal, rounding in parts:
             if rounding * SURE <= signal or rounding <= SLIGHT * sure or not sure:
                 known |= new
-        free = np.any([one.free for one in self._shown.values()], axis=0)
-        return Shown(gradient, known, noise, free)
+        return Shown(gradient, known, noise, first.own)
