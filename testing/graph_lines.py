@@ -57,7 +57,8 @@ def read(
     """Make a graph of lines, with `---` in front of those that apply a batch.
 
     shapes, dtypes: of what no node makes (float32 unless it is said). Names with w are weights, all `fill` unless
-    `constants` says more; names with `sum.` are accumulators; others are inputs. updates: `old<-new` with blanks.
+    `constants` says more; names with `sum.` are accumulators; others are inputs, or other constants if they are given.
+    updates: `old<-new` with blanks.
     """
     formats, dtypes, given = formats or {}, dtypes or {}, dict(constants or {})
     body = lines(nodes)
@@ -75,7 +76,7 @@ def read(
 
     pairs = [pair.split("<-") for pair in updates.split()]
     owned, text, phase = {old for old, _ in pairs}, ["graph 'test'"], "step"
-    for name in leaves:
+    for name in (name for name in leaves if name not in given or name in owned or name[0] == "w"):
         kind = "accumulators" if name.startswith("sum.") else "inputs"
         text.append(f" {('state' if name in owned else 'parameters') if name in given else kind} {value(name)}")
     text += [f" outputs {value(name)}" for name in outputs.split()]
@@ -99,7 +100,7 @@ def with_types(graph: Graph) -> Graph:
     leaves = (*graph.inputs, *graph.parameters, *graph.state, *graph.accumulators)
     known, nodes = {value.name: value for value in leaves}, list[Node]()
     for node in graph.nodes:
-        inputs = tuple(known[value.name] for value in node.inputs)
+        inputs = tuple(known.get(value.name, value) for value in node.inputs)
         kinds = infer(node.op, inputs, node.attrs)
         outputs = tuple(
             Value(value.name, kind.shape, kind.dtype, kind.layout, "", value.quant)

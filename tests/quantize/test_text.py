@@ -15,7 +15,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.base import infer
 from tinytrain_compile.quantize import QuantOptions, quantise
-from tinytrain_compile.quantize.prepare import fuse_biases, prepare, saturated
+from tinytrain_compile.quantize.prepare import fuse_biases, prepare, saturated, without_inner_clamps
 
 IMAGE = (1, 2, 2, 3)
 
@@ -102,6 +102,25 @@ def test_real_numbers_keep_the_ranges_of_a_file(nodes: str, formats: Formats, af
     last = nodes.splitlines()[-1].split(" = ")[0]
     shapes = {name: shape for name, shape in CLAMPED.items() if name in re.findall(r"\w+", nodes)}
     assert written(saturated(read(shapes, nodes, last, formats=formats))) == lines(after)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "formats", "free", "stored"),
+    [
+        ("y = Gemm(x; w)\nz = Clip(y) {'low': 0.0}", {"y": SAME, "z": SAME}, "", "z"),
+        ("y = Gemm(x; w)\nz = Clip(y) {'low': 0.0}", {"y": SAME, "z": OTHER}, "", "y z"),
+        ("y = Gemm(x; w)\nz = Clip(y) {'low': 0.0}", {"y": SAME, "z": SAME}, "z", "y z"),
+        ("y = Gemm(x; w)\nz = Clip(y) {'low': 0.0}\nu = Add(z; y)", {"y": SAME, "z": SAME}, "", "y z"),
+        ("y = Reshape(x) {'shape': (4, 2)}\nz = Clip(y) {'low': 0.0}", {"y": SAME, "z": SAME}, "", "y z"),
+    ],
+    ids=["one scale", "two scales", "no integers", "somebody reads what is clamped", "what moves keeps its range"],
+)
+def test_sums_go_through_one_clamp(nodes: str, formats: Formats, free: str, stored: str) -> None:
+    last = nodes.splitlines()[-1].split(" = ")[0]
+    graph = without_inner_clamps(read(CLAMPED, nodes, last, formats=formats), frozenset(free.split()))
+    kept = [value.name for node in graph.nodes for value in node.outputs if value.quant is not None]
+    assert kept == stored.split()
+    assert written(graph) == [line.partition(" {")[0] for line in nodes.splitlines()]
 
 
 # ---- the training step ----------------------------------------------------------------------------------------------
