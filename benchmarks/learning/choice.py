@@ -29,8 +29,9 @@ from benchmarks.learning.convergence import make_model
 from benchmarks.learning.digit_domains import Split, domain_a, domain_b
 from benchmarks.learning.pretrain import CLASSES, DEEP, LAYERS, pretrain
 from benchmarks.record import Record
+from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.driver.search.choose import deepest, search_update
 from tinytrain_compile.ir.stages import ChannelSlice, Samples

@@ -12,8 +12,9 @@ from typing import Any
 from benchmarks.record import Record
 from testing.networks.models import Network
 from testing.places import SHARED
+from tinytrain_compile.driver.candidate import AUTO
 from tinytrain_compile.driver.candidates.external_kernels import Externals
-from tinytrain_compile.driver.candidates.planner import AUTO, Planner
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.driver.search.choose import choose
 from tinytrain_compile.driver.search.model import build_update_model

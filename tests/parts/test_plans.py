@@ -22,7 +22,7 @@ from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.data.samples import in_slots, random_samples
-from tinytrain_compile.driver.candidates.planner import Candidate
+from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.code import generate as code
 from tinytrain_compile.driver.code.generate import in_one_image
 from tinytrain_compile.emit.watch import Watch

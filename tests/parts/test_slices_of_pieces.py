@@ -13,7 +13,7 @@ from tests.e2e import chain
 from tests.e2e.test_streams import train_of
 from tests.emit.test_generated_c import needs_gcc
 from tests.parts.test_slices import Sliced, samples
-from tinytrain_compile.driver.candidates.ladder import core_model
+from tinytrain_compile.driver.candidate import core_model
 from tinytrain_compile.ir.kernels import KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, StepPieces, TrainGraph
 from tinytrain_compile.ir.types import Node

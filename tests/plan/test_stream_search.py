@@ -17,8 +17,9 @@ from testing.places import SHARED
 from tests.e2e.marks import needs_shared
 from tests.plan.test_views import random_pieces
 from tests.quantize.nets import int8_train
+from tinytrain_compile.driver.candidate import core_model
 from tinytrain_compile.driver.candidates.external_kernels import Externals
-from tinytrain_compile.driver.candidates.ladder import climb, core_model
+from tinytrain_compile.driver.candidates.ladder import climb
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import imported, stored
 from tinytrain_compile.ir.buffers import load_of

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.data.samples import labelled, load_inputs, load_samples, random_samples
+from tinytrain_compile.driver.candidate import AUTO, Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.candidates.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.candidates.low_rank import as_locked
-from tinytrain_compile.driver.candidates.planner import AUTO, Candidate, Planner
+from tinytrain_compile.driver.candidates.planner import Planner
+from tinytrain_compile.driver.candidates.prepared import with_prepared_weights
 from tinytrain_compile.driver.checks.combinations import check_loss, check_machine, check_model, option_notes
 from tinytrain_compile.driver.checks.model_options import with_file_training, with_number_format
 from tinytrain_compile.driver.checks.project import check_files, prefix_of, project_files, recorded
 from tinytrain_compile.driver.code.generate import generate
-from tinytrain_compile.driver.code.prepared import with_prepared_weights
 from tinytrain_compile.driver.code.verified import SWITCHED_OFF, verified
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.file_check.check import check_file

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidate import Candidate
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.ir.imported import ImportedModel, ParameterChoice
 from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.summary import Fate, LayerUpdate

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidate import Candidate
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.pipeline import Progress
 from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.driver.summary import layer_updates

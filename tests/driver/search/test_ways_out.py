@@ -17,8 +17,9 @@ from testing.places import ROOT, SHARED
 from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run
 from tests.e2e.marks import needs_shared
+from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner, Price
+from tinytrain_compile.driver.candidates.planner import Planner, Price
 from tinytrain_compile.driver.search import fit
 from tinytrain_compile.driver.search.choose import deepest
 from tinytrain_compile.driver.search.fit import Neighbours

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidate import Candidate
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.emit.checkpoint import checkpoint_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples, TrainedPart, TrainGraph

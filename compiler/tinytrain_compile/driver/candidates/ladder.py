@@ -1,8 +1,9 @@
 """The ladder of one training graph: what is tried if a plan does not fit, before less is updated.
 
 Its rungs, in this order: as asked, some layers row by row, some tensors computed twice, further memories, and both rows
-and second runs. Each is a plan of its own, and the attempts say what it came to. A flag that was given is never
-changed: `--remat off` leaves that rung out, and only a memory that `--memory` names is used.
+and second runs. Each is a plan of its own, and the attempts say what it came to. The last rungs are for flash, and make
+the code of a plan small (`driver/code/generate.py`). A flag that was given is never changed: `--remat off` leaves that
+rung out, `--code speed` the last ones, and only a memory that `--memory` names is used.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tinytrain_compile.driver.candidate import core_model
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import Attempt, Objective
 from tinytrain_compile.ir.types import Graph
@@ -17,7 +19,7 @@ from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.memories.spread import spread
 from tinytrain_compile.plan.optimise import optimise
-from tinytrain_compile.plan.options import CoreModel, Memory, PlanOptions, Wish
+from tinytrain_compile.plan.options import Memory, PlanOptions, Wish
 from tinytrain_compile.plan.planner import Planned, arena_bound, plan_graph, streaming
 from tinytrain_compile.plan.price import step_cost
 from tinytrain_compile.plan.remat.stage import plan_with_remat, share_of
@@ -86,18 +88,6 @@ def further_memories(target: Target, sizes: Mapping[str, int]) -> tuple[Memory, 
         )
         found.append(memory)
     return tuple(found)
-
-
-def core_model(target: Target) -> CoreModel:
-    """Return the core's prices as the planner takes them."""
-    core = target.core
-    return CoreModel(
-        clock_mhz=core.clock_mhz,
-        int8_mac=core.int8_mac_millicycles,
-        float_mac=core.float_mac_millicycles,
-        element=core.element_millicycles,
-        pj_per_cycle=core.pj_per_cycle,
-    )
 
 
 def climb(graph: Graph, settings: PlanOptions, wish: Wish) -> Climbed:

@@ -1,25 +1,30 @@
-"""Builds and prices ways to train: the training graph of an update, its memory plan, and what that needs.
+"""Builds and prices ways to train: the training graph of an update, its memory plan, and what that needs of all limits.
 
-`driver/search/choose.py` searches among them, `driver/search/fit.py` prices other options.
+A candidate is priced here alone: its arena and the time of a step by its plan, its flash by compiling its code, each
+once. `driver/search/choose.py` searches among candidates, `driver/search/fit.py` prices other options.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from tinytrain_compile.data.samples import labelled
+from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.inference import NoRoomError, infer_one
 from tinytrain_compile.driver.candidates.ladder import climb, further_memories, wish_of
 from tinytrain_compile.driver.candidates.low_rank import LowRankChoice
 from tinytrain_compile.driver.checks.lines import check_lines
 from tinytrain_compile.driver.checks.model_options import training_options
+from tinytrain_compile.driver.code.generate import least_flash_bytes, surely_below
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph
+from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.names import error_ops
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.lock import Lock, plan_from_lock
@@ -40,36 +45,6 @@ from tinytrain_compile.training import (
     join_pieces,
 )
 
-AUTO = "auto: "
-"""In front of an update that --update auto has chosen, in reports and locks."""
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """One way to train: what is updated, its training graph and its memory plan, and how that was chosen.
-
-    automatic: whether --update auto chose what is updated. one: the training graph of a step of one sample, where train
-    takes several.
-    """
-
-    update: UpdatePlan
-    train: TrainGraph
-    plan: MemoryPlan
-    choice: PlanChoice
-    automatic: bool = False
-    one: TrainGraph | None = None
-    externals: Externals | None = None
-
-    @property
-    def label(self) -> str:
-        """What is updated, for people."""
-        return f"{AUTO}{self.update.label}" if self.automatic else self.update.label
-
-    @property
-    def of_one(self) -> TrainGraph:
-        """The training graph of a step of one sample."""
-        return self.one or self.train
-
 
 @dataclass(frozen=True)
 class Price:
@@ -81,6 +56,11 @@ class Price:
 
 def _price(candidate: Candidate) -> Price:
     return Price(candidate.plan.arena_bytes, candidate.choice.cost.ps)
+
+
+MOST_COMPILED = 8
+"""Candidates of a search whose code is compiled, up to two of an update: some ten seconds each, of MCUNet. None that
+would need one more is chosen."""
 
 
 def _with_graph(train: TrainGraph, planned: Graph) -> TrainGraph:
@@ -102,12 +82,14 @@ class _Made:
 
     named, trains: updates and training graphs by the text of --update. plans: by that, the wish, and whether it is
     quick; the full plan by the planner's own wish is what a command gets. too_large: texts of which no plan fits.
+    flash: bytes of the least code of a candidate, by `Planner.flash_over`.
     """
 
     named: dict[str, UpdatePlan] = field(default_factory=dict[str, UpdatePlan])
     trains: dict[str, tuple[UpdatePlan, TrainGraph]] = field(default_factory=dict[str, tuple[UpdatePlan, TrainGraph]])
     plans: dict[tuple[str, Wish, bool], Candidate] = field(default_factory=dict[tuple[str, Wish, bool], Candidate])
     too_large: set[str] = field(default_factory=set[str])
+    flash: dict[Candidate, int] = field(default_factory=dict[Candidate, int])
 
 
 class Planner:
@@ -129,6 +111,10 @@ class Planner:
         self.may_shrink = options.flash_budget_bytes is not None and options.quant == "int8"
         """Whether a plan may end below the bounds of its graph: prepared weights need less scratch."""
         self.low_rank = LowRankChoice(model, options)
+        self.compiled = 0
+        """Candidates whose code was compiled to price it, of MOST_COMPILED; a search begins at 0."""
+        self.flash_lack = dict[str, int | None]()
+        """What `flash_over` says of the updates that `fitting` was asked for, by their texts."""
         self._made = _Made()
 
     def with_options(self, aim: Aim = "smallest", **changes: Any) -> Planner:
@@ -161,6 +147,35 @@ class Planner:
         """Tell whether a plan keeps to --arena and --max-step-time."""
         limit, longest = self.options.arena_bytes, self.options.max_step_ps
         return (limit is None or arena_bytes <= limit) and (longest is None or ps <= longest)
+
+    @cached_property
+    def flash_limit(self) -> int | None:
+        """Bytes of flash that models have, by --flash-budget or the board; None: any, or nothing can measure."""
+        board, asked = self.target.board, self.options.flash_budget_bytes
+        limit = asked if asked is not None or board is None else board.flash_bytes
+        if limit is None:
+            return None
+        from tinytrain_compile.verify.tools import find_tools
+
+        return limit if find_tools(self.target).cross_cc is not None else None
+
+    def flash_over(self, candidate: Candidate) -> int | None:
+        """Return by how many bytes a candidate's least code is above the flash limit, 0 if it fits.
+
+        The least is the last rung that --code allows: code for size, before less is trained. None: unknown, since
+        enough candidates were compiled.
+        """
+        limit = self.flash_limit
+        if limit is None or surely_below(candidate, limit):
+            return 0
+        if candidate not in self._made.flash:
+            if self.compiled == MOST_COMPILED:
+                return None
+            self.compiled += 1
+            rows = any(map(takes_lines, candidate.plan.order))  # a plan with nothing that helps reads the whole image
+            options = replace(self.options, input_lines=rows)
+            self._made.flash[candidate] = least_flash_bytes(candidate, options, self.target)
+        return max(0, self._made.flash[candidate] - limit)
 
     def train(self, update: UpdatePlan, micro_batch: int = 1) -> TrainGraph:
         """Return the training graph as the user wants it; SamplesMixError for a micro-batch that gives other
@@ -274,10 +289,13 @@ class Planner:
         """Return `exact` if it keeps to the limits, without the search for the smallest arena, which is most of the
         work: so one that only such a search would find is not found.
 
+        Flash is priced first if a plan is a search: of the update with nothing that helps, which has hardly more code.
         again: look for second runs row by row in large graphs too, if this is the first plan of the update.
         """
         made, key = self._made, (spec, self.wish, False)
         if key not in made.plans and spec not in made.too_large:
+            if self._too_large_at_once(spec):
+                return None
             found = self._planned(spec, replace(self.wish, aim="fit" if again else "fit soon"), False)
             if not self._keeps(found):
                 made.too_large.add(spec)
@@ -285,10 +303,27 @@ class Planner:
             elif not (self.wish.memories and self._keeps(self.exact(spec))):
                 made.plans[key] = found
         known = made.plans.get(key)
-        return known if known is not None and self._keeps(known) else None
+        return known if known is not None and self._keeps(known) and self._in_flash(spec, known) else None
+
+    def _too_large_at_once(self, spec: str) -> bool:
+        """Tell before a plan that is a search whether flash refuses an update."""
+        if self.flash_limit is None or not self.wish.searches:
+            return False
+        try:
+            return not self._in_flash(spec, self.with_inference(self.plain(spec)))
+        except SamplesMixError:
+            return False
+
+    def _in_flash(self, spec: str, candidate: Candidate) -> bool:
+        self.flash_lack[spec] = self.flash_over(candidate)
+        return self.flash_lack[spec] == 0
 
     def _keeps(self, candidate: Candidate) -> bool:
         return self.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps)
+
+    def keeps(self, candidate: Candidate) -> bool:
+        """Tell whether a candidate keeps to all limits: of the arena, of the time of a step, and of flash."""
+        return self._keeps(candidate) and self.flash_over(candidate) == 0
 
     def _refused(self, problem: Exception) -> CompileError:
         where = f"--micro-batch {self.size}"

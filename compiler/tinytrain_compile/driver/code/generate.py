@@ -1,12 +1,16 @@
-"""From a plan to the C project, for the driver: lower, emit, and under --flash-budget go round until it fits."""
+"""From a plan to the C project, for the driver: lower, emit, compile to see what the code takes of flash.
+
+The last rungs of the ladder are here (`RUNGS`): kernels for speed, small ones where flash asks for them, all small. The
+planner prices the last of them (`least_flash_bytes`), before less is trained; `generate` takes the first that fits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from tinytrain_compile.driver.candidates.ladder import core_model
-from tinytrain_compile.driver.candidates.planner import Candidate
+from tinytrain_compile.driver.candidate import Candidate, core_model
 from tinytrain_compile.driver.checks.project import prefix_of
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix
 from tinytrain_compile.driver.trial import like_one
@@ -26,6 +30,9 @@ from tinytrain_compile.parts.registry import parts_of
 from tinytrain_compile.plan.slices import sliced, step_pieces
 from tinytrain_compile.report.trained import batch_text
 from tinytrain_compile.target.model import Target
+
+if TYPE_CHECKING:
+    from tinytrain_compile.verify.build import FlashSizes
 
 
 def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
@@ -54,6 +61,11 @@ def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
     return replace(plan, order=order, buffers=buffers, scratch_offsets=scratch)
 
 
+RUNGS = {None: (False, True), "auto": (False, True), "speed": (False,), "size": (True,)}
+"""--code -> the ways to code that a limit on flash may ask for, in this order: whether all kernels are small. Between
+two of them lie mixtures."""
+MOST_NODE_BYTES = 8192
+"""Code that no node takes: below it nothing need be compiled."""
 ROUNDS = 6
 """Mixtures that are compiled, at most, before all of the code is small."""
 LEAST_SAVING = 3
@@ -96,6 +108,8 @@ class Generator:
         self._sliced = tuple(sliced(plan, core_model(target)) for plan in plans)
         self._prefix = prefix_of(options)
         self._cache = KernelCache()
+        self._lowered: dict[bool, KernelSet] = {}
+        self._measured: dict[Mix, Variant] = {}
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -115,7 +129,46 @@ class Generator:
         graph = self._candidate.train.graph
         return frozenset(graph.constants) - {value.name for value in graph.state}
 
-    def lowered(self, small: bool, transposed: Iterable[Node] = ()) -> KernelSet:
+    def whole(self, small: bool) -> Mix:
+        """Return the choice of one kind of kernel for all nodes."""
+        return Mix(frozenset(node.name for node in self.nodes) if small else frozenset(), small)
+
+    def code(self, mix: Mix) -> Variant:
+        """Return a choice of kernels with what it takes of flash: lowered and compiled once."""
+        if mix not in self._measured:
+            kernels = self.kernels(mix)
+            self._measured[mix] = Variant(kernels, self.flash_sizes(self.emitted(kernels, mix.calls)))
+        return self._measured[mix]
+
+    def flash_sizes(self, bundle: SourceBundle) -> FlashSizes:
+        """Compile a project of this plan for the target, and add up. Errors: E0602."""
+        from tinytrain_compile.verify.build import flash_sizes
+        from tinytrain_compile.verify.tools import find_tools
+
+        return flash_sizes(bundle, self._target, find_tools(self._target))
+
+    def kernels(self, mix: Mix, transposed: Iterable[Node] = ()) -> KernelSet:
+        """Return a mixture; every way of lowering is done once, and only if something needs it.
+
+        transposed: nodes that read their weight transposed.
+        """
+        kernels, transposed = KernelSet((), {}), tuple(transposed)
+        for small in (False, True):
+            wanted = {n.name for n in self.nodes if (n.name in mix.nodes) == small}
+            if not wanted:
+                continue
+            if small not in self._lowered:
+                self._lowered[small] = self._lower(small)
+            part = self._lowered[small].only(wanted)
+            own = [node for node in transposed if node.name in wanted]
+            kernels = kernels.joined(part.updated(self._lower(small, own) if own else part))
+        if not mix.nodes:
+            return kernels
+        from tinytrain_compile.lower import share_kernels
+
+        return share_kernels(kernels, self._prefix)
+
+    def _lower(self, small: bool, transposed: Iterable[Node] = ()) -> KernelSet:
         """Return a kernel for every node, or for those of `transposed` that read their weight transposed."""
         from tinytrain_compile.lower import LowerOptions, lower_nodes  # imports tvm: 2-4 s, only when it is needed
         from tinytrain_compile.lower.kernels import SIZE, SPEED, kernel_context
@@ -127,12 +180,6 @@ class Generator:
         long = frozenset(name for plan in self._sliced for name in plan.long)
         lowering = LowerOptions(self._prefix, context, fused, names, in_turns=long)
         return lower_nodes(chosen or self.nodes, lowering, self._report, self._cache)
-
-    def shared(self, kernels: KernelSet) -> KernelSet:
-        """Return the same with small kernels that share functions."""
-        from tinytrain_compile.lower import share_kernels
-
-        return share_kernels(kernels, self._prefix)
 
     def emitted(self, kernels: KernelSet, small_calls: bool) -> SourceBundle:
         """Return the project."""
@@ -170,143 +217,98 @@ def generate(
 
     smaller: plans that go into the same project.
     """
-    generator = Generator(candidate, options, target, report, smaller)
-    if options.flash_budget_bytes is not None:
-        return _Budget(generator, options, target, options.flash_budget_bytes).generate()
+    generator, budget = Generator(candidate, options, target, report, smaller), options.flash_budget_bytes
+    if budget is not None:
+        return _with_copies(generator, _within(generator, options, budget), budget)
     if options.code == "auto" and not target.features.mve_int:  # small code has no vectors: docs/fitting.md
-        return _weighed(generator, target)
-    return _of_one_kind(generator, options.code == "size")
+        return _weighed(generator)
+    return _made(generator, generator.whole(options.code == "size"))
 
 
-def _of_one_kind(generator: Generator, small: bool) -> Generated:
-    """Emit the project whose kernels are all small, or all for speed."""
-    kernels = generator.lowered(small)
-    kernels = generator.shared(kernels) if small else kernels
-    nodes = tuple(kernels.calls) if small else ()
-    return Generated(kernels, generator.emitted(kernels, small), CodeChoice("size" if small else "speed", nodes))
+def _made(generator: Generator, mix: Mix, transposed: Sequence[Node] = ()) -> Generated:
+    """Emit the project of a choice of kernels."""
+    kernels = generator.kernels(mix, transposed)
+    names = tuple(node for node in kernels.calls if node in mix.nodes)
+    variant = "speed" if not names else "size" if len(names) == len(kernels.calls) else "mixed"
+    return Generated(kernels, generator.emitted(kernels, mix.calls), CodeChoice(variant, names))
 
 
-def _weighed(generator: Generator, target: Target) -> Generated:
+def _weighed(generator: Generator) -> Generated:
     """Choose small code if code for speed is most of the flash, and a third of the flash is saved; both are
     compiled."""
-    from tinytrain_compile.verify.build import flash_sizes
-    from tinytrain_compile.verify.tools import find_tools
-
-    tools = find_tools(target)
-    fast, small = (_of_one_kind(generator, kind) for kind in (False, True))
-    before, after = (flash_sizes(one.bundle, target, tools) for one in (fast, small))
-    most = before.code_bytes > before.const_bytes
-    if most and before.total_bytes - after.total_bytes > before.total_bytes / LEAST_SAVING:
-        return replace(small, choice=replace(small.choice, other_bytes=before.total_bytes))
-    return replace(fast, choice=replace(fast.choice, other_bytes=after.total_bytes))
+    mixes = fast, small = generator.whole(False), generator.whole(True)
+    before, after = (generator.code(mix).sizes for mix in mixes)
+    saves = before.total_bytes - after.total_bytes > before.total_bytes / LEAST_SAVING
+    mix, other = (small, before) if before.code_bytes > before.const_bytes and saves else (fast, after)
+    made = _made(generator, mix)
+    return replace(made, choice=replace(made.choice, other_bytes=other.total_bytes))
 
 
 def least_flash_bytes(candidate: Candidate, options: CompileOptions, target: Target) -> int:
-    """Return code and constants of the smallest code that --code allows, compiled for the target."""
+    """Return code and constants of the last rung that --code allows, compiled for the target."""
     generator = Generator(candidate, options, target, lambda _done, _all: None)
-    return _Budget(generator, options, target, 0).least_bytes()
+    return generator.code(generator.whole(RUNGS[options.code][-1])).sizes.total_bytes
 
 
-class _Budget:
-    """The way to code that fits: all for speed, mixtures, all small; then copies of weights if room is left."""
+def surely_below(candidate: Candidate, limit_bytes: int) -> bool:
+    """Tell whether code and constants are below a limit on flash whatever the kernels."""
+    constants = sum(array.nbytes for array in candidate.train.graph.constants.values())
+    return constants + MOST_NODE_BYTES * len(candidate.plan.order) <= limit_bytes
 
-    def __init__(self, generator: Generator, options: CompileOptions, target: Target, budget_bytes: int) -> None:
-        from tinytrain_compile.verify.tools import find_tools
 
-        self._generator, self._code, self._target = generator, options.code, target
-        self._budget, self._tools, self._lock = budget_bytes, find_tools(target), options.lock
-        self._lowered: dict[bool, KernelSet] = {}
+def _within(generator: Generator, options: CompileOptions, budget_bytes: int) -> Mix:
+    """Return the first rung whose objects fit, or a mixture before it. Errors: E0403."""
+    rungs = [generator.whole(small) for small in RUNGS[options.code]]
+    fitting = next((mix for mix in rungs if generator.code(mix).sizes.total_bytes <= budget_bytes), None)
+    if fitting is None:
+        raise _too_large(generator, options, budget_bytes)
+    return fitting if fitting == rungs[0] else _mixed(generator, *rungs, budget_bytes)
 
-    def generate(self) -> Generated:
-        """Return the first that fits."""
-        order = {"speed": (False,), "size": (True,)}.get(self._code or "", (False, True))
-        found: dict[bool, Variant] = {}
-        for small in order:
-            found[small] = self._whole(small)
-            if found[small].sizes.total_bytes <= self._budget:
-                break
-        else:
-            self._fail(found)
-        if len(found) == 1:
-            small = order[0]
-            return self._with_copies(Mix(frozenset(found[small].kernels.calls) if small else frozenset(), small))
-        return self._with_copies(self._mixed(found[False], found[True]))
 
-    def least_bytes(self) -> int:
-        """Return bytes with all nodes small, unless that is not allowed."""
-        return self._whole(self._code != "speed").sizes.total_bytes
+def _mixed(generator: Generator, fast: Mix, small: Mix, budget_bytes: int) -> Mix:
+    """Return the first mixture whose objects fit; where the estimate was too low, the limit is lowered by as much."""
+    limit = budget_bytes
+    for _ in range(ROUNDS):
+        mix = choose_mix(generator.code(fast), generator.code(small), generator.nodes, limit)
+        over = generator.code(mix).sizes.total_bytes - budget_bytes
+        if over <= 0:
+            return mix
+        limit -= over
+    return small
 
-    def _whole(self, small: bool) -> Variant:
-        kernels = self._kernels(frozenset(node.name for node in self._generator.nodes) if small else frozenset())
-        return self._measured(kernels, small)
 
-    def _measured(self, kernels: KernelSet, small_calls: bool) -> Variant:
-        from tinytrain_compile.verify.build import flash_sizes
+def _with_copies(generator: Generator, mix: Mix, budget_bytes: int) -> Generated:
+    """Return a choice of kernels with as many transposed weights as the rest of the budget holds."""
+    free = budget_bytes - generator.code(mix).sizes.total_bytes
+    copies = choose_copies(generator.nodes, generator.frozen, free)
+    while True:
+        readers = [n for n in generator.nodes if (w := transposed_copy(n)) is not None and w.name in copies]
+        made = _made(generator, mix, readers)
+        if not copies or generator.flash_sizes(made.bundle).total_bytes <= budget_bytes:
+            break
+        copies.popitem()
+    layers = tuple(Copied(node.origin or node.name, _weight_bytes(node)) for node in copies.values())
+    return replace(made, choice=replace(made.choice, budget_bytes=budget_bytes, copies=layers))
 
-        return Variant(kernels, flash_sizes(self._generator.emitted(kernels, small_calls), self._target, self._tools))
 
-    def _kernels(self, small_nodes: frozenset[str], transposed: Iterable[Node] = ()) -> KernelSet:
-        """Return a mixture; every way of lowering is done once, and only if something needs it."""
-        kernels, transposed = KernelSet((), {}), tuple(transposed)
-        for small in (False, True):
-            wanted = {n.name for n in self._generator.nodes if (n.name in small_nodes) == small}
-            if not wanted:
-                continue
-            if small not in self._lowered:
-                self._lowered[small] = self._generator.lowered(small)
-            part = self._lowered[small].only(wanted)
-            own = [node for node in transposed if node.name in wanted]
-            kernels = kernels.joined(part.updated(self._generator.lowered(small, own) if own else part))
-        return self._generator.shared(kernels)
-
-    def _mixed(self, fast: Variant, small: Variant) -> Mix:
-        """Return the first mixture whose objects fit; where the estimate was too low, the limit is lowered by as
-        much."""
-        limit = self._budget
-        for _ in range(ROUNDS):
-            mix = choose_mix(fast, small, self._generator.nodes, limit)
-            over = self._measured(self._kernels(mix.nodes), mix.calls).sizes.total_bytes - self._budget
-            if over <= 0:
-                return mix
-            limit -= over
-        return Mix(frozenset(small.kernels.calls), True)
-
-    def _with_copies(self, mix: Mix) -> Generated:
-        """Return the mixture with as many transposed weights as the rest of the budget holds."""
-        generator = self._generator
-        free = self._budget - self._measured(self._kernels(mix.nodes), mix.calls).sizes.total_bytes
-        copies = choose_copies(generator.nodes, generator.frozen, free)
-        while True:
-            readers = [n for n in generator.nodes if (w := transposed_copy(n)) is not None and w.name in copies]
-            kernels = self._kernels(mix.nodes, readers)
-            bundle = generator.emitted(kernels, mix.calls)
-            if not copies or self._measured(kernels, mix.calls).sizes.total_bytes <= self._budget:
-                break
-            copies.popitem()
-        names = [node for node in kernels.calls if node in mix.nodes]
-        variant = "speed" if not names else "size" if len(names) == len(kernels.calls) else "mixed"
-        layers = tuple(Copied(node.origin or node.name, _weight_bytes(node)) for node in copies.values())
-        return Generated(kernels, bundle, CodeChoice(variant, tuple(names), self._budget, layers))
-
-    def _fail(self, found: dict[bool, Variant]) -> None:
-        """Raise E0403: what is needed, and what would fit."""
-        small = True in found
-        smallest = found[small].sizes
-        what = (
-            f"{'the smallest' if small else 'this'} code needs {smallest.total_bytes} B of flash (code "
-            f"{smallest.code_bytes} B, constants {smallest.const_bytes} B), the budget is {self._budget} B "
-            f"(over by {smallest.total_bytes - self._budget} B)"
-        )
-        other = smallest if small else self._whole(True).sizes
-        ways = f"try --flash-budget {other.total_bytes}"
-        if not small:
-            ways = "leave out --code" if other.total_bytes <= self._budget else f"{ways} without --code"
-        elif smallest.const_bytes < self._budget:
-            ways += ", or train fewer layers (less backward code)"
-        if self._lock is not None and any(map(is_prepared, self._generator.nodes)):
-            what += "; weights lie prepared in flash, as the plan of the lock has them"
-            ways = f"compile without --lock {self._lock.name}, whose plan is for more flash, or {ways}"
-        raise CompileError("E0403", "--flash-budget", what, ways)
+def _too_large(generator: Generator, options: CompileOptions, budget_bytes: int) -> CompileError:
+    """Return E0403: what is needed, and what would fit."""
+    last = RUNGS[options.code][-1]
+    sizes, least = (generator.code(generator.whole(small)).sizes for small in (last, True))
+    what = (
+        f"{'the smallest' if last else 'this'} code needs {sizes.total_bytes} B of flash (code "
+        f"{sizes.code_bytes} B, constants {sizes.const_bytes} B), the budget is {budget_bytes} B "
+        f"(over by {sizes.total_bytes - budget_bytes} B)"
+    )
+    ways = f"try --flash-budget {least.total_bytes}"
+    if not last:
+        ways = "leave out --code" if least.total_bytes <= budget_bytes else f"{ways} without --code"
+    elif sizes.const_bytes < budget_bytes:
+        ways += ", or train fewer layers (less backward code)"
+    if options.lock is not None and any(map(is_prepared, generator.nodes)):
+        what += "; weights lie prepared in flash, as the plan of the lock has them"
+        ways = f"compile without --lock {options.lock.name}, whose plan is for more flash, or {ways}"
+    return CompileError("E0403", "--flash-budget", what, ways)
 
 
 def _pausing(candidate: Candidate, target: Target) -> Candidate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tinytrain_compile.driver.candidates.planner import Candidate
+from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.checks.data_notes import exploding_note
 from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph

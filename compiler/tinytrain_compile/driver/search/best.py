@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidates.planner import Planner
-from tinytrain_compile.driver.search.flash import FlashLimit, flash_limit
 from tinytrain_compile.driver.search.model import UpdateModel, build_update_model
 from tinytrain_compile.driver.search.rounds import QUICK_ROUNDS, Found, Search
 from tinytrain_compile.sparse import GainTable, LayerWays, layer_ways
@@ -37,20 +36,11 @@ MOST_LAYERS = 200
 """Layers that are looked at, from the back: a model of all of them grows with the square of their number (ADR 31)."""
 
 
-def best_choice(
-    planner: Planner,
-    gains: GainTable,
-    layer_count: int,
-    proof: bool = True,
-    flash: FlashLimit | None = None,
-) -> Found | None:
-    """Find the best scheme that keeps to the limits, planned in full, or None. proof: as in search_update.
-
-    flash: what is known of that limit.
-    """
+def best_choice(planner: Planner, gains: GainTable, layer_count: int, proof: bool = True) -> Found | None:
+    """Find the best scheme that keeps to the limits, planned in full, or None. proof: as in search_update."""
     layer_count = min(layer_count, MOST_LAYERS)
     every = layer_ways(planner.model.graph, gains)
-    search = _looked_at(planner, every, gains, layer_count, flash or flash_limit(planner))
+    search = _looked_at(planner, every, gains, layer_count)
     search.run()
     for part in FREE:
         if search.candidate is not None or planner.options.arena_bytes is None:
@@ -65,7 +55,7 @@ def best_choice(
         search = _with_model(search, build_update_model(planner, ways), QUICK_ROUNDS)
         search.run()
     search.suffixes(layer_count)
-    prove(search, proof and search.flash.most is None and not planner.may_shrink)
+    prove(search, proof and search.most_nodes is None and not planner.may_shrink)
     return None if search.candidate is None else search.chosen()
 
 
@@ -98,9 +88,7 @@ def prove(search: Search, whole: bool) -> None:
             return
 
 
-def _looked_at(
-    planner: Planner, every: tuple[LayerWays, ...], gains: GainTable, layer_count: int, flash: FlashLimit
-) -> Search:
+def _looked_at(planner: Planner, every: tuple[LayerWays, ...], gains: GainTable, layer_count: int) -> Search:
     """Return the search among as many layers, from the back, as the best of a few quick plans says.
 
     What a model knows of the forward pass is what one plan does that trains all of its layers. Where fewer are trained,
@@ -110,7 +98,7 @@ def _looked_at(
     whole = build_update_model(planner, _last(every, layer_count))
     unlooked = every[len(every) - planner.layer_count : len(every) - layer_count]
     beyond = sum(max(way.gain for way in one.ways) for one in unlooked)
-    found, first = list[Search](), Search(planner, gains, whole, whole, flash, beyond)
+    found, first = list[Search](), Search(planner, gains, whole, whole, beyond)
     for depth in depths:
         if depth * SHALLOW < layer_count and any(first.surely_fits.values()):
             break  # few layers, and something fits

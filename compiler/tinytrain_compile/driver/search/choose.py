@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidate import Candidate
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search.best import MOST_LAYERS, best_choice
-from tinytrain_compile.driver.search.flash import FlashLimit, flash_limit
 from tinytrain_compile.driver.search.rounds import near_limits
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import Attempt
@@ -31,32 +31,29 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
     if gains is None:
         gains = PRIOR if planner.options.gains is None else read_gains(planner.options.gains, planner.model.graph)
     every = f"last:{layer_count}"
-    measured = planner.options.flash_budget_bytes is not None or planner.target.board is not None
-    flash = flash_limit(planner) if measured else FlashLimit(planner, None)
-    limits = planner.options.arena_bytes, planner.options.max_step_ps, flash.budget_bytes
+    planner.compiled = 0
+    limits = planner.options.arena_bytes, planner.options.max_step_ps, planner.flash_limit
     if all(limit is None for limit in limits):
         return replace(planner.exact(every if planner.options.input_lines else "all"), automatic=True)
-    whole = _everything(planner, every, flash)
+    whole = _everything(planner, every)
     if whole is not None:
         return replace(whole, automatic=True)
-    found = best_choice(planner, gains, layer_count, proof, flash=flash)
+    found = best_choice(planner, gains, layer_count, proof)
     if found is None:
-        # Where flash refused everything, the head has least code, and the error says what that needs.
-        depth, best = (None if flash.measured else deepest(planner, layer_count)) or (1, planner.exact("last:1"))
+        # If flash refused something, the head has least code, and the error says what that needs.
+        refused = any(over != 0 for over in planner.flash_lack.values())
+        depth, best = (None if refused else deepest(planner, layer_count)) or (1, planner.exact("last:1"))
         return replace(_with_attempts(best, planner.plain(every).plan.arena_bytes, f"last:{depth}"), automatic=True)
     whole_bytes = planner.plain(every).plan.arena_bytes
     best = _with_attempts(found.candidate, whole_bytes, found.candidate.update.label)
     return replace(best, automatic=True, choice=replace(best.choice, update=found.choice))
 
 
-def _everything(planner: Planner, every: str, flash: FlashLimit) -> Candidate | None:
+def _everything(planner: Planner, every: str) -> Candidate | None:
     """Return all layers, if they keep to the limits: nothing gains more. Priced quickly first."""
-    if planner.impossible(every):
+    if planner.impossible(every) or not near_limits(planner, every, NEAR):
         return None
-    if flash.over(flash.unplanned(every)) or not near_limits(planner, every, NEAR):
-        return None
-    found = planner.fitting(every, again=True)
-    return None if flash.over(found) else found
+    return planner.fitting(every, again=True)
 
 
 def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:
@@ -111,7 +108,7 @@ def surely_fitting(planner: Planner, layer_count: int) -> int:
 
 def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
     candidate = planner.exact(f"last:{depth}")
-    return (depth, candidate) if planner.meets(candidate.plan.arena_bytes, candidate.choice.cost.ps) else None
+    return (depth, candidate) if planner.keeps(candidate) else None
 
 
 def _by_bisection(planner: Planner, layer_count: int) -> int:
@@ -180,9 +177,10 @@ def _priced(planner: Planner, update: UpdatePlan, size: int, limit_bytes: int) -
     except SamplesMixError as problem:
         return None, Attempt("micro-batch", how, None, str(problem))
     arena, time = found.plan.arena_bytes, found.choice.cost.ps
-    slow = ", too slow" if arena <= limit_bytes and not planner.meets(arena, time) else ""
-    attempt = Attempt("micro-batch", how, arena, f"{time / size / 1e9:.3g} ms a sample{slow}")
-    return (found if planner.meets(arena, time) else None), attempt
+    fits = planner.keeps(found)
+    why = "too slow" if not planner.meets(arena, time) else "too much code"
+    note = f"{time / size / 1e9:.3g} ms a sample{'' if fits or arena > limit_bytes else f', {why}'}"
+    return (found if fits else None), Attempt("micro-batch", how, arena, note)
 
 
 def _at_one(candidate: Candidate, tried: list[Attempt]) -> Candidate:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.inference_only import check_room
 from tinytrain_compile.driver.candidates.ladder import FEW_NODES
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.checks.combinations import takes_no_memory
 from tinytrain_compile.driver.search.board import board_ways, ram_of
 from tinytrain_compile.driver.search.choose import choose, deepest, surely_fitting
@@ -81,7 +82,7 @@ class Neighbours:
                 continue
             planner, candidate = found
             size, ps = candidate.plan.arena_bytes, candidate.choice.cost.ps
-            meets = planner.meets(size, ps) and ram_of(planner, candidate).fits
+            meets = planner.keeps(candidate) and ram_of(planner, candidate).fits
             if meets or over:
                 slow = planner.options.max_step_ps is not None and ps > planner.options.max_step_ps
                 still = "" if meets else ", still too slow" if slow and planner.meets(size, 0) else ", still over"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
-from tinytrain_compile.driver.search.flash import FlashLimit
+from tinytrain_compile.driver.candidate import Candidate
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search.model import UpdateModel, largest_load, with_limit
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import ChoiceRound, LayerReason, UpdateChoice
@@ -34,6 +34,8 @@ NEAR = 1 + FULL_TRIES / LESS
 the proposals is below."""
 MORE_BYTES = 10_240
 """More room, of which the report says what it would be used for."""
+NODE_BYTES = 400
+"""Code of a node, by which the next proposal has fewer of them: MCUNet's project has 79 KB for 200 nodes."""
 SCHEME = "update.toml"
 """The file of the output that has the scheme."""
 
@@ -88,14 +90,14 @@ class Search:
     quick_plans_left: of QUICK_ROUNDS. planned_before: what had any plan. full_plan_failed: what a full plan did not fit
     of, though a command that is given it may find one that does. surely_too_large: what no command can fit.
     surely_fits: of what has a quick plan and no full one yet, whether the quick one fits, or may with better packing.
-    best, candidate: what fits and gains most. gain_bound: of the gain of anything that fits.
+    best, candidate: what fits and gains most. gain_bound: of the gain of anything that fits. most_nodes: that a choice
+    may have, once the code of one was too large for flash.
     """
 
     planner: Planner
     gains: GainTable
     model: UpdateModel
     whole: UpdateModel
-    flash: FlashLimit
     gain_not_looked_at: int = 0
     bytes_above_guide: tuple[int, int] = (0, 0)
     ps_above_guide: int = 0
@@ -109,6 +111,7 @@ class Search:
     best: Selection | None = None
     candidate: Candidate | None = None
     gain_bound: int | None = None
+    most_nodes: int | None = None
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class Search:
 
     def code(self) -> list[Row]:
         """Return the row of flash, once something was too large for it."""
-        return [] if self.flash.most is None else [self.flash.row(self.model.nodes)]
+        return [] if self.most_nodes is None else [replace(self.model.nodes, limit=self.most_nodes)]
 
     def propose(self, rows: list[Row], model: UpdateModel, exact: bool = False) -> Answer:
         """Return the best that was not planned yet and is better than what fits, or is likely to.
@@ -177,6 +180,12 @@ class Search:
         self.bytes_above_guide = forward, backward
         self.ps_above_guide = ps - self.model.time.load(selection)
 
+    def correct_code(self, selection: Selection, bytes_over: int | None) -> None:
+        """Let the next proposals have less code than one that is so much above the flash limit; None: unknown."""
+        if bytes_over != 0:
+            most = self.whole.nodes.load(selection) - max(1, -(-(bytes_over or 1) // NODE_BYTES))
+            self.most_nodes = most if self.most_nodes is None else min(self.most_nodes, most)
+
     def run(self) -> None:
         """Run quick rounds, then a full plan of the best that is likely to fit; if it does not, again with less room;
         if it does, again for what gains more by what that plan has taught.
@@ -197,7 +206,8 @@ class Search:
                 break
             fits = self.plan_in_full(chosen)
             del self.surely_fits[chosen]
-            self.bytes_left_free += 0 if room is None or fits or self.flash.refused else room // LESS
+            only_arena = not fits and self.planner.flash_lack.get(self.spec(chosen), 0) == 0
+            self.bytes_left_free += room // LESS if room is not None and only_arena else 0
         self.surely_fits.clear()
 
     def plan_quickly(self) -> None:
@@ -227,11 +237,9 @@ class Search:
 
     def plan_in_full(self, selection: Selection) -> bool:
         """Plan a selection in full, without a search for its smallest arena; whether it fits."""
-        spec, found = self.spec(selection), None
-        if not self.flash.refuses(self.flash.unplanned(spec), self.whole.nodes, selection):
-            found = self.planner.fitting(spec)
-            if self.flash.refuses(found, self.whole.nodes, selection):
-                found = None
+        spec = self.spec(selection)
+        found = self.planner.fitting(spec)
+        self.correct_code(selection, self.planner.flash_lack.get(spec, 0))
         self.full_plan_failed |= set[Selection]() if found is not None else {selection}
         return self.record(selection, found)
 
@@ -240,9 +248,10 @@ class Search:
         unknown, since nothing more is compiled to measure flash."""
         found = self.planner.exact(self.spec(selection))
         fits = self.planner.meets(found.plan.arena_bytes, found.choice.cost.ps)
-        large = fits and self.flash.refuses(found, self.whole.nodes, selection)
-        if not self.record(selection, found if fits and not large else None):
-            if large and self.flash.unknown:
+        over = self.planner.flash_over(found) if fits else 0
+        self.correct_code(selection, over)
+        if not self.record(selection, found if fits and over == 0 else None):
+            if over is None:
                 return False
             self.surely_too_large.add(selection)
         return True

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tinytrain_compile.driver.candidates.planner import Candidate, Planner
+from tinytrain_compile.driver.candidate import Candidate
+from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.code.generate import Generator, Report
 from tinytrain_compile.plan.prepared import choose_prepared, with_prepared
 
@@ -47,12 +48,8 @@ def _possible(planner: Planner, candidate: Candidate) -> bool:
 
 def _flash_bytes(planner: Planner, candidate: Candidate, report: Report) -> int:
     """Return bytes of code for speed, and of constants."""
-    from tinytrain_compile.verify.build import flash_sizes
-    from tinytrain_compile.verify.tools import find_tools
-
     generator = Generator(candidate, planner.options, planner.target, report)
-    bundle = generator.emitted(generator.lowered(False), False)
-    return flash_sizes(bundle, planner.target, find_tools(planner.target)).total_bytes
+    return generator.code(generator.whole(False)).sizes.total_bytes
 
 
 def _planned(planner: Planner, candidate: Candidate, names: Sequence[str]) -> Candidate:
