@@ -17,17 +17,20 @@ from tests.e2e.broken import write
 from tests.e2e.command import Outcome, run, tree
 from tests.e2e.marks import needs_qemu
 from tests.quantize import nets
+from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.external_kernels import Externals
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.code.mix import Mix, Variant, choose_copies, choose_mix, estimate, extra_instructions
 from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
+from tinytrain_compile.ir.stages import TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.names import operand, operands
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.plan.options import Wish
 from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import FlashSizes
 
@@ -244,10 +247,16 @@ def test_what_auto_chooses_fits_the_flash(cnn: tuple[str, ...], tmp_path: Path) 
 @needs_qemu
 def test_flash_is_looked_at_before_plans_that_are_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an update that is too large for flash with nothing that helps no smallest arena is searched."""
-    planned, real = list[str](), Planner.fitting
-    monkeypatch.setattr(
-        Planner, "fitting", lambda self, spec, **more: (planned.append(spec), real(self, spec, **more))[1]
-    )
+    planned, real = list[str](), Planner.planned
+
+    def recorded(
+        self: Planner, update: UpdatePlan, train: TrainGraph, wish: Wish | None = None, quick: bool = False
+    ) -> Candidate:
+        searched = wish is not None and wish.aim in ("fit", "fit soon") and not quick
+        planned.extend([update.label] if searched else [])
+        return real(self, update, train, wish, quick)
+
+    monkeypatch.setattr(Planner, "planned", recorded)
     path = Path(write(models.ds_cnn(channels=8, blocks=1, size=(11, 5)), tmp_path))
     for budget, plans in ((2000, 0), (1 << 20, 1)):
         planned.clear()

@@ -262,7 +262,7 @@ def _within(generator: Generator, options: CompileOptions, budget_bytes: int) ->
     fitting = next((mix for mix in rungs if generator.code(mix).sizes.total_bytes <= budget_bytes), None)
     if fitting is None:
         raise _too_large(generator, options, budget_bytes)
-    return fitting if fitting == rungs[0] else _mixed(generator, *rungs, budget_bytes)
+    return fitting if fitting == rungs[0] else _mixed(generator, rungs[0], fitting, budget_bytes)
 
 
 def _mixed(generator: Generator, fast: Mix, small: Mix, budget_bytes: int) -> Mix:
