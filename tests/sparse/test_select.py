@@ -17,8 +17,9 @@ from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice
-from tinytrain_compile.sparse import layers_of, resolve_update
+from tinytrain_compile.sparse import PRIOR, layer_ways, layers_of, resolve_update
 from tinytrain_compile.sparse.scheme import load_scheme
+from tinytrain_compile.sparse.select import entry_updates
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +236,22 @@ def test_slice_of_a_transposed_convolution(tmp_path: Path) -> None:
         assert (facts.channels, facts.axis, facts.elements) == (2, axis, 60 * 2 // total)
         error = failure(model, scheme(tmp_path, f'layer = "up"\nweight = {total + 1}\naxis = "{axis}"'))
         assert f"has {total} {axis} channels" in str(error)
+
+
+def test_ways_to_train_a_transposed_convolution() -> None:
+    """Each can be asked for, and trains as many numbers as its gain is computed of."""
+    net = Network("up", "float[1, 3, 4, 4] x", "float[1, 320] y")
+    weight, dense = net.weight("up_weight", 3, 5, 2, 2), net.weight("dense_weight", 320, 320)
+    net.node("up", f"up = ConvTranspose <strides = [2, 2]> (x, {weight})")
+    net.node("flat", "flat = Flatten (up)")
+    net.node("dense", f"y = MatMul (flat, {dense})")
+    graph = chain.imported(net.model()).graph
+    ways = layer_ways(graph, PRIOR)[0].ways[1:]
+    assert {way.entry.axis for way in ways} == {"in", "out"}
+    for way in ways:
+        (updates,) = entry_updates(layers_of(graph)[0], way.entry).values()
+        total = 5 if way.entry.axis == "out" else 3
+        assert way.elements == (60 if updates is None else 60 * len(updates.channels) // total)
 
 
 def test_what_the_report_says_of_a_scheme(spotting: ImportedModel, tmp_path: Path) -> None:

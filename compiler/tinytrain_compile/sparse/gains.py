@@ -17,7 +17,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.base import has_trait
-from tinytrain_compile.sparse.select import Layer, channel_axes, layers_of, weight_axis
+from tinytrain_compile.sparse.select import Layer, channel_axes, layers_of
 
 UNITS = 1_000_000
 """Gains are whole numbers, this many to 1: sums of them are exact in any order."""
@@ -104,9 +104,7 @@ def axes_of(layer: Layer) -> dict[str, int]:
     if not layer.weights:
         return {}
     known = channel_axes(layer.node, layer.weights[0])
-    return {
-        axis: known[weight_axis(layer.node, axis)] for axis in ("in", "out") if weight_axis(layer.node, axis) in known
-    }
+    return {axis: known[axis] for axis in ("in", "out") if axis in known}  # in the order of the ways to train it
 
 
 def read_gains(path: Path, graph: Graph) -> GainTable:
