@@ -1,7 +1,7 @@
-"""The table of README: what each model takes and what came out, as Markdown.
+"""Print the table of results in the README, as Markdown.
 
-Everything is compiled for a Cortex-M7 and checked in QEMU. The examples train on the host for the last column (run.py
-shows that QEMU computes the same bytes); the large network, in float32 and in int8, trains the steps of the check.
+Everything is compiled for a Cortex-M7, checked and counted in QEMU. The examples are trained on the host for the last
+column (run.py shows that QEMU computes the same bytes); MCUNet, in float32 and in int8, trains the steps of the check.
 """
 
 from __future__ import annotations
@@ -15,37 +15,43 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from testing.compile_once import MODELS, SETTINGS, compile_once
-from testing.places import SHARED
+from testing.places import ROOT, SHARED
 
 SCHEMES = SHARED / "schemes"
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 LINEAR = ("--loss", "mse", "--lr", "0.1")
 DIGITS = {
     "fp32": ("--arena", "256KB"),
     "int8": ("--arena", "256KB", "--quant", "int8", "--calib", str(EXAMPLES / "digits" / "calib.npz")),
 }
+_SCHEME = ("--quant", "int8", "--update", str(SCHEMES / "mcunet-5fps-49kb.toml"))
 LARGE = {
-    MODELS[0]: SETTINGS[0],
-    f"{MODELS[0]}-qdq": ("--quant", "int8", "--update", str(SCHEMES / "mcunet-5fps-49kb.toml"), "--arena", "256KB"),
+    "MCUNet float32": (MODELS[0], SETTINGS[0]),
+    "MCUNet int8": (f"{MODELS[0]}-qdq", (*_SCHEME, "--arena", "256KB")),
+    "MCUNet int8, streams": (f"{MODELS[0]}-qdq", (*_SCHEME, "--arena", "96KB", "--stream", "min")),
 }
-"""Flags of the rows, by model or by number format. The tests compare each row where they run its network anyway."""
+"""Models of ../shared and flags, by row. The tests compare each row if they run its network anyway."""
+COUNTED = 4
+"""Column of the instructions, which the tests do not count."""
+HEAD = ("model", "flags", "trains", "RAM", "instructions per step", "flash", "result")
 
 
-def row(model: Path, flags: tuple[str, ...], outcome: str = "") -> str:
-    """One line of the table, of a compilation."""
-    return line(model.stem, flags, compile_once(model, flags, "qemu")[1], outcome)
+def row(name: str, model: Path, flags: tuple[str, ...], outcome: str = "") -> str:
+    """Return a line of the table, of a compilation."""
+    return line(name, flags, compile_once(model, (*flags, "--count"), "qemu")[1], outcome)
 
 
 def line(name: str, flags: tuple[str, ...], report: dict[str, Any], outcome: str = "") -> str:
-    """One line of the table, of report.json; the outcome of a model without one is that of its check."""
+    """Return a line of the table, of report.json; the outcome of a model without one is that of its check."""
     memory, flash, work, totals = (report[key] for key in ("memory", "flash", "work", "update_totals"))
     checked = report["verify"]["mode"] == "qemu"
     outcome = outcome or f"{report['verify']['steps']} steps, QEMU {'== host' if checked else 'not run'}"
     size = "not measured" if flash["code_bytes"] is None else f"{flash['code_bytes'] + flash['const_bytes']:,} B"
-    trained = f"{totals['parameters']:,} of {totals['total_parameters']:,} parameters"
-    macs = f"{work['forward_macs'] + work['backward_macs']:,}"
+    trained = f"{totals['parameters']:,} of {totals['total_parameters']:,}"
+    counted = work["train_step_instructions"]
     asked = " ".join(flags).replace(f"{SCHEMES}/", "").replace(f"{EXAMPLES}/digits/", "")
-    return f"| {name} `{asked}` | {trained} | {memory['arena_bytes']:,} B | {size} | {macs} | {outcome} |"
+    number = "not counted" if counted is None else f"{counted:,}"
+    return f"| {name} | `{asked}` | {trained} | {memory['arena_bytes']:,} B | {number} | {size} | {outcome} |"
 
 
 def digits_outcome(quant: str) -> str:
@@ -77,12 +83,13 @@ def linear_outcome(flags: tuple[str, ...]) -> str:
 
 def main() -> None:
     """Print the table; without ../shared, only the rows of examples/."""
-    print("| model and flags | trained | arena | flash | MAC per step | outcome |\n|---|---|---|---|---|---|")
-    print(row(EXAMPLES / "linear" / "linear.onnx", LINEAR, linear_outcome(LINEAR)), flush=True)
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    print(row("linear", EXAMPLES / "linear" / "linear.onnx", LINEAR, linear_outcome(LINEAR)), flush=True)
     for quant, flags in DIGITS.items():
-        print(row(EXAMPLES / "digits" / "digits.onnx", flags, digits_outcome(quant)), flush=True)
-    for name, flags in LARGE.items() if (SHARED / "models").is_dir() else ():
-        print(row(SHARED / "models" / f"{name}.onnx", flags), flush=True)
+        digits = EXAMPLES / "digits" / "digits.onnx"
+        print(row(f"digits {quant}", digits, flags, digits_outcome(quant)), flush=True)
+    for name, (model, flags) in LARGE.items() if (SHARED / "models").is_dir() else ():
+        print(row(name, SHARED / "models" / f"{model}.onnx", flags), flush=True)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,12 @@ def check_page(path: str, only: str = "", without: tuple[str, ...] = ()) -> None
 
 
 def check_row(name: str, flags: tuple[str, ...], report: dict[str, Any], outcome: str = "") -> None:
-    """README's table has the line that scripts/figures.py makes of a report."""
+    """README's table has the line that scripts/figures.py makes of a report, but for the instructions."""
     rows = (ROOT / "README.md").read_text(encoding="utf-8").partition(TABLE)[2].partition("<!-- /output -->")[0]
     line = figures.line(name, flags, report, outcome)
-    assert transcripts.stable(line) in map(transcripts.stable, rows.splitlines()), f"{line}: `make docs` writes it anew"
+    assert _uncounted(line) in map(_uncounted, rows.splitlines()), f"{line}: `make docs` writes it anew"
+
+
+def _uncounted(line: str) -> str:
+    cells = transcripts.stable(line).split(" | ")
+    return " | ".join(cells[: figures.COUNTED] + cells[figures.COUNTED + 1 :])

@@ -64,7 +64,7 @@ def test_the_firmware_learns_in_qemu_what_the_host_learns() -> None:
         assert (out / "qemu" / "firmware.elf").read_bytes()[:4] == b"\x7fELF"
         report = json.loads((out / "generated" / "report.json").read_text())
     text = page.new.partition(RUN)[2].partition("```")[0]
-    check_row("digits", figures.DIGITS["fp32"], report, figures.accuracies(text))
+    check_row("digits fp32", figures.DIGITS["fp32"], report, figures.accuracies(text))
     accuracies = _accuracies(text)
     losses = [float(number) for number in re.findall(r"epoch .* loss ([0-9.]+)", text)]
     assert len(accuracies) == len(losses) + 1 == 13
@@ -90,7 +90,7 @@ def test_the_int8_firmware_learns_in_qemu_what_the_host_learns() -> None:
         board, host = ((out / machine / "trained.bin").read_bytes() for machine in ("qemu", "host"))
         report = json.loads((out / "generated" / "report.json").read_text())
     text = page.new.partition(RUN_INT8)[2].partition("```")[0]
-    check_row("digits", figures.DIGITS["int8"], report, figures.accuracies(text))
+    check_row("digits int8", figures.DIGITS["int8"], report, figures.accuracies(text))
     accuracies = _accuracies(text)
     assert len(accuracies) == 13
     assert accuracies[-1] - accuracies[0] >= 20

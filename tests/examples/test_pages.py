@@ -53,12 +53,8 @@ def test_the_table_of_the_readme() -> None:
     report = figures.compile_once(model, figures.LINEAR, "qemu")[1]
     check_row("linear", figures.LINEAR, report, figures.linear_outcome(figures.LINEAR))
     shown = (ROOT / "README.md").read_text(encoding="utf-8").partition(TABLE)[2].partition("<!-- /output -->")[0]
-    assert [re.findall(r"[\w-]+", line)[0] for line in shown.splitlines()[2:]] == [
-        "linear",
-        "digits",
-        "digits",
-        *figures.LARGE,
-    ]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in shown.splitlines()[2:]]
+    assert rows == ["linear", *(f"digits {quant}" for quant in figures.DIGITS), *figures.LARGE]
 
 
 def test_the_readme_shows_the_demo_as_the_example_does() -> None:
@@ -67,7 +63,7 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
         for page in ("README.md", "examples/digits/README.md")
     )
     shown = [transcripts.stable(line) for line in own if line != transcripts.GAP]
-    assert len(shown) >= 15
+    assert len(shown) >= 7
     assert shown == [transcripts.stable(line) for line in example][-len(shown) :]
 
 
