@@ -149,8 +149,8 @@ def first_line(path: str) -> str:
 
 
 def rows_of_way(way: str) -> Iterator[str]:
-    """Rows of a table: file, first function that got the convolution, what the file is."""
-    yield "| file | first function | what the file is |\n|---|---|---|"
+    """Rows of a table: file, first function that got the convolution, purpose of the file."""
+    yield "| file | first function | purpose of the file |\n|---|---|---|"
     for path, name in trace_of(way).way:
         yield f"| `{path}` | `{name}` | {first_line(path).replace('|', '/')} |"
 

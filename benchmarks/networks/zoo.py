@@ -38,15 +38,18 @@ CLOSE, SHARE = 0.05, 0.9
 
 _PAGE = """# Networks of other frameworks
 
-Made by `python -m benchmarks zoo --write docs/zoo.md`; with `--verify host` the C of each network runs too, on the
-host; `--int8` prints the int8 column. The networks are small ones of random weights, as PyTorch's two
-exporters and tf2onnx write them, with five losses (SGD, one sample a step) that their framework computed.
+For users who want to know whether a network of their framework compiles and trains correctly. Look up a similar layer in
+the table.
 
-* **equal**: losses within {relative:g} (relative) and, where they are given, final weights within {absolute:g}.
-* **imports**: the framework gives no losses. **changed**: the file is not what the framework trained.
+Made by `python -m benchmarks zoo --write docs/zoo.md`. With `--verify host` the C of each network also runs on the host;
+`--int8` prints the int8 column. The networks are small and have random weights. PyTorch's two exporters and tf2onnx wrote
+them, and their framework computed five losses for each (SGD, one sample a step).
+
+* **equal**: losses within {relative:g} (relative) and, if they are given, final weights within {absolute:g}.
+* **imports**: the framework gives no losses. **changed**: the file differs from the network that the framework trained.
 * **noted**: the exporter has lost a parameter, and the compiler's note names the tensor that trains instead.
-* **refused**: with an error that names the reason.
-* **int8**: how far the first loss of `--quant int8 --calib` is from float32's.
+* **refused**: the compiler rejects it with an error that names the reason.
+* **int8**: the difference of the first loss with `--quant int8 --calib` from the float32 loss.
 
 {counts}. int8: {near} of {count} within {close:.0%}.
 
@@ -58,9 +61,9 @@ exporters and tf2onnx write them, with five losses (SGD, one sample a step) that
 
 {far}
 
-The cause in `vit_timm`: the row of its class token varies by 0.02, the others by 0.4 to 0.8, and an activation has one
-scale for all rows: its step is 0.013. The LayerNorm behind divides every row by its own deviation, so half of what it
-makes of that row is rounding. Where the class token is as large as the other rows there is no such error.
+The cause in `vit_timm`: the row of its class token varies by 0.02, the others by 0.4 to 0.8. An activation has one scale
+for all rows, with a step of 0.013. The LayerNorm after it divides every row by its own deviation, so half of its result
+for that row is rounding. If the class token is as large as the other rows, there is no such error.
 """
 
 
