@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast test-more durations slow bench campaign fleet house hash-c docs clean
+.PHONY: help setup tools demo test check fast test-more durations slow bench campaign fleet house hash-c docs docs-site clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,7 @@ check: $(STAMP) ## Format, lint, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/import_circles.py
 	$(BIN)/python scripts/sizes.py
+	$(BIN)/python scripts/prose.py --check
 
 # Many tests start a process of their own: none of them shall compile our modules again, whatever PYTHONDONTWRITEBYTECODE.
 fast: $(STAMP)
@@ -69,6 +70,15 @@ house: $(STAMP) ## Figures of the compiler's inner order: code lines, files of o
 
 docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
 	$(BIN)/python scripts/make_docs.py
+
+SITE := build/site
+$(SITE)/.stamp: pyproject.toml
+	$(PYTHON) -m venv $(SITE)/venv
+	$(SITE)/venv/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material==9.8.2'
+	@touch $@
+
+docs-site: $(SITE)/.stamp ## Build the documentation as a web site in build/site/html; a broken link or anchor fails
+	NO_MKDOCS_2_WARNING=1 $(SITE)/venv/bin/mkdocs build --strict --quiet --site-dir $(SITE)/html
 
 campaign: $(STAMP) ## Mutated files, random graphs, chains by rows, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..
 	$(BIN)/python -m tests.campaign $(if $(KIND),--kind "$(KIND)") $(if $(COUNT),--count $(COUNT)) \
