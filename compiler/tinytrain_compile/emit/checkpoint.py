@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.int8.rescale import SHIFT_MOST
 from tinytrain_compile.ops.names import operands
 
 HEAD_BYTES, CRC_BYTES = 16, 4
@@ -21,9 +22,8 @@ _HASH_FORMAT = 2
 
 _FORMAT = b"TTC2"
 _DTYPES = {"float32": "f4", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1", "bits": "u1"}
-_WEIGHT_LOW, _SHIFT_MOST = -127, 100
 _KINDS = {"float32": "FINITE", "int8": "SYMMETRIC"}
-_RANGES = {"SYMMETRIC": (_WEIGHT_LOW, 127), "SHIFTS": (-_SHIFT_MOST, _SHIFT_MOST)}
+_RANGES = {"SYMMETRIC": (-127, 127), "SHIFTS": (-SHIFT_MOST, SHIFT_MOST)}
 
 
 def stored(train: TrainGraph) -> tuple[Value, ...]:
