@@ -12,6 +12,7 @@ import numpy as np
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.fused_update import taken_apart
 from tinytrain_compile.ops.int8.rescale import SHIFT_MOST
 from tinytrain_compile.ops.names import operands
 
@@ -77,7 +78,8 @@ def contents(train: TrainGraph) -> dict[str, str]:
     """
     kinds = {value.name: _KINDS.get(value.dtype, "ANY") for value in train.graph.state}
     for node in (train.before_remat or train.graph).nodes:
-        kinds.update({name: kind for name, kind in _told(node).items() if name in kinds})
+        for part in taken_apart(node):
+            kinds.update({name: kind for name, kind in _told(part).items() if name in kinds})
     kinds[train.learning_rate.name] = "NOT_NEGATIVE"
     first = train.graph.constants
     return {name: kind if _holds(kind, first[name]) else "ANY" for name, kind in kinds.items()}
