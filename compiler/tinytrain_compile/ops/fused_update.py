@@ -118,11 +118,12 @@ def _infer(inputs: tuple[Value, ...], attrs: FusedUpdateAttrs) -> tuple[TensorTy
 
 
 def _run(arrays: tuple[Array, ...], attrs: FusedUpdateAttrs, exact: bool = False) -> tuple[Array, ...]:
-    first, last = op_def(attrs.gradient), op_def(attrs.update)
+    parts = op_def(attrs.gradient), op_def(attrs.update)
+    rules = [(exact and part.exact) or part.reference for part in parts]
     before, of_gradient, after = attrs.cut(arrays)
-    (g,) = ((exact and first.exact) or first.reference)(of_gradient, attrs.of_gradient)
+    (g,) = rules[0](of_gradient, attrs.of_gradient)
     squares = [clip.added_squares(rows, g) for rows in attrs.rows_of(arrays)]
-    return (*((exact and last.exact) or last.reference)((*before, g, *after), attrs.of_update), *squares)
+    return (*rules[1]((*before, g, *after), attrs.of_update), *squares)
 
 
 def _kept_bytes(node: Node) -> int:
