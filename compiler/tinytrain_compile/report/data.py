@@ -65,7 +65,6 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "memory": _memory(summary, analysis),
         **parts_json(summary),
         "inference_only": inference_json(summary.train),
-        "plans": json_of("plans", summary, []),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(summary, analysis),
         "work": _work(summary),

@@ -17,7 +17,6 @@ from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
-from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
 from tinytrain_compile.ir.summary import SlicedStep, Summary
@@ -32,33 +31,8 @@ from tinytrain_compile.report.trained import batch_text
 from tinytrain_compile.target.model import Target
 
 if TYPE_CHECKING:
+    from tinytrain_compile.parts.part import Part
     from tinytrain_compile.verify.build import FlashSizes
-
-
-def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
-    """Return the smaller ones with the exponents of the largest, and names that no other plan has for another node."""
-    known = {node.name: node for node in largest.plan.all_nodes}
-    found = list[tuple[TrainGraph, MemoryPlan]]()
-    for number, one in enumerate(smaller):
-        names = {n.name: f"{n.name}@plan{number}" for n in one.plan.all_nodes if known.get(n.name, n) != n}
-        plan = _renamed(one.plan, names)
-        if (alone := plan.inference) is not None:
-            plan = replace(plan, inference=replace(alone, plan=_renamed(alone.plan, names)))
-        known.update((node.name, node) for node in plan.all_nodes)
-        found.append((like_one(one.train, largest.train), plan))
-    return tuple(found)
-
-
-def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
-    def named(node: Node) -> Node:
-        return replace(node, name=names.get(node.name, node.name))
-
-    def placed(buffer: Buffer) -> Buffer:
-        return replace(buffer, name=names.get(buffer.name, buffer.name)) if buffer.kind == "scratch" else buffer
-
-    scratch = {names.get(name, name): offset for name, offset in plan.scratch_offsets.items()}
-    order, buffers = tuple(map(named, plan.order)), tuple(map(placed, plan.buffers))
-    return replace(plan, order=order, buffers=buffers, scratch_offsets=scratch)
 
 
 RUNGS = {None: (False, True), "auto": (False, True), "speed": (False,), "size": (True,)}
@@ -103,7 +77,7 @@ class Generator:
         slices = options.slices == "on"
         self._candidate, *others = [_pausing(one, target) if slices else one for one in (candidate, *smaller)]
         self._options, self._target, self._report = options, target, report
-        self._smaller = in_one_image(self._candidate, others) if others else ()
+        self._smaller = _in_one_image(self._candidate, others, parts_of(options, candidate.train))
         plans = (*(plan for _, plan in self._smaller), self._candidate.plan) if slices else ()
         self._sliced = tuple(sliced(plan, core_model(target)) for plan in plans)
         self._prefix = prefix_of(options)
@@ -309,6 +283,16 @@ def _too_large(generator: Generator, options: CompileOptions, budget_bytes: int)
         what += "; weights lie prepared in flash, as the plan of the lock has them"
         ways = f"compile without --lock {options.lock.name}, whose plan is for more flash, or {ways}"
     return CompileError("E0403", "--flash-budget", what, ways)
+
+
+def _in_one_image(
+    largest: Candidate, smaller: Sequence[Candidate], parts: Iterable[Part]
+) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
+    """Return the smaller ones with the exponents of the largest, and as the parts name their nodes."""
+    plans = tuple(one.plan for one in smaller)
+    for part in parts:
+        plans = part.in_one_image(largest.plan, plans)
+    return tuple((like_one(one.train, largest.train), plan) for one, plan in zip(smaller, plans, strict=True))
 
 
 def _pausing(candidate: Candidate, target: Target) -> Candidate:
