@@ -180,9 +180,9 @@ def test_scratch_follows_a_node_that_gets_another_name(folder: Path) -> None:
     summary = made("int8, rows", folder)[0].project.summary
     known = summary.fact(AllPlans)
     assert known is not None
-    plan = known.plans[0]
+    plan, _ = known.plans[0]
     others = tuple(replace(node, origin=f"another {node.origin}") for node in plan.order)
-    (renamed,) = told_apart(replace(plan, order=others), [plan])
+    ((_, renamed),) = told_apart(replace(plan, order=others), [(summary.train, plan)])
     assert all(node.name.endswith("@plan0") for node in renamed.order)
     assert any(buffer.kind == "scratch" for buffer in plan.buffers)
     assert Watch(renamed).tables() == Watch(plan).tables()

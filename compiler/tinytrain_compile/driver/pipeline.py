@@ -139,10 +139,9 @@ def make_project(
 
 def _read(options: CompileOptions, progress: Progress) -> _Read | Result:
     """Read the model, and settle what the target and the file decide about the options."""
-    given = options
     for part in asked_parts(options):
-        given = part.settled(given)
-    options, target, offered = given, load_target(options.target), ()
+        options = part.settled(options)
+    given, target, offered = options, load_target(options.target), ()
     if target.board is not None or options.reserve_bytes is not None:
         options, target, offered = with_board(options, target)
     check_machine(options, target)

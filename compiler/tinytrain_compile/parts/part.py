@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tinytrain_compile.emit.c_text import comment_text
 from tinytrain_compile.emit.checkpoint import stored
 from tinytrain_compile.emit.part import Part as EmittedPart
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.stages import MemoryPlan, PlannedStep, TrainGraph
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.options.compile_options import CompileOptions, as_typed, is_asked_for, refuse_auto
 
@@ -17,26 +17,10 @@ _KINDS = {"float32": "FLOAT32", "int8": "STEPS", "int32": "INT32"}
 """Type of a trained tensor -> what its numbers count, as the C of parts names it: an int8 weight counts in steps."""
 
 
-class Planned(Protocol):
-    """A training step with its plan, as the driver hands it to a part."""
-
-    @property
-    def update(self) -> UpdatePlan:
-        """What is updated."""
-        ...
-
-    @property
-    def train(self) -> TrainGraph:
-        """The graph of a step."""
-        ...
-
-    @property
-    def plan(self) -> MemoryPlan:
-        """Its order and places."""
-        ...
-
-
-AnyPlanned = TypeVar("AnyPlanned", bound=Planned)
+InImage = tuple[TrainGraph, MemoryPlan]
+"""A step as the emitter takes it that puts several into one image."""
+AnyPlanned = TypeVar("AnyPlanned", bound=PlannedStep)
+"""What the driver has planned, of which a part reads the step and its plan."""
 
 
 class Part(EmittedPart):
@@ -82,11 +66,11 @@ class Part(EmittedPart):
         """
         return ()
 
-    def told(self, summary: Summary, planned: Sequence[Planned]) -> Summary:
+    def told(self, summary: Summary, planned: Sequence[PlannedStep]) -> Summary:
         """Return the summary with what it says of all plans, which end with its own."""
         return summary
 
-    def in_one_image(self, largest: MemoryPlan, smaller: tuple[MemoryPlan, ...]) -> tuple[MemoryPlan, ...]:
+    def in_one_image(self, largest: MemoryPlan, smaller: tuple[InImage, ...]) -> tuple[InImage, ...]:
         """Return the smaller plans with names by which nodes of different plans are told apart."""
         return smaller
 

@@ -18,7 +18,7 @@ from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet
-from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.summary import SlicedStep, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
@@ -31,7 +31,6 @@ from tinytrain_compile.report.trained import batch_text
 from tinytrain_compile.target.model import Target
 
 if TYPE_CHECKING:
-    from tinytrain_compile.parts.part import Part
     from tinytrain_compile.verify.build import FlashSizes
 
 
@@ -77,11 +76,12 @@ class Generator:
         slices = options.slices == "on"
         self._candidate, *others = [_pausing(one, target) if slices else one for one in (candidate, *smaller)]
         self._options, self._target, self._report = options, target, report
-        self._smaller = _in_one_image(self._candidate, others, parts_of(options, candidate.train))
+        self._smaller = tuple((like_one(one.train, candidate.train), one.plan) for one in others)
+        for part in parts_of(options, candidate.train):
+            self._smaller = part.in_one_image(self._candidate.plan, self._smaller)
         plans = (*(plan for _, plan in self._smaller), self._candidate.plan) if slices else ()
         self._sliced = tuple(sliced(plan, core_model(target)) for plan in plans)
-        self._prefix = prefix_of(options)
-        self._cache = KernelCache()
+        self._prefix, self._cache = prefix_of(options), KernelCache()
         self._lowered: dict[bool, KernelSet] = {}
         self._measured: dict[Mix, Variant] = {}
 
@@ -181,11 +181,7 @@ class Generator:
 
 
 def generate(
-    candidate: Candidate,
-    options: CompileOptions,
-    target: Target,
-    report: Report,
-    smaller: Sequence[Candidate] = (),
+    candidate: Candidate, options: CompileOptions, target: Target, report: Report, smaller: Sequence[Candidate] = ()
 ) -> Generated:
     """Return kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits.
 
@@ -261,7 +257,8 @@ def _with_copies(generator: Generator, mix: Mix, budget_bytes: int) -> Generated
         if not copies or generator.flash_sizes(made.bundle).total_bytes <= budget_bytes:
             break
         copies.popitem()
-    layers = tuple(Copied(node.origin or node.name, _weight_bytes(node)) for node in copies.values())
+    pairs = ((node, transposed_copy(node)) for node in copies.values())
+    layers = tuple(Copied(node.origin or node.name, weight.size_bytes) for node, weight in pairs if weight is not None)
     return replace(made, choice=replace(made.choice, budget_bytes=budget_bytes, copies=layers))
 
 
@@ -285,22 +282,7 @@ def _too_large(generator: Generator, options: CompileOptions, budget_bytes: int)
     return CompileError("E0403", "--flash-budget", what, ways)
 
 
-def _in_one_image(
-    largest: Candidate, smaller: Sequence[Candidate], parts: Iterable[Part]
-) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
-    """Return the smaller ones with the exponents of the largest, and as the parts name their nodes."""
-    plans = tuple(one.plan for one in smaller)
-    for part in parts:
-        plans = part.in_one_image(largest.plan, plans)
-    return tuple((like_one(one.train, largest.train), plan) for one, plan in zip(smaller, plans, strict=True))
-
-
 def _pausing(candidate: Candidate, target: Target) -> Candidate:
     """Return the candidate with streams that may pause: they take as long, so that cutting the plan again finds the
     same parts."""
     return replace(candidate, plan=sliced(candidate.plan, core_model(target)).plan)
-
-
-def _weight_bytes(node: Node) -> int:
-    weight = transposed_copy(node)
-    return 0 if weight is None else weight.size_bytes

@@ -31,9 +31,10 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
     limits = planner.options.arena_bytes, planner.options.max_step_ps, planner.flash_limit
     if all(limit is None for limit in limits):
         return replace(planner.exact(every if planner.options.input_lines else "all"), automatic=True)
-    whole = _everything(planner, every)
-    if whole is not None:
-        return replace(whole, automatic=True)
+    if not planner.impossible(every) and near_limits(planner, every, NEAR):
+        whole = planner.fitting(every, again=True)
+        if whole is not None:  # nothing gains more
+            return replace(whole, automatic=True)
     found = best_choice(planner, gains, layer_count, proof)
     if found is None:
         # If flash refused something, the head has least code, and the error says what that needs.
@@ -43,13 +44,6 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
     whole_bytes = planner.plain(every).plan.arena_bytes
     best = _with_attempts(found.candidate, whole_bytes, found.candidate.update.label)
     return replace(best, automatic=True, choice=replace(best.choice, update=found.choice))
-
-
-def _everything(planner: Planner, every: str) -> Candidate | None:
-    """Return all layers, if they keep to the limits: nothing gains more. Priced quickly first."""
-    if planner.impossible(every) or not near_limits(planner, every, NEAR):
-        return None
-    return planner.fitting(every, again=True)
 
 
 def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:
@@ -84,7 +78,8 @@ def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
                 candidate = planner.fitting(f"last:{deeper}")
                 found = found if candidate is None else (deeper, candidate)
     while found is None and depth > 0:
-        found, depth = _full(planner, depth), depth - 1
+        candidate = planner.exact(f"last:{depth}")
+        found, depth = (depth, candidate) if planner.keeps(candidate) else None, depth - 1
     return found
 
 
@@ -94,17 +89,11 @@ def surely_fitting(planner: Planner, layer_count: int) -> int:
 
     For where each full plan is a search of its own: its arena is not larger than that of a quick plan without help.
     """
-    limit = planner.options.arena_bytes
     for depth in range(layer_count, 0, -1):
         price = planner.unhelped_price(f"last:{depth}")
-        if price is not None and (limit is None or price.arena_bytes <= limit):
+        if price is not None and planner.meets(price.arena_bytes, 0):
             return depth
     return 0
-
-
-def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
-    candidate = planner.exact(f"last:{depth}")
-    return (depth, candidate) if planner.keeps(candidate) else None
 
 
 def _by_bisection(planner: Planner, layer_count: int) -> int:

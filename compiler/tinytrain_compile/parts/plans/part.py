@@ -16,11 +16,11 @@ from tinytrain_compile.emit.c_text import Names
 from tinytrain_compile.emit.interface import label_ctype, shape_data
 from tinytrain_compile.emit.part import PlanCode, Render
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import Interface, MemoryPlan, TrainGraph
+from tinytrain_compile.ir.stages import Interface, MemoryPlan, PlannedStep, TrainGraph
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.parts.part import AnyPlanned, Part, Planned
+from tinytrain_compile.parts.part import AnyPlanned, InImage, Part
 from tinytrain_compile.parts.plans.sizes import FLAG, AllPlans, plans_json, plans_note, smaller_plans, told_apart
 
 
@@ -56,9 +56,9 @@ class Plans(Part):
             raise CompileError("E0101", f"{FLAG} with --micro-batch auto", what, "leave --micro-batch out")
         return smaller_plans(self.asked.plans, largest, make)
 
-    def told(self, summary: Summary, planned: Sequence[Planned]) -> Summary:
+    def told(self, summary: Summary, planned: Sequence[PlannedStep]) -> Summary:
         """Return the summary with a note on all plans, and with them for report.json."""
-        known = AllPlans(tuple(one.plan for one in planned), tuple(one.train.micro_batch for one in planned))
+        known = AllPlans(tuple((one.plan, one.train.micro_batch) for one in planned))
         return replace(summary, notes=(plans_note(known), *summary.notes)).with_fact(known)
 
     def json(self, summary: Summary) -> list[Any]:
@@ -66,7 +66,7 @@ class Plans(Part):
         known = summary.fact(AllPlans)
         return [] if known is None else plans_json(known)
 
-    def in_one_image(self, largest: MemoryPlan, smaller: tuple[MemoryPlan, ...]) -> tuple[MemoryPlan, ...]:
+    def in_one_image(self, largest: MemoryPlan, smaller: tuple[InImage, ...]) -> tuple[InImage, ...]:
         """Return the smaller plans with names that no other plan has for another node."""
         return told_apart(largest, smaller)
 

@@ -11,7 +11,7 @@ from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.stream import StreamAttrs
-from tinytrain_compile.parts.part import AnyPlanned
+from tinytrain_compile.parts.part import AnyPlanned, InImage
 
 FLAG = "--plans"
 MOST_NAMES = 3
@@ -20,17 +20,21 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class AllPlans:
-    """All plans of an image, by size. samples: that a call takes in each."""
+    """All plans of an image, by size, each with the number of samples that a call takes in it."""
 
-    plans: tuple[MemoryPlan, ...]
-    samples: tuple[int, ...]
+    plans: tuple[tuple[MemoryPlan, int], ...]
 
 
 def smaller_plans(
     sizes: Sequence[int], largest: AnyPlanned, make: Callable[[int], AnyPlanned]
 ) -> tuple[AnyPlanned, ...]:
     """Plan all but the largest, by size. E0401 for one that does not fit, E0101 for two that are the same."""
-    found = [_fitting(size, make(size)) for size in sizes[:-1]]
+    found = list[AnyPlanned]()
+    for size in sizes[:-1]:
+        found.append(make(size))
+        if found[-1].plan.arena_bytes > size:
+            what = f"no plan was found that needs no more than {size} B"
+            raise CompileError("E0401", f"{FLAG} {size}", what, f"--dry-run --arena {size} says what would fit")
     for size, one, next_one in zip(sizes, found, [*found[1:], largest], strict=False):
         if one.plan.arena_bytes >= next_one.plan.arena_bytes:
             what = f"what the next one would be fits into {size} B: a larger plan is no other"
@@ -38,27 +42,20 @@ def smaller_plans(
     return tuple(found)
 
 
-def _fitting(size: int, made: AnyPlanned) -> AnyPlanned:
-    if made.plan.arena_bytes > size:
-        what = f"no plan was found that needs no more than {size} B"
-        raise CompileError("E0401", f"{FLAG} {size}", what, f"--dry-run --arena {size} says what would fit")
-    return made
-
-
 # ---- names ----------------------------------------------------------------------------------------------------------
 
 
-def told_apart(largest: MemoryPlan, smaller: Sequence[MemoryPlan]) -> tuple[MemoryPlan, ...]:
+def told_apart(largest: MemoryPlan, smaller: Sequence[InImage]) -> tuple[InImage, ...]:
     """Return the smaller plans with names that no other plan has for another node."""
     known = {node.name: node for node in largest.all_nodes}
-    found = list[MemoryPlan]()
-    for number, one in enumerate(smaller):
+    found = list[InImage]()
+    for number, (train, one) in enumerate(smaller):
         names = {n.name: f"{n.name}@plan{number}" for n in one.all_nodes if known.get(n.name, n) != n}
         plan = _renamed(one, names)
         if (alone := plan.inference) is not None:
             plan = replace(plan, inference=replace(alone, plan=_renamed(alone.plan, names)))
         known.update((node.name, node) for node in plan.all_nodes)
-        found.append(plan)
+        found.append((train, plan))
     return tuple(found)
 
 
@@ -79,8 +76,7 @@ def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
 
 def plans_note(known: AllPlans) -> str:
     """Return a note on the plans for the report, whose figures are the largest one's."""
-    pairs = zip(known.plans, known.samples, strict=True)
-    each = ", ".join(f"{plan.arena_bytes:,} B{_price(plan, samples)}" for plan, samples in pairs)
+    each = ", ".join(f"{plan.arena_bytes:,} B{_price(plan, samples)}" for plan, samples in known.plans)
     return f"{len(known.plans)} plans in one image: {each}; figures are those of the largest"
 
 
@@ -93,8 +89,7 @@ def _price(plan: MemoryPlan, samples: int) -> str:
     more = [] if len(streams) <= MOST_NAMES else [f"{len(streams) - MOST_NAMES} more"]
     rows = [f"row by row: {', '.join([*streams[:MOST_NAMES], *more])}"] if streams else []
     twice = [] if plan.remat is None else [f"{len(plan.remat.runs)} second runs"]
-    together = [f"{samples} samples a call"] if samples > 1 else []
-    said = "; ".join([*together, *rows, *twice])
+    said = "; ".join([*([f"{samples} samples a call"] if samples > 1 else []), *rows, *twice])
     return f" ({said})" if said else ""
 
 
@@ -112,7 +107,7 @@ def plans_json(known: AllPlans) -> list[dict[str, Any]]:
             "extra_macs": 0 if plan.remat is None else plan.remat.extra_macs,
             "micro_batch": samples,
         }
-        for plan, samples in zip(known.plans, known.samples, strict=True)
+        for plan, samples in known.plans
     ]
 
 
