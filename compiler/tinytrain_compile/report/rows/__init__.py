@@ -62,6 +62,7 @@ def parts_json(summary: Summary) -> dict[str, Any]:
         "runtime": {"parts": [part.name for part in runtime], "replay": None, **data},
         "features": None,
         "slices": None,
+        "inference_only": None,
         "plans": [],
         **rows,
     }
