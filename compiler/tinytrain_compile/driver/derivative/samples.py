@@ -133,8 +133,7 @@ class RoundedValues:
         return tuple(
             name
             for name, attrs in clips.items()
-            if name not in known
-            and any(_at_ends(values[name], attrs).any() for values in calls if name in values)
+            if name not in known and any(_at_ends(values[name], attrs).any() for values in calls if name in values)
         )
 
     def rounds_away(self, calls: Sequence[Mapping[str, Array]]) -> bool:
