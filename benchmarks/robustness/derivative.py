@@ -14,13 +14,13 @@ is compiled as well, with all judges in their order. A row: expected judge, who 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.robustness.derivative_networks import every, named, options_of, step_of
+from benchmarks.robustness.derivative_networks import costs, every, kept_row, named, options_of, step_of
 from benchmarks.robustness.derivative_nodes import nodes
 from testing.derivative_faults import faults as planted_faults
 from testing.derivative_faults import with_fault
-from testing.places import ROOT, SHARED
+from testing.places import ROOT
 from tinytrain_compile import compilation
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.checks.model_options import training_options
@@ -142,7 +142,7 @@ def planted(fault: Mapping[str, Any], folder: Path) -> None:
     path.write_text(with_fault(fault, path.read_text()))
 
 
-def tried(fault: Mapping[str, Any], folder: Path, healthy: Path) -> dict[str, Any]:
+def tried(fault: Mapping[str, Any], healthy: Path) -> dict[str, Any]:
     """Return what became of the fault in the first networks that exercise it, and of a compilation of the smallest.
 
     healthy: a folder of right gradients.
@@ -150,16 +150,18 @@ def tried(fault: Mapping[str, Any], folder: Path, healthy: Path) -> dict[str, An
     more = dict(fault.get("options", {}))
     first = list(fault.get("on", WITH_OPTIONS))
     names = [*first, *(network.name for network in every() if network.name not in first)] if not more else first
-    planted(fault, folder)
-    own = folder / "healthy" if more else healthy
-    for name in names if more or not any(healthy.iterdir()) else ():
-        _keep_gradients(name, more, own)
-    env = {**os.environ, "PYTHONPATH": f"{folder / 'compiler'}:{ROOT}"}
-    command = [sys.executable, "-m", "benchmarks", "derivative", "--worker", json.dumps([names, more, str(own)])]
-    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1800)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        planted(fault, folder)
+        own = folder / "healthy" if more else healthy
+        for name in names if more or not any(healthy.iterdir()) else ():
+            _keep_gradients(name, more, own)
+        env = {**os.environ, "PYTHONPATH": f"{folder / 'compiler'}:{ROOT}"}
+        command = [sys.executable, "-m", "benchmarks", "derivative", "--worker", json.dumps([names, more, str(own)])]
+        run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1800)
     if run.returncode:
         raise SystemExit(f"{fault['name']}: {run.stderr[-2000:]}")
-    return json.loads(run.stdout.splitlines()[-1])
+    return {"judge": fault["judge"], **json.loads(run.stdout.splitlines()[-1])}
 
 
 def _keep_gradients(name: str, more: Mapping[str, Any], folder: Path) -> None:
@@ -208,23 +210,12 @@ def _given(more: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def faults(words: Sequence[str], keep: Path | None) -> bool:
     """Plant every fault; True if each whose judge is the derivative was refused, with a tensor that it changes."""
-    done = (
-        {}
-        if keep is None or not keep.exists()
-        else {row["name"]: row for row in map(json.loads, keep.read_text().splitlines())}
-    )
     good = True
     healthy = Path(tempfile.mkdtemp())
     for fault in planted_faults():
         if words and not any(word in fault["name"] or word in fault["family"] for word in words):
             continue
-        row = done.get(fault["name"])
-        if row is None:
-            with tempfile.TemporaryDirectory() as folder:
-                row = {"name": fault["name"], "judge": fault["judge"], **tried(fault, Path(folder), healthy)}
-            if keep is not None:
-                with keep.open("a") as stream:
-                    stream.write(json.dumps(row) + "\n")
+        row = kept_row(keep, fault["name"], functools.partial(tried, fault, healthy))
         good = _say(fault, row) and good
     return good
 
@@ -285,30 +276,9 @@ def zoo() -> bool:
 def cost() -> bool:
     """Print CPU seconds and evaluations of the check beside a compilation, and their share (must: at most 10 %)."""
     good = True
-    for name in MODELS:
-        with tempfile.TemporaryDirectory() as folder:
-            options = CompileOptions(
-                model=SHARED / "models" / f"{name}.onnx",
-                update="all",
-                target="cortex-m7",
-                verify="host",
-                arena_bytes=1 << 26,
-                out=Path(folder) / "out",
-                given=frozenset({"update", "arena_bytes"}),
-            )
-            begin = time.process_time(), os.times().children_user
-            made = compilation.compile_model(options)
-            seconds = time.process_time() - begin[0] + os.times().children_user - begin[1]
-        found = made.summary.verify.derivative if made.summary is not None else None
-        if found is None:
-            raise SystemExit(f"{name}: not judged")
-        share = found.seconds / (seconds - found.seconds)
+    for found, share, text in costs(MODELS, update="all", arena_bytes=1 << 26):
         good = good and share <= 0.10
-        print(
-            f"{name}: {found.seconds:.2f} of {seconds:.1f} CPU s ({share:.1%} added), "
-            f"{found.evaluations:.1f} evaluations, {found.tensors} tensors",
-            flush=True,
-        )
+        print(f"{text}, {found.tensors} tensors", flush=True)
     return good
 
 

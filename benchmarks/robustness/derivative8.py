@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
-import os
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -26,10 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.robustness.derivative_networks import options_of, step_of
+from benchmarks.robustness.derivative_networks import costs, kept_row, options_of, step_of
 from testing.networks.zoo import Network, networks, networks3
-from testing.places import SHARED
-from tinytrain_compile import compilation
 from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.driver.derivative import integers
 from tinytrain_compile.errors import CompileError
@@ -114,13 +110,9 @@ def options(keep: Path | None) -> bool:
 
 
 def _table(asked: Iterator[tuple[str, Network, Mapping[str, Any]]], keep: Path | None) -> bool:
-    known = {} if keep is None or not keep.exists() else {r["name"]: r for r in map(json.loads, keep.open())}
     rows: list[dict[str, Any]] = []
     for name, network, more in asked:
-        row = known.get(name) or {"name": name, **_row(network, more)}
-        if keep is not None and name not in known:
-            with keep.open("a") as stream:
-                stream.write(json.dumps(row) + "\n")
+        row = kept_row(keep, name, functools.partial(_row, network, more))
         rows.append(row)
         if row.get("error"):
             print(f"ALARM {name}: {row['where']}: {row['error']}", flush=True)
@@ -164,30 +156,10 @@ def _summed(rows: list[dict[str, Any]]) -> bool:
 def cost() -> bool:
     """Print what the check adds to the compilation of the real models."""
     good = True
-    for name in MODELS:
-        with tempfile.TemporaryDirectory() as folder:
-            asked = CompileOptions(
-                model=SHARED / "models" / f"{name}.onnx",
-                update="last:12",
-                quant="int8",
-                target="cortex-m7",
-                verify="host",
-                out=Path(folder) / "out",
-                given=frozenset({"update", "quant"}),
-            )
-            begin, children = time.process_time(), os.times().children_user
-            made = compilation.compile_model(asked)
-            seconds = time.process_time() - begin + os.times().children_user - children
-        found = made.summary.verify.derivative if made.summary is not None else None
-        if found is None:
-            raise SystemExit(f"{name}: not judged")
-        share = found.seconds / (seconds - found.seconds)
+    for found, share, text in costs(MODELS, update="last:12", quant="int8"):
         good = good and share <= MOST_SHARE and found.evaluations <= 12 * MOST_EVALUATIONS
-        print(
-            f"{name}: {found.seconds:.2f} of {seconds:.1f} CPU s ({share:.1%} added), {found.evaluations:.1f} "
-            f"evaluations ({found.evaluations / 12:.1f} a layer), {found.tensors} tensors judged, {found.unjudged} not",
-            flush=True,
-        )
+        each = f"({found.evaluations / 12:.1f} a layer)"
+        print(f"{text} {each}, {found.tensors} tensors judged, {found.unjudged} not", flush=True)
     return good
 
 

@@ -1,4 +1,5 @@
-"""Networks that the derivative check is tried on: both zoos, and small ones for what these do not exercise.
+"""Networks that the derivative check is tried on: both zoos, and small ones for what these do not exercise. And what
+its two tables, in float32 and in int8, share besides: rows that a file keeps, and the cost of the check.
 
 The small ones are written to a folder of this process: powers, looked-up rows and leaky ReLUs; training information
 (TrainingInfoProto) of a file; artifacts of ONNX Runtime in ../shared/training-graphs.
@@ -7,8 +8,11 @@ The small ones are written to a folder of this process: powers, looked-up rows a
 from __future__ import annotations
 
 import functools
+import json
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +25,13 @@ from testing.networks.training_info import info_model
 from testing.networks.zoo import Network, networks, networks3
 from testing.networks.zoo_verdicts import OTHERWISE
 from testing.places import SHARED
+from tinytrain_compile import compilation
 from tinytrain_compile.data.samples import load_samples, random_samples
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, TrainGraph
+from tinytrain_compile.ir.summary import DerivativeAgreement
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.target.loader import load_target
 
@@ -144,3 +150,31 @@ def options_of(network: Network, more: Mapping[str, Any]) -> CompileOptions:
     known = {"verify": "host", "target": "cortex-m7", "data": data, **further, **more}
     update = known.pop("update", "all")
     return replace(network.options(out=Path("out"), given=frozenset(given), **known), update=update)
+
+
+def kept_row(keep: Path | None, name: str, made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the row of this name that a file has; else make it, and append it there."""
+    rows = keep.read_text().splitlines() if keep is not None and keep.exists() else ()
+    known = next((row for row in map(json.loads, rows) if row["name"] == name), None)
+    row = known or {"name": name, **made()}
+    if keep is not None and known is None:
+        with keep.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+    return row
+
+
+def costs(models: Sequence[str], **options: Any) -> Iterator[tuple[DerivativeAgreement, float, str]]:
+    """Compile real models: yield what the check found, the share of CPU seconds that it adds, and a text of these."""
+    for name in models:
+        with tempfile.TemporaryDirectory() as folder:
+            out, model, given = Path(folder) / "out", SHARED / "models" / f"{name}.onnx", frozenset(options)
+            begin = time.process_time() + os.times().children_user
+            asked = CompileOptions(model=model, target="cortex-m7", verify="host", out=out, given=given, **options)
+            made = compilation.compile_model(asked)
+            seconds = time.process_time() + os.times().children_user - begin
+        found = made.summary.verify.derivative if made.summary is not None else None
+        if found is None:
+            raise SystemExit(f"{name}: not judged")
+        share = found.seconds / (seconds - found.seconds)
+        text = f"{name}: {found.seconds:.2f} of {seconds:.1f} CPU s ({share:.1%} added)"
+        yield found, share, f"{text}, {found.evaluations:.1f} evaluations"

@@ -16,7 +16,7 @@ from testing.ops.cases import cases_of, forms_where, operator_of
 from testing.ops.random_structure import random_cases
 from tinytrain_compile.lower.kernels import KernelContext, kernel_context
 from tinytrain_compile.lower.kernels.row_blocks import ROW_KERNELS, NoRowsError, row_block_spec
-from tinytrain_compile.ops.fused_update import PAIRS
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE
 from tinytrain_compile.target.loader import load_target
 
 
@@ -28,12 +28,13 @@ def _in_integers(op: str) -> bool:
 
 CONVOLUTIONS = tuple(RANDOM_QUANTISED)
 """Operators with random shapes."""
-OTHERS = tuple(op for op in forms_where(lambda op: op.name not in PAIRS) if op not in CONVOLUTIONS and _in_integers(op))
+ALONE = forms_where(lambda op: op is not FUSED_UPDATE)
+OTHERS = tuple(op for op in ALONE if op not in CONVOLUTIONS and _in_integers(op))
 """Operators with the shapes of their tests, then random ones."""
 POOLS = ("MaxPool", "MaxPoolIndex", "MaxPoolGrad")
 """Operators of both formats: here on int8."""
 INTEGERS = (*CONVOLUTIONS, *OTHERS)
-"""Every operator whose results are integers, but for those that are written into one kernel with an update (PAIRS)."""
+"""Every operator whose results are integers, but for weight gradients in one kernel with an update (FusedUpdate)."""
 ROW_OPS = tuple(op for op in ROW_KERNELS if op in INTEGERS)
 """Those that have kernels of a few rows."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from testing.ops import case_quantised as quantised
 from testing.ops.case import Case, make
 from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs
-from tinytrain_compile.ops.fused_update import FusedUpdateAttrs
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE, FusedUpdateAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP, MaskAttrs
 from tinytrain_compile.ops.int8.pointwise import QAddAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
@@ -130,8 +130,8 @@ def adaptive_layer(name: str) -> Layer:
         state = [np.abs(rng.standard_normal(WEIGHTS)) for _ in range(states)]
         sample = rng.standard_normal((1, WEIGHTS[1])), rng.standard_normal((1, WEIGHTS[0]))
         last = np.asarray(0.01), *([np.asarray([0.1, 0.001])] if op == "AdamUpdate" else [])
-        fused = FusedUpdateAttrs(GemmAttrs(), attrs)
-        return make(f"GemmGradWeight{op}", (rng.standard_normal(WEIGHTS), *state, *sample, *last), fused)
+        fused = FusedUpdateAttrs("GemmGradWeight", op, GemmAttrs(), attrs)
+        return make(FUSED_UPDATE.name, (rng.standard_normal(WEIGHTS), *state, *sample, *last), fused)
 
     return Layer(f"float {name} update {WEIGHTS[0]}x{WEIGHTS[1]}", made)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.fused_update import taken_apart
 
 GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "QUpdate", "QSum")
 """Beginnings of the names of operators that make gradients of weights."""
@@ -13,7 +14,8 @@ GRADIENTS = ("ConvGradWeight", "GemmGradWeight", "QUpdate", "QSum")
 def kept_bytes(train: TrainGraph) -> int:
     """Of inputs that gradients of weights read as the forward pass made them, each once, and of low-rank copies."""
     forward, makers = _forward(train), {value.name: node for node in train.graph.nodes for value in node.outputs}
-    gradients = (node for node in train.graph.nodes if node.op.startswith(GRADIENTS))
+    parts = (part for node in train.graph.nodes for part in taken_apart(node))
+    gradients = (part for part in parts if part.op.startswith(GRADIENTS))
     read = (_shown(value, forward, makers) for node in gradients for value in node.inputs)
     whole = {value.name: value.size_bytes for value in read if value.name in forward}
     return sum(whole.values()) + sum(item.kept_bytes for item in train.low_rank)

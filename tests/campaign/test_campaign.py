@@ -163,8 +163,15 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
         "graphs: int8 QDQ": (497,),  # weights at the end of their range, most of which showed no gradient
         "graphs: inputs and losses": (196,),  # the same
     },
+    61: {
+        "graphs: int8 calibrated": (
+            23,  # one number of 72 beyond a range inside of an InstanceNormalization
+            125,  # the other operand of numbers that such a range cuts off
+            193,  # a weight that is not a number beside an integer loss that is one: E0603, not E0601
+        )
+    },
 }
-"""Cases by seed, each of which has once ended in E0607 or E0901."""
+"""Cases by seed, each of which has once ended in E0605, E0607 or an internal error."""
 
 
 @pytest.mark.parametrize("seed", FOUND)

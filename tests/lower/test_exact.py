@@ -21,13 +21,14 @@ from tests.lower.kernel_harness import Built, build, in_groups, inplace_pairs, r
 from tinytrain_compile.lower.kernels import KERNELS, InstructionSet, KernelContext, base
 from tinytrain_compile.lower.lower import LowerOptions, lower_nodes
 from tinytrain_compile.ops import OPS, exact, run_node
-from tinytrain_compile.ops.fused_update import INTEGER_UPDATES, PAIRS
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE, INTEGER_UPDATES, FusedUpdateAttrs
 from tinytrain_compile.ops.interpreter import run_nodes
+from tinytrain_compile.ops.names import attrs_of
 
 CASES = 5
 RANDOM_CASES = 12
 FMA = ("-DTT_HAS_FMA=1",)
-FUSED = forms_where(lambda op: op.name in PAIRS)
+FUSED = forms_where(lambda op: op is FUSED_UPDATE)
 TILED = tuple(sorted({*RANDOM_PRODUCTS, *FUSED, "Stream"}))
 """Ops whose kernels depend on the target's register tile."""
 
@@ -156,7 +157,7 @@ def _noticed(cases: list[Case], folder: Path) -> bool:
     return not all(_equal(built) for built in build(cases, folder, True, False))
 
 
-ROUNDED = [form for form in FUSED if PAIRS[operator_of(form).name].update in INTEGER_UPDATES]
+ROUNDED = [form for form in FUSED if attrs_of(cases_of(form, 1)[0].node(), FusedUpdateAttrs).update in INTEGER_UPDATES]
 """Those that round to whole numbers, which hides the last bit of a sum; their sums are those of gradients above."""
 
 

@@ -22,7 +22,7 @@ from tinytrain_compile.lower.kernels import KERNELS, SIZE, InstructionSet, Kerne
 from tinytrain_compile.lower.lower import lower_node
 from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.base import shown_name
-from tinytrain_compile.ops.fused_update import PAIRS
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE
 
 PLANTED = (
     ("Gemm", "tt_store_some_f32x4(&y[", "tt_store_some_f32x4(&y[1 + "),
@@ -50,7 +50,7 @@ def _on_vectors() -> list[str]:
     """Operators whose kernels use vectors. Those that are written into one kernel with an update, or with each other,
     have tests of their own (test_fused_updates.py, test_float_rows.py)."""
     context = KernelContext(InstructionSet(float_vectors=True))
-    alone = forms_where(lambda op: op.name in KERNELS and op.name not in PAIRS and op.name != "Stream")
+    alone = forms_where(lambda op: op.name in KERNELS and op is not FUSED_UPDATE and op.name != "Stream")
     nodes = [case.node() for op in alone for case in _cases(op)[:1] + _cases(op)[-1:]]
     floats = [node for node in nodes if any(value.dtype == "float32" for value in node.inputs)]
     return list(

@@ -16,9 +16,9 @@ from tests.e2e.marks import needs_qemu
 from tests.lower.kernel_harness import Built, build, run
 from tests.lower.on_board import on_board
 from tinytrain_compile.ops import run_node
-from tinytrain_compile.ops.fused_update import PAIRS, FusedUpdateAttrs, taken_apart
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE, FusedUpdateAttrs, taken_apart
 
-FUSED = forms_where(lambda op: op.name in PAIRS)
+FUSED = forms_where(lambda op: op is FUSED_UPDATE)
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "pairs": {"fpu": True},
     "plain": {"fpu": True, "float_pairs": False},
@@ -30,25 +30,28 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 """How kernels are made for the cores that there are, and for --code size."""
 
 
+def _attrs(case: Case) -> FusedUpdateAttrs:
+    assert isinstance(case.attrs, FusedUpdateAttrs)
+    return case.attrs
+
+
 def _gradient(case: Case) -> Case:
-    pair, attrs = PAIRS[case.op], case.attrs
-    assert isinstance(attrs, FusedUpdateAttrs)
-    images = tuple(i for i, value in enumerate(pair.cut(case.inputs)[1]) if value.layout)
-    return make(pair.gradient.name, pair.cut(case.arrays)[1], attrs.gradient, images=images)
+    attrs = _attrs(case)
+    images = tuple(i for i, value in enumerate(attrs.cut(case.inputs)[1]) if value.layout)
+    return make(attrs.gradient, attrs.cut(case.arrays)[1], attrs.of_gradient, images=images)
 
 
 def _update(case: Case, gradient: np.ndarray) -> Case:
-    pair, attrs = PAIRS[case.op], case.attrs
-    assert isinstance(attrs, FusedUpdateAttrs)
-    before, _, after = pair.cut(case.arrays)
-    return make(pair.update.name, (*before, gradient.astype(np.float64), *after), attrs.update)
+    attrs = _attrs(case)
+    before, _, after = attrs.cut(case.arrays)
+    return make(attrs.update, (*before, gradient.astype(np.float64), *after), attrs.of_update)
 
 
 def _parts(case: Case) -> list[Case]:
     """The gradient, the update by a gradient of zeros, and where a pair has them the squares of its rows."""
     gradient = _gradient(case)
     zeros = np.zeros(gradient.node().outputs[0].shape)
-    squares = [make("RowSquares", (zeros,))] if PAIRS[case.op].squares else []
+    squares = [make("RowSquares", (zeros,))] if _attrs(case).squares else []
     return [gradient, _update(case, zeros), *squares]
 
 
@@ -82,7 +85,7 @@ def test_the_reference_is_both_references(op: str) -> None:
     for case in cases_of(op):
         first, *squares, second = taken_apart(case.node())
         for exact in (False, True):
-            before, of_gradient, after = PAIRS[case.op].cut(case.float32())
+            before, of_gradient, after = _attrs(case).cut(case.float32())
             parts = (*before, *run_node(first, of_gradient, exact), *after)
             got = run_node(case.node(), case.float32(), exact)
             wanted = list(run_node(second, parts, exact))

@@ -22,13 +22,10 @@ from tests.e2e.marks import needs_qemu
 from tests.emit.test_generated_c import NUMERIC, STRICT, build, needs_gcc
 from tests.quantize import nets
 from tinytrain_compile.data.samples import in_slots, random_samples
-from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.code import generate as code
-from tinytrain_compile.driver.code.generate import in_one_image
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.files.resources import read_text
-from tinytrain_compile.ir.stages import UpdatePlan
-from tinytrain_compile.ir.summary import SmallerPlans
+from tinytrain_compile.parts.plans.sizes import AllPlans, told_apart
 from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import Mode, compile_project, flash_sizes, link_project, write_files
 from tinytrain_compile.verify.run import run_image
@@ -181,12 +178,11 @@ def test_the_watch_sees_every_plan(folder: Path, tmp_path: Path, monkeypatch: py
 def test_scratch_follows_a_node_that_gets_another_name(folder: Path) -> None:
     """The tables of the watch, which finds scratch by a node's name, are those of the plan as it was."""
     summary = made("int8, rows", folder)[0].project.summary
-    known = summary.fact(SmallerPlans)
+    known = summary.fact(AllPlans)
     assert known is not None
-    plan, train = known.plans[0], summary.train
+    plan, _ = known.plans[0]
     others = tuple(replace(node, origin=f"another {node.origin}") for node in plan.order)
-    largest = Candidate(UpdatePlan({}), train, replace(plan, order=others), summary.choice)
-    ((_, renamed),) = in_one_image(largest, [replace(largest, plan=plan)])
+    ((_, renamed),) = told_apart(replace(plan, order=others), [(summary.train, plan)])
     assert all(node.name.endswith("@plan0") for node in renamed.order)
     assert any(buffer.kind == "scratch" for buffer in plan.buffers)
     assert Watch(renamed).tables() == Watch(plan).tables()

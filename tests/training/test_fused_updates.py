@@ -16,7 +16,8 @@ from tests.training.nets import ops, shared_weight
 from tinytrain_compile.data.samples import random_samples
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import External, Graph, Node, Value
-from tinytrain_compile.ops.fused_update import PAIRS
+from tinytrain_compile.ops.base import shown_name
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE
 from tinytrain_compile.ops.names import trained
 from tinytrain_compile.plan.check.plan import validate_plan
 from tinytrain_compile.plan.options import PlanError, PlanOptions
@@ -32,7 +33,7 @@ def fused(train: TrainGraph) -> dict[str, Node]:
     found: dict[str, Node] = {}
     for node in train.graph.nodes:
         value = trained(node) or node.inputs[0]
-        if node.op in PAIRS:
+        if node.op == FUSED_UPDATE.name:
             found[value.name] = node
     return found
 
@@ -75,7 +76,7 @@ def test_sums_of_a_batch_wait_for_nothing() -> None:
     """What is overwritten is the sum, which no layer reads."""
     train = fuse_updates(chain.train_graph(layers(4, 16), batch=4))
     assert stored(train) == 0
-    assert sorted({node.op for node in fused(train).values()}) == [
+    assert sorted({shown_name(node) for node in fused(train).values()}) == [
         "ConvGradWeightAccumulate",
         "GemmGradWeightAccumulate",
     ]
@@ -147,7 +148,7 @@ def test_the_reference_is_the_same_to_the_byte(optimizer: str, batch: int) -> No
 
 def _before_the_data_gradient(graph: Graph, weight: str) -> tuple[str, str]:
     """(the fused update of a weight, the data gradient that reads the old weight)."""
-    update = next(node.name for node in graph.nodes if node.op in PAIRS and node.inputs[0].name == weight)
+    update = next(node.name for node in graph.nodes if node.op == FUSED_UPDATE.name and node.inputs[0].name == weight)
     reader = next(n.name for n in graph.nodes if n.op == "ConvGradInput" and weight in [v.name for v in n.inputs])
     return update, reader
 

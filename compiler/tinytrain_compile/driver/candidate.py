@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinytrain_compile.ir.cost import PlanChoice
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
+from tinytrain_compile.ir.stages import PlannedStep, TrainGraph
 from tinytrain_compile.plan.options import CoreModel
 from tinytrain_compile.target.model import Target
 
@@ -18,16 +18,13 @@ AUTO = "auto: "
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class Candidate(PlannedStep):
     """One way to train: what is updated, its training graph and its memory plan, and how that was chosen.
 
     automatic: whether --update auto chose what is updated. one: the training graph of a step of one sample, where train
     takes several.
     """
 
-    update: UpdatePlan
-    train: TrainGraph
-    plan: MemoryPlan
     choice: PlanChoice
     automatic: bool = False
     one: TrainGraph | None = None

@@ -33,7 +33,7 @@ from tinytrain_compile.driver.search.board import (
     lowered_note,
     with_board,
 )
-from tinytrain_compile.driver.search.choose import choose, plans_note, smaller_plans, with_micro_batch
+from tinytrain_compile.driver.search.choose import choose, with_micro_batch
 from tinytrain_compile.driver.search.fit import check_fit
 from tinytrain_compile.driver.search.pareto import pareto
 from tinytrain_compile.driver.search.rounds import SCHEME
@@ -46,12 +46,12 @@ from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.buffers import part_ram
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
-from tinytrain_compile.ir.summary import BoardUse, OfferedKernels, Record, SmallerPlans, Summary, VerifyReport
+from tinytrain_compile.ir.summary import BoardUse, OfferedKernels, Record, Summary, VerifyReport
 from tinytrain_compile.ir.text import print_graph
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions, taken
-from tinytrain_compile.parts.registry import parts_of
+from tinytrain_compile.parts.registry import asked_parts, parts_of
 from tinytrain_compile.plan.lock import Lock, read_lock
 from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report.data import plan_json, report_json
@@ -116,7 +116,7 @@ class _Read:
 
 @dataclass(frozen=True, eq=False)
 class _Planned:
-    """A plan that has room on the target. options: those of the plan; smaller: further plans (--plans), by size."""
+    """A plan that has room on the target. options: those of the plan; smaller: plans of parts beside it, by size."""
 
     read: _Read
     options: CompileOptions
@@ -139,8 +139,9 @@ def make_project(
 
 def _read(options: CompileOptions, progress: Progress) -> _Read | Result:
     """Read the model, and settle what the target and the file decide about the options."""
-    given = replace(options, arena_bytes=options.plans[-1]) if options.plans else options  # the rest goes beside it
-    options, target, offered = given, load_target(options.target), ()
+    for part in asked_parts(options):
+        options = part.settled(options)
+    given, target, offered = options, load_target(options.target), ()
     if target.board is not None or options.reserve_bytes is not None:
         options, target, offered = with_board(options, target)
     check_machine(options, target)
@@ -177,7 +178,7 @@ def _plan(read: _Read, progress: Progress, by_data: ByData | None) -> _Planned |
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_target(summary, planner, candidate, asked)
-    summary, smaller = _with_plans(summary, planner, candidate)
+    summary, smaller = _with_parts(summary, planner, candidate)
     summary = _with_pareto(summary, planner, progress)
     if options.dry_run:
         return _planned_only(summary, model, candidate, options)
@@ -242,16 +243,15 @@ def _check_target(summary: Summary, planner: Planner, candidate: Candidate, aske
         check_fit(summary, planner, candidate, asked)
 
 
-def _with_plans(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
-    """Return the smaller plans of --plans, and what the report says of them and of the activations that are kept."""
+def _with_parts(summary: Summary, planner: Planner, candidate: Candidate) -> tuple[Summary, tuple[Candidate, ...]]:
+    """Return the plans that parts put beside this one, and the report with them and the activations that are kept."""
     if planner.options.activations != "exact" or candidate.train.low_rank:
         summary = replace(summary, notes=(*summary.notes, *activation_notes(planner, candidate)))
-    if not planner.options.plans:
-        return summary, ()
-    smaller = smaller_plans(planner, candidate)
-    together = tuple(one.train.micro_batch for one in (*smaller, candidate))
-    summary = summary.with_fact(SmallerPlans(tuple(one.plan for one in smaller), together))
-    return replace(summary, notes=(*plans_note(smaller, candidate), *summary.notes)), smaller
+    smaller = tuple[Candidate, ...]()
+    for part in parts_of(planner.options, candidate.train):
+        smaller += part.beside(candidate, lambda size: choose(planner.with_options(arena_bytes=size)))
+        summary = part.told(summary, (*smaller, candidate))
+    return summary, smaller
 
 
 def _on_data(

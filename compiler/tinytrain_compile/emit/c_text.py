@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 WIDTH = 120
+"""Columns of generated C (.clang-format)."""
 _INDENT = 4
+"""Blanks of a level (IndentWidth in .clang-format)."""
 _SIGNS = re.compile(r"(?<=[\w)\]] )([-+]) -(\d+(?:\.\d+f)?)(?![\w.])")
 _BREAKS = re.compile(r", |; |(?<=\w)\((?=[^)])| (?:&&|\|\||[-+*/%?:=<>&|^]|[<>=!]=|<<|>>) ")
 _KINDS = (", ;", "=", "?", ":", "||", "&&", "| ^ &", "== != < > <= >=", "<< >>", "+ -", "* / %", "(")

@@ -12,6 +12,8 @@ import numpy as np
 from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array, Node, Value
 from tinytrain_compile.ops.base import op_def
+from tinytrain_compile.ops.fused_update import taken_apart
+from tinytrain_compile.ops.int8.rescale import SHIFT_MOST
 from tinytrain_compile.ops.names import operands
 
 HEAD_BYTES, CRC_BYTES = 16, 4
@@ -21,9 +23,8 @@ _HASH_FORMAT = 2
 
 _FORMAT = b"TTC2"
 _DTYPES = {"float32": "f4", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1", "bits": "u1"}
-_WEIGHT_LOW, _SHIFT_MOST = -127, 100
 _KINDS = {"float32": "FINITE", "int8": "SYMMETRIC"}
-_RANGES = {"SYMMETRIC": (_WEIGHT_LOW, 127), "SHIFTS": (-_SHIFT_MOST, _SHIFT_MOST)}
+_RANGES = {"SYMMETRIC": (-127, 127), "SHIFTS": (-SHIFT_MOST, SHIFT_MOST)}
 
 
 def stored(train: TrainGraph) -> tuple[Value, ...]:
@@ -77,7 +78,8 @@ def contents(train: TrainGraph) -> dict[str, str]:
     """
     kinds = {value.name: _KINDS.get(value.dtype, "ANY") for value in train.graph.state}
     for node in (train.before_remat or train.graph).nodes:
-        kinds.update({name: kind for name, kind in _told(node).items() if name in kinds})
+        for part in taken_apart(node):
+            kinds.update({name: kind for name, kind in _told(part).items() if name in kinds})
     kinds[train.learning_rate.name] = "NOT_NEGATIVE"
     first = train.graph.constants
     return {name: kind if _holds(kind, first[name]) else "ANY" for name, kind in kinds.items()}

@@ -14,8 +14,8 @@ from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.loss import NllAttrs, classes_of
 from tinytrain_compile.ops.names import error_exponents
 
-_IMAGE_RANK = 4
-_SIGNAL_RANK = 3
+_IMAGE_RANK, _SIGNAL_RANK = 4, 3
+"""Axes of images (samples, height, width, channels) and of signals (samples, length, channels)."""
 
 
 def interface_of(train: TrainGraph, plan: MemoryPlan, prefix: str, alignment_bytes: int) -> Interface:

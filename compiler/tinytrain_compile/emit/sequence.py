@@ -15,6 +15,9 @@ from tinytrain_compile.ops.names import ErrorOperands, operand, position
 from tinytrain_compile.ops.stream import UNTIL, StreamAttrs, errors_of, pieces_of
 
 CALLS_PER_FUNCTION = 14
+"""Kernels that one function of a step calls, so that it can be read. Hardly matters otherwise: of the digits on a
+Cortex-M4 (--count), 7 takes 88 bytes of code and 40 of stack less, and 5 instructions more in an inference; 28 is
+the same."""
 _ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
 
 

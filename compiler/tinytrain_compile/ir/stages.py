@@ -323,6 +323,15 @@ class Inference:
 # ---- plan -> emit -> report: the parts of a step between which it may pause (docs/adr/0037-slices.md) ---------------
 
 
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """A training step with its memory plan, and what it updates."""
+
+    update: UpdatePlan
+    train: TrainGraph
+    plan: MemoryPlan
+
+
 @dataclass(frozen=True)
 class StepPieces:
     """cycles: of every node, those of its pieces by the target's figures, in order, each at least 1.

@@ -210,7 +210,7 @@ class ReportedPart(Protocol):
         """Return its figures in its row."""
         ...
 
-    def json(self, summary: Summary) -> dict[str, Any] | None:
+    def json(self, summary: Summary) -> dict[str, Any] | list[Any] | None:
         """Return its data for report.json."""
         ...
 
@@ -240,14 +240,6 @@ class OfferedKernels:
     """All functions that --kernels offers, whether or not a node takes one."""
 
     functions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class SmallerPlans:
-    """The plans of --plans besides the largest, by size. samples: that a call takes in each, and in the largest."""
-
-    plans: tuple[MemoryPlan, ...]
-    samples: tuple[int, ...]
 
 
 @dataclass(frozen=True)

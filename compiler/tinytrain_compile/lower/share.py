@@ -14,7 +14,6 @@ from tinytrain_compile.ir.kernels import Kernel, KernelSet
 
 _NUMBER = re.compile(r"(?:(?<=[-+*<>=?:,] )-|(?<=\()-|(?<![\w.]))(?<!/ )(?<!% )(?<!>> )(?<!<< )\d+(?![\w.])")
 """An integer constant with its sign; not one that divides or shifts, which costs a core much if it is unknown."""
-_LARGEST = 2**31 - 1
 _FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """A number may be so many times another one, plus a constant."""
 

@@ -17,10 +17,14 @@ from tinytrain_compile.errors import CompileError
 
 Ints = NDArray[Any]
 INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)
+"""The ends of int32."""
 EXPONENT_START, EXPONENT_LIMIT = -7, 100
 """Exponent of an error before anything is known, and its bound on both sides."""
 UNSETTLED = -1
 """Quiet count of an exponent that no step has found yet."""
+GOLDEN = 0x9E3779B1
+"""The prime next to 2**32 over the golden ratio (Knuth, The Art of Computer Programming 6.4; TT_GOLDEN): multiples of
+it are spread evenly over 32 bits."""
 ERROR_TARGET = 63
 """Largest magnitude that an error should take with its exponent: 127 less one bit of headroom."""
 QUIET_APPLIES = 8
@@ -127,7 +131,7 @@ def noise_bytes(state: Any, salt: Any, count: int) -> Ints:
     """
     index = np.arange(count, dtype=np.uint64)
     start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)
-    word = (start + index * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
+    word = (start + index * np.uint64(GOLDEN)) & np.uint64(0xFFFFFFFF)
     word ^= word >> np.uint64(15)
     word = (word * np.uint64(1664525) + np.uint64(1013904223)) & np.uint64(0xFFFFFFFF)
     return (word >> np.uint64(24)).astype(np.int64)
@@ -138,9 +142,9 @@ def noise_of_rows(state: Any, salt: Any, rows: int, count: int) -> Ints:
     first."""
     words = -(-count // 4)
     start = np.uint64((int(state) + int(salt)) & 0xFFFFFFFF)
-    word = (start + np.arange(rows * words, dtype=np.uint64) * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
+    word = (start + np.arange(rows * words, dtype=np.uint64) * np.uint64(GOLDEN)) & np.uint64(0xFFFFFFFF)
     word ^= word >> np.uint64(15)
-    word = (word * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
+    word = (word * np.uint64(GOLDEN)) & np.uint64(0xFFFFFFFF)
     word ^= word >> np.uint64(16)
     each = (word[:, None] >> (np.arange(4, dtype=np.uint64) * np.uint64(8))) & np.uint64(255)
     return each.reshape(rows, 4 * words)[:, :count].astype(np.int64)

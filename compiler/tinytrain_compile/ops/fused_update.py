@@ -1,13 +1,15 @@
-"""Weight gradients that go straight into an update or a sum: one operator for each pair, made of the two.
+"""Weight gradients that go straight into an update or a sum: one operator, whose attributes name the two.
 
 Its operands are those of the update with the gradient's in place of `g`, and it means one after the other. Where
-gradients are clipped, there is another one for each pair that adds up the squares of the gradient's rows as well.
+gradients are clipped, it adds up the squares of the gradient's rows as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from typing import TypeVar
 
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Attrs, Node, TensorType, Value
@@ -15,191 +17,159 @@ from tinytrain_compile.ops import clip, conv, linear, subspace, update
 from tinytrain_compile.ops.base import (
     OPS,
     NonDifferentiable,
-    OpDef,
-    ReferenceRule,
     form_doc,
     form_name,
+    op_def,
     operand_names,
     operator,
+    steps_floats,
 )
 from tinytrain_compile.ops.int8.update import Q_SUM, Q_UPDATE, QSumAttrs, QUpdateAttrs
+from tinytrain_compile.ops.names import attrs_of
+from tinytrain_compile.ops.owned import OF_PARTS
 
 T = TypeVar("T")
 
-GRADIENTS = (linear.GEMM_GRAD_WEIGHT, conv.CONV_GRAD_WEIGHT)
-"""What makes a weight gradient element by element, each a sum of its own."""
-
-UPDATES = (update.ACCUMULATE, *(op for op in OPS.values() if op.owned is not None and op.owned.is_float_step))
-"""What takes a gradient `g` element by element; its first operand has the same shape."""
-
-LOW_RANK_UPDATES = tuple(op for op in UPDATES if update.FORMULAS[op.name].low_rank)
-"""What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
-
-INTEGER_UPDATES = (Q_SUM, Q_UPDATE)
-"""What takes it, from a low-rank activation, to int8 weights."""
-_OF_FLOATS: dict[str, tuple[Attrs, ...]] = {
-    Q_SUM.name: (QSumAttrs("float"),),
-    Q_UPDATE.name: (QUpdateAttrs("float"), QUpdateAttrs("float", fine=True)),
-}
-"""Forms of integer updates whose gradient is float32: fused ones have the operands of these."""
-
-ROWS = ("rows",)
 KEPT_SUMS = 40
 """Sums in a tile of a gradient, at most."""
+ROWS = "rows"
+"""Operand and result for the squares of the gradient's rows."""
+INTEGER_UPDATES = (Q_SUM.name, Q_UPDATE.name)
+"""What takes a gradient, of a low-rank activation, to int8 weights."""
+_GRADIENTS = (linear.GEMM_GRAD_WEIGHT.name, conv.CONV_GRAD_WEIGHT.name)
+"""What makes a weight gradient element by element, each a sum of its own."""
+_STEPS = tuple(name for name in OPS if steps_floats(name))
+"""What takes a gradient `g` element by element; its first operand has the same shape. Sums of a batch do so too."""
+_LOW_RANK = tuple(name for name in (update.ACCUMULATE.name, *_STEPS) if update.FORMULAS[name].low_rank)
+"""What takes it from a low-rank activation as well; others, and clipped gradients, are stored there."""
+
+PAIRS: tuple[tuple[str, str, bool], ...] = (
+    *((gradient, step, squares) for gradient in _GRADIENTS for step in _STEPS for squares in (False, True)),
+    *((gradient, update.ACCUMULATE.name, False) for gradient in _GRADIENTS),
+    *((subspace.SUBSPACE_GRAD_WEIGHT.name, taken, False) for taken in (*_LOW_RANK, *INTEGER_UPDATES)),
+    *((conv.CONV_GRAD_WEIGHT.name, taken, False) for taken in INTEGER_UPDATES),
+)
+"""Operators that can be fused: (gradient, update, whether squares are added up)."""
 
 
 @dataclass(frozen=True)
 class FusedUpdateAttrs(Attrs):
-    """Attributes of the gradient and of the update."""
-
-    gradient: Attrs = NO_ATTRS
-    update: Attrs = NO_ATTRS
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The two operators that a fused one is made of.
+    """The operators that a node fuses, a pair of PAIRS, and the attributes of each.
 
     squares: behind the gradient's operands it takes `rows`, to which it adds the squares of the gradient's rows.
     """
 
-    gradient: OpDef
-    update: OpDef
+    gradient: str
+    update: str
+    of_gradient: Attrs = NO_ATTRS
+    of_update: Attrs = NO_ATTRS
     squares: bool = False
 
     @property
-    def name(self) -> str:
-        """Of the fused operator."""
-        return self._name_of(self.update.name)
-
-    def _name_of(self, update: str) -> str:
-        return self.gradient.name + ("Squared" if self.squares else "") + update
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        """The operand and result that it has besides those of the two."""
-        return ROWS if self.squares else ()
-
-    @property
-    def update_inputs(self) -> tuple[str, ...]:
-        """Names of the update's operands, as far as they may be there; the gradient is always."""
-        forms, names = _OF_FLOATS.get(self.update.name), self.update.inputs
-        if forms is None:
-            return names
-        there = {name for form in forms for name in operand_names(self.update.name, form)}
-        always = {"g", *(operand_names(self.update.name, forms[0]) if len(forms) == 1 else ())}
-        found = [name for name in names if name.removesuffix("?") in there]
-        return tuple(name.removesuffix("?") if name.removesuffix("?") in always else name for name in found)
+    def names(self) -> tuple[str, ...]:
+        """Names of the operands that there are, in order."""
+        own, place = operand_names(self.update, self.of_update), self.place
+        return (*own[:place], *op_def(self.gradient).inputs, *([ROWS] if self.squares else []), *own[place + 1 :])
 
     @property
     def place(self) -> int:
         """Where the update takes its gradient."""
-        return self.update_inputs.index("g")
+        return operand_names(self.update, self.of_update).index("g")
 
-    def shown(self, attrs: FusedUpdateAttrs) -> tuple[str, str]:
-        """Return (name, doc) that generated code shows for these attributes."""
-        name, doc = form_name(self.update.name, attrs.update), form_doc(self.update.name, attrs.update)
-        squares = ", its squares are added to rows" if self.squares else ""
-        stem = doc.rstrip(".").partition("; operands")[0]
-        return self._name_of(name), f"{stem}; g is not stored{squares}. {self.gradient.doc}"
+    @property
+    def _rows_place(self) -> int:
+        return self.place + len(op_def(self.gradient).inputs)
 
     def cut(self, operands: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...], tuple[T, ...]]:
         """Return the operands of the update in front of its gradient, those of the gradient, those of the update behind
         it."""
-        first, last = self.place, self.place + len(self.gradient.inputs)
-        return (*operands[:first],), (*operands[first:last],), (*operands[last + len(self.rows) :],)
+        first, last = self.place, self._rows_place
+        return (*operands[:first],), (*operands[first:last],), (*operands[last + self.squares :],)
 
     def rows_of(self, operands: Sequence[T]) -> tuple[T, ...]:
         """Return the operand `rows`, if there is one."""
-        place = self.place + len(self.gradient.inputs)
-        return (*operands[place : place + len(self.rows)],)
-
-
-PAIRS: dict[str, Pair] = {}
-
-
-def fused_pair(gradient: str, update: str, squares: bool = False) -> Pair | None:
-    """Return the operator that does both, and adds up squares if asked for, if there is one."""
-    middle = "Squared" if squares else ""
-    return PAIRS.get(gradient + middle + update)
+        return (*operands[self._rows_place :][: self.squares],)
 
 
 def taken_apart(node: Node) -> tuple[Node, ...]:
     """Take a fused node apart into those that it means, with a gradient between them; any other node as it is."""
-    pair = PAIRS.get(node.op)
-    if pair is None:
+    attrs = node.attrs
+    if not isinstance(attrs, FusedUpdateAttrs):
         return (node,)
-    assert isinstance(node.attrs, FusedUpdateAttrs)
-    before, of_gradient, after = pair.cut(node.inputs)
-    ((shape, dtype, layout),) = pair.gradient.infer(of_gradient, node.attrs.gradient)
-    g = Value(f"{node.name}.{pair.gradient.name}", shape, dtype, layout)
-    gradient = replace(
-        node, name=g.name, op=pair.gradient.name, inputs=of_gradient, outputs=(g,), attrs=node.attrs.gradient
-    )
-    own = replace(node, op=pair.update.name, inputs=(*before, g, *after), attrs=node.attrs.update)
-    if not pair.squares:
+    before, of_gradient, after = attrs.cut(node.inputs)
+    ((shape, dtype, layout),) = op_def(attrs.gradient).infer(of_gradient, attrs.of_gradient)
+    g = Value(f"{node.name}.{attrs.gradient}", shape, dtype, layout)
+    gradient = replace(node, name=g.name, op=attrs.gradient, inputs=of_gradient, outputs=(g,), attrs=attrs.of_gradient)
+    own = replace(node, op=attrs.update, inputs=(*before, g, *after), attrs=attrs.of_update)
+    if not attrs.squares:
         return gradient, own
     (*kept, rows) = node.outputs
     squares = replace(node, name=rows.name, op=clip.ROW_SQUARES.name, inputs=(g,), outputs=(rows,), attrs=NO_ATTRS)
     return gradient, squares, replace(own, outputs=(*kept,))
 
 
-def _infer(pair: Pair, inputs: tuple[Value, ...], attrs: FusedUpdateAttrs) -> tuple[TensorType, ...]:
-    before, of_gradient, after = pair.cut(inputs)
-    ((shape, dtype, layout),) = pair.gradient.infer(of_gradient, attrs.gradient)
-    found = pair.update.infer((*before, Value("g", shape, dtype, layout), *after), attrs.update)
-    return (*found, *(TensorType(shape[:1], "float32") for _ in pair.rows))
+def _infer(inputs: tuple[Value, ...], attrs: FusedUpdateAttrs) -> tuple[TensorType, ...]:
+    if (attrs.gradient, attrs.update, attrs.squares) not in PAIRS:
+        raise ValueError(f"{_shown(attrs)[0]}: these two operators cannot be fused")
+    before, of_gradient, after = attrs.cut(inputs)
+    ((shape, dtype, layout),) = op_def(attrs.gradient).infer(of_gradient, attrs.of_gradient)
+    found = op_def(attrs.update).infer((*before, Value("g", shape, dtype, layout), *after), attrs.of_update)
+    return (*found, *(TensorType(shape[:1], "float32") for _ in range(attrs.squares)))
 
 
-def _run(
-    pair: Pair, rules: tuple[ReferenceRule, ReferenceRule], arrays: tuple[Array, ...], attrs: FusedUpdateAttrs
-) -> tuple[Array, ...]:
-    before, of_gradient, after = pair.cut(arrays)
-    (g,) = rules[0](of_gradient, attrs.gradient)
-    squares = [clip.added_squares(rows, g) for rows in pair.rows_of(arrays)]
-    return (*rules[1]((*before, g, *after), attrs.update), *squares)
+def _run(arrays: tuple[Array, ...], attrs: FusedUpdateAttrs, exact: bool = False) -> tuple[Array, ...]:
+    parts = op_def(attrs.gradient), op_def(attrs.update)
+    rules = [(exact and part.exact) or part.reference for part in parts]
+    before, of_gradient, after = attrs.cut(arrays)
+    (g,) = rules[0](of_gradient, attrs.of_gradient)
+    squares = [clip.added_squares(rows, g) for rows in attrs.rows_of(arrays)]
+    return (*rules[1]((*before, g, *after), attrs.of_update), *squares)
 
 
-def _kept_bytes(pair: Pair, node: Node) -> int:
+def _kept_bytes(node: Node) -> int:
     """Return the bytes of the sums of a tile, which an update of several tensors, or of integers, goes over in a
     loop."""
-    elements = node.outputs[0].elements
-    return 4 * min(KEPT_SUMS, elements) if len(node.outputs) > 1 or pair.update in INTEGER_UPDATES else 0
+    elements, integer = node.outputs[0].elements, attrs_of(node, FusedUpdateAttrs).update in INTEGER_UPDATES
+    return 4 * min(KEPT_SUMS, elements) if len(node.outputs) > 1 or integer else 0
 
 
-def _fuse(pair: Pair) -> None:
-    first, last = pair.gradient, pair.update
-    plain = first.reference, last.reference
-    exact = first.exact or first.reference, last.exact or last.reference
-    present, inputs = last.present, pair.update_inputs
-    fixed = tuple(name for name in last.outputs if name[-1] != "?")
-    outputs = (*fixed, *(name for name in last.outputs if name in inputs and name not in fixed))
-    held = [name.removesuffix("?") for name in outputs]
-    PAIRS[pair.name] = pair
-    operator(
-        pair.name,
-        pair.shown(FusedUpdateAttrs())[1] if last.shown is None else last.doc,
-        lambda inputs, attrs: _infer(pair, inputs, attrs),
-        lambda arrays, attrs: _run(pair, plain, arrays, attrs),
-        NonDifferentiable("updates are not part of the differentiated function"),
-        FusedUpdateAttrs,
-        scratch=lambda node: first.scratch(taken_apart(node)[0]) + _kept_bytes(pair, node),
-        macs=lambda node: first.macs(taken_apart(node)[0]),
-        exact=lambda arrays, attrs: _run(pair, exact, arrays, attrs),
-        inputs=(*inputs[: pair.place], *first.inputs, *pair.rows, *inputs[pair.place + 1 :]),
-        outputs=(*outputs, *pair.rows),
-        owned=last.owned and last.owned.fused(held, pair.rows),
-        present=None if present is None else lambda attrs: present(attrs.update),
-        shown=None if last.shown is None else pair.shown,
-    )
+def _shown(attrs: FusedUpdateAttrs) -> tuple[str, str]:
+    """Return (name, doc) that generated code shows: those of the two."""
+    name, doc = form_name(attrs.update, attrs.of_update), form_doc(attrs.update, attrs.of_update)
+    squared, squares = ("Squared", ", its squares are added to rows") if attrs.squares else ("", "")
+    stem = doc.rstrip(".").partition("; operands")[0]
+    return f"{attrs.gradient}{squared}{name}", f"{stem}; g is not stored{squares}. {op_def(attrs.gradient).doc}"
 
 
-for _gradient in GRADIENTS:
-    for _update in UPDATES:
-        _fuse(Pair(_gradient, _update))
-        if _update is not update.ACCUMULATE:
-            _fuse(Pair(_gradient, _update, squares=True))
-for _update in (*LOW_RANK_UPDATES, *INTEGER_UPDATES):
-    _fuse(Pair(subspace.SUBSPACE_GRAD_WEIGHT, _update))
-for _update in INTEGER_UPDATES:
-    _fuse(Pair(conv.CONV_GRAD_WEIGHT, _update))
+def _operands() -> Iterator[str]:
+    """Yield every operand that a pair may have, in an order that suits all pairs."""
+    of_floats = [op_def(name).inputs for name in (update.ACCUMULATE.name, *_STEPS)]
+    of_integers = [operand_names(Q_UPDATE.name, QUpdateAttrs("float", fine)) for fine in (False, True)]
+    order = TopologicalSorter[str]()
+    for names in (*of_floats, *of_integers, operand_names(Q_SUM.name, QSumAttrs("float"))):
+        for name, behind in pairwise(each.removesuffix("?") for each in names):
+            order.add(behind, name)
+    of_gradients = dict.fromkeys(name for gradient, *_ in PAIRS for name in op_def(gradient).inputs)
+    for name in order.static_order():
+        yield from (*of_gradients, ROWS) if name == "g" else (name,)
+
+
+_OPERANDS = tuple(_operands())
+_OVERWRITTEN = {name for _, taken, _ in PAIRS for name in op_def(taken).overwritten} - {ROWS}
+FUSED_UPDATE = operator(
+    "FusedUpdate",
+    "A weight gradient that is not stored and the update, or sum, that takes it: the operators `gradient` and "
+    "`update`; `squares`: the squares of its rows are added to `rows`.",
+    _infer,
+    _run,
+    NonDifferentiable("updates are not part of the differentiated function"),
+    FusedUpdateAttrs,
+    scratch=lambda node: op_def((gradient := taken_apart(node)[0]).op).scratch(gradient) + _kept_bytes(node),
+    macs=lambda node: op_def((gradient := taken_apart(node)[0]).op).macs(gradient),
+    exact=lambda arrays, attrs: _run(arrays, attrs, True),
+    inputs=tuple(f"{name}?" for name in _OPERANDS),
+    outputs=tuple(f"{name}?" for name in (*(name for name in _OPERANDS if name in _OVERWRITTEN), ROWS)),
+    owned=OF_PARTS,
+    present=lambda attrs: attrs.names,
+    shown=_shown,
+)

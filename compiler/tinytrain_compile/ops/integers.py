@@ -18,6 +18,7 @@ from tinytrain_compile.ops.names import WrongTypeError, expect_integers, kept_la
 
 WHOLE = NonDifferentiable("integers are piecewise constant", flat=True)
 _LOW, _HIGH = -(2**31), 2**31
+"""int32: from the first to below the second, both exact in float32."""
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,14 @@ class IntegerStep:
     refused: Callable[[Any], Iterable[tuple[str, str]]] = lambda _attrs: ()
 
 
-Int8 = Literal["sum", "refused", "integer", "float"] | IntegerStep
+Int8 = Literal["sum", "refused", "integer", "float", "parts"] | IntegerStep
 """What becomes of an operator in an int8 network.
 
 IntegerStep: int8 parameters take its step, in integers.
 sum: it sums gradients, or their squares, and has an integer form there.
 refused: integers have no form of it, and training an int8 network with it is an error (E0101).
 integer: it is an integer form already. float: it has nothing to do with parameters, and stays.
+parts: it is made of other operators, which say what they overwrite, after graphs are made integer (OF_PARTS).
 """
 
 
@@ -56,14 +57,9 @@ class Owned:
         """Whether it steps a parameter that is not an integer."""
         return self.has_parameter and self.int8 != "integer"
 
-    def fused(self, held: Iterable[str], rows: Iterable[str]) -> Owned:
-        """Declare the same of an operator that makes the gradient too: it has these results, and adds to sums `rows`.
 
-        What is fused is not made integer any more: graphs are quantised before.
-        """
-        sums: dict[str, Kind] = dict.fromkeys(rows, "SUM")
-        own: dict[str, Kind] = {name: self.holds[name] for name in held}
-        return Owned(own | sums, "refused" if self.is_float_step else self.int8)
+OF_PARTS = Owned({}, "parts")
+"""Of an operator that is made of others: who asks what a node overwrites takes it apart (ops/fused_update.py)."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,8 @@ def check_owned(
     op: str, attrs: type[Attrs], overwritten: Iterable[str], error: ErrorState | None, owned: Owned | None
 ) -> None:
     """Raise ValueError unless an operator declares all that it overwrites, and an int8 form if it steps a parameter."""
+    if owned is OF_PARTS:
+        return
     expected, declared = set(overwritten), set(() if owned is None else owned.holds)
     if error is not None:
         expected.discard(error.peak)

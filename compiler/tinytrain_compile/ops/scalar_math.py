@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.ops.fixed_point import GOLDEN
+
 FloatArray = NDArray[Any]
 _Function = Callable[[FloatArray], FloatArray]
 _F32 = np.float32
@@ -56,7 +58,7 @@ def power(a: FloatArray, b: FloatArray) -> FloatArray:
 
 def random_bits(seed: int, sample: int, count: int) -> NDArray[np.int64]:
     """Repeat tt_random of the first `count` elements of a sample: 24 bits of a hash, nonnegative."""
-    odd, mask = np.uint64(0x9E3779B1), np.uint64(0xFFFFFFFF)
+    odd, mask = np.uint64(GOLDEN), np.uint64(0xFFFFFFFF)
     base = _mixed(np.asarray([(seed + sample * int(odd)) & int(mask)], np.uint64))
     return (_mixed(base ^ (np.arange(count, dtype=np.uint64) * odd & mask)) >> np.uint64(8)).astype(np.int64)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from tinytrain_compile.emit.c_text import comment_text
 from tinytrain_compile.emit.checkpoint import stored
 from tinytrain_compile.emit.part import Part as EmittedPart
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, PlannedStep, TrainGraph
 from tinytrain_compile.ir.summary import Summary
-from tinytrain_compile.options.compile_options import as_typed, is_asked_for, refuse_auto
+from tinytrain_compile.options.compile_options import CompileOptions, as_typed, is_asked_for, refuse_auto
 
 _KINDS = {"float32": "FLOAT32", "int8": "STEPS", "int32": "INT32"}
 """Type of a trained tensor -> what its numbers count, as the C of parts names it: an int8 weight counts in steps."""
+
+
+InImage = tuple[TrainGraph, MemoryPlan]
+"""A step as the emitter takes it that puts several into one image."""
+AnyPlanned = TypeVar("AnyPlanned", bound=PlannedStep)
+"""What the driver has planned, of which a part reads the step and its plan."""
 
 
 class Part(EmittedPart):
@@ -49,6 +55,25 @@ class Part(EmittedPart):
         if self.named_update and self.asked.update == "auto":
             refuse_auto(self.flag, self.named_update)
 
+    def settled(self, options: CompileOptions) -> CompileOptions:
+        """Return the options with what this part decides about the others."""
+        return options
+
+    def beside(self, largest: AnyPlanned, make: Callable[[int], AnyPlanned]) -> tuple[AnyPlanned, ...]:
+        """Return what the project has beside its plan, the smallest arena first. Errors: E0101, E0401.
+
+        make: plans the same command for an arena of so many bytes; what it returns may be larger.
+        """
+        return ()
+
+    def told(self, summary: Summary, planned: Sequence[PlannedStep]) -> Summary:
+        """Return the summary with what it says of all plans, which end with its own."""
+        return summary
+
+    def in_one_image(self, largest: MemoryPlan, smaller: tuple[InImage, ...]) -> tuple[InImage, ...]:
+        """Return the smaller plans with names by which nodes of different plans are told apart."""
+        return smaller
+
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
         """Raise CompileError for what is planned and cannot have this part."""
         if self.of_weights:
@@ -58,7 +83,7 @@ class Part(EmittedPart):
         """Return its figures in its row of the report."""
         return [self.name]
 
-    def json(self, summary: Summary) -> dict[str, Any] | None:
+    def json(self, summary: Summary) -> dict[str, Any] | list[Any] | None:
         """Return its data for report.json."""
         return None
 

@@ -27,6 +27,7 @@ _IN_LONG_SUMS = 2
 """Multiply-accumulates in the time of one by the target's figure, which is a mean over layers, ends included."""
 
 _PS_PER_US = 1_000_000
+"""Picoseconds, in which targets count, per microsecond (cycles = time * MHz / this)."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tinytrain_compile.ir.records import feeds
 from tinytrain_compile.ir.types import Array, Graph, Node, Quant, Value
+from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.interpreter import run_nodes
 from tinytrain_compile.ops.linear import output_axis
@@ -27,9 +28,10 @@ Method = Literal["minmax", "percentile"]
 WEIGHT_FLOOR = 1e-8
 """Smallest scale of a weight's channel: dead channels have it."""
 _BINS = 2048
+"""Of a histogram that percentiles are read off. Scales of `cnn` in tests/quantize/nets.py (64 samples, 99.9 %) are at
+most 0.07 % off those of 131,072 bins; of 1,024 bins 0.13 %, of 4,096 0.05 %."""
 _SCORES = 200.0
 """Scores that lie further apart are masked: the exponential of half of it is 0 in float32."""
-_INT32 = (-(2**31), 2**31 - 1)
 _BIAS_ROOM = 2.0**30
 """Largest magnitude that a bias may have in units of its accumulator: room is left for the sum, and for training."""
 
@@ -243,7 +245,7 @@ def _parameters(graph: Graph, node: Node, known: dict[str, Quant]) -> None:
     known.setdefault(weight, weight_quant(graph.constants[weight], output_axis(node), smallest))
     if x is not None and bias in graph.constants:
         scales = tuple(x.scale[0] * scale for scale in known[weight].scale)
-        known.setdefault(bias, Quant(scales, 0, *_INT32))
+        known.setdefault(bias, Quant(scales, 0, fx.INT32_MIN, fx.INT32_MAX))
 
 
 def _annotated(graph: Graph, known: Mapping[str, Quant]) -> Graph:

@@ -23,6 +23,8 @@ from tinytrain_compile.quantize.rescale import Rescaling
 from tinytrain_compile.quantize.state import Rewriter
 
 _SHARED_BITS, _SHARED_ROOM = 8, 2.0**29
+"""Fraction bits of a shared bias beside the unit of a layer, at most; and its largest magnitude at first, which
+training may make four times as large before int32 ends."""
 
 
 @dataclass(frozen=True)

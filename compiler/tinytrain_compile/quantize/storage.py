@@ -80,6 +80,7 @@ def _stored(graph: Graph) -> Iterator[Value]:
 
 
 LIMIT = 127
+"""Largest magnitude of a trained weight (QUpdateAttrs.limit)."""
 
 
 def count_saturations(train: TrainGraph, state: Mapping[str, Array]) -> Saturations | None:

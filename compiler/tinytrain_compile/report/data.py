@@ -17,7 +17,6 @@ from tinytrain_compile.report.flash_and_ram import code_bytes, code_json, const_
 from tinytrain_compile.report.rows import json_of, parts_json
 from tinytrain_compile.report.trained import (
     fate_json,
-    inference_json,
     is_updated,
     layer_json,
     loss_name,
@@ -64,8 +63,6 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "parameters": [fate_json(fate) for fate in summary.fates],
         "memory": _memory(summary, analysis),
         **parts_json(summary),
-        "inference_only": inference_json(summary.train),
-        "plans": json_of("plans", summary, []),
         "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
         "plan": _plan(summary, analysis),
         "work": _work(summary),

@@ -10,9 +10,8 @@ import numpy as np
 from tinytrain_compile.ir.graph import GraphBuilder
 from tinytrain_compile.ir.types import Node, Value
 from tinytrain_compile.ops.dropout import HASH_BITS, CountAttrs, DropoutAttrs, RandomDropoutAttrs
+from tinytrain_compile.ops.fixed_point import GOLDEN
 from tinytrain_compile.ops.names import operand
-
-_ODD = 0x9E3779B1
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def with_dropout(
         if isinstance(node.attrs, DropoutAttrs):
             place += 1
             scale = float(np.float32(1.0) / (np.float32(1.0) - np.float32(node.attrs.ratio)))
-            own = (seed * _ODD + place) * _ODD & 0xFFFFFFFF
+            own = (seed * GOLDEN + place) * GOLDEN & 0xFFFFFFFF
             limit = round(node.attrs.ratio * (1 << HASH_BITS))
             attrs = RandomDropoutAttrs(limit, scale, own - (1 << 32 if own >> 31 else 0), node.attrs.samples)
             inputs = (operand(node, "x"), dropouts.count, dropouts.active)

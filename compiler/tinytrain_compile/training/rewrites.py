@@ -21,8 +21,8 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import NO_ATTRS, Array, Graph, Node, Value
 from tinytrain_compile.ops.base import alias_of, has_trait, infer, op_def, run_node
 from tinytrain_compile.ops.clip import ROW_SQUARES
-from tinytrain_compile.ops.fused_update import FusedUpdateAttrs, fused_pair
-from tinytrain_compile.ops.names import operand, operands, position, result
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE, PAIRS, FusedUpdateAttrs
+from tinytrain_compile.ops.names import operand, operands, result
 from tinytrain_compile.ops.shape import ConcatAttrs, EmbedAttrs, ExpandAttrs
 
 # ---- frozen weights ------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def _found(graph: Graph) -> Mapping[str, _Fusing]:
         others = [reader for reader in readers[g.name] if reader is not node]
         squares = others[0] if [reader.op for reader in others] == [ROW_SQUARES.name] else None
         alone = not others or squares is not None
-        if not alone or fused_pair(gradient.op, node.op, squares is not None) is None:
+        if not alone or (gradient.op, node.op, squares is not None) not in PAIRS:
             continue
         plain = gradient.external is None and node.external is None and gradient.phase == node.phase
         if plain and _waiting_bytes(graph, gradient, node, readers, order) <= g.size_bytes:
@@ -265,16 +265,14 @@ def _distinct(values: Sequence[Value]) -> list[Value]:
 def _fused(fusing: _Fusing, update: Node, zero: Value | None) -> list[Node]:
     """Return the node that does it all, behind that of the zeros to which it adds squares."""
     gradient, squares = fusing.gradient, fusing.squares
-    pair, place = fused_pair(gradient.op, update.op, squares is not None), position(update, "g")
-    assert pair is not None
-    attrs = FusedUpdateAttrs(gradient.attrs, update.attrs)
-    before, after = (*update.inputs[:place], *gradient.inputs), update.inputs[place + 1 :]
+    attrs = FusedUpdateAttrs(gradient.op, update.op, gradient.attrs, update.attrs, squares is not None)
+    before, after = (*update.inputs[: attrs.place], *gradient.inputs), update.inputs[attrs.place + 1 :]
+    node = replace(update, op=FUSED_UPDATE.name, inputs=(*before, *after), attrs=attrs)
     if squares is None or zero is None:
-        return [replace(update, op=pair.name, inputs=(*before, *after), attrs=attrs)]
+        return [node]
     (rows,) = squares.outputs
     empty = replace(rows, name=f"{rows.name}.zero")
     start = replace(
         squares, name=empty.name, op="Expand", inputs=(zero,), outputs=(empty,), attrs=ExpandAttrs(rows.shape)
     )
-    outputs = (*update.outputs, rows)
-    return [start, replace(update, op=pair.name, inputs=(*before, empty, *after), outputs=outputs, attrs=attrs)]
+    return [start, replace(node, inputs=(*before, empty, *after), outputs=(*update.outputs, rows))]

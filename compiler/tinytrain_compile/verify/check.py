@@ -215,7 +215,7 @@ def _judge(
 ) -> VerifyReport:
     host = result_of(host_side) if host_side is not None else None
     if host is not None:
-        _check_run(host, "the host")
+        _check_run(host, "the host", job.interface)
     error = _compared(host, reference, job.interface) if host is not None and reference is not None else None
     done = result_of(board_side) if board_side is not None else _Board(None)
     figures, board = done.figures, done.run
@@ -250,7 +250,7 @@ def _judge_board(
     error: float | None,
 ) -> float | None:
     """Compare board and host, or numpy if there is no host compiler; return the error against numpy."""
-    _check_run(board, _board_name(job.target))
+    _check_run(board, _board_name(job.target), job.interface)
     measured, bound = board.stack_measured_bytes, figures.stack.size_bytes
     if measured is None or measured > bound:
         what = f"{measured} bytes were used on {_board_name(job.target)}, the static bound is {bound}"
@@ -269,12 +269,18 @@ def _compared(run: RunResult, reference: Reference, interface: Interface) -> flo
     return compare_steps(run, reference, interface)
 
 
-def _check_run(run: RunResult, where: str) -> None:
+def _check_run(run: RunResult, where: str, interface: Interface) -> None:
     bad = np.flatnonzero(~np.isfinite(run.losses))
     if bad.size:
         step = int(bad[0]) * len(run.states) // len(run.losses)
         number = "not a number" if np.isnan(run.losses[bad[0]]) else "infinite"
         raise CompileError("E0603", "verify", f"the loss is {number} in step {step}", "lower --lr, or look at the data")
+    floats = [slot.name for slot in interface.state if slot.dtype == "float32"]
+    for step, state in enumerate(run.states if run.faults else ()):  # m_save refuses it: an integer loss stays finite
+        name = next((name for name in floats if not np.isfinite(np.frombuffer(state[name], np.float32)).all()), "")
+        if name:
+            what = f"{name} is not a number, or infinite, after step {step}"
+            raise CompileError("E0603", "verify", what, "lower --lr, or look at the data")
     if run.faults:
         raise CompileError("E0601", f"verify on {where}", run.faults[0], "please report this with the model")
 

@@ -21,7 +21,9 @@ MCA_PROGRAMS = ("llvm-mca", "llvm-mca-14")
 NO_MODEL = "the target's file names no cycle model"
 MCA_HINT = "llvm-mca not found (apt-get install llvm)"
 _ITERATIONS = 100
+"""Times that llvm-mca repeats a block, its own default: what the first one takes to fill the pipeline counts little."""
 _ROUNDS = 12
+"""Runs after each of which the lines with errors are left out; the next one shows those behind them."""
 _CONDITIONS = "eq|ne|lt|gt|le|ge|cs|cc|mi|pl|hi|ls|vs|vc"
 _LEAST_SHARE = 0.0005
 """Blocks below this share of all instructions count one cycle per instruction."""

@@ -26,6 +26,7 @@ STACK_EXTRA_BYTES = 16384
 """Stack of the check program itself, and room to measure an overflow of the target's budget rather than crash."""
 
 INPUT_MAGIC = 0x56495454
+"""The letters TTIV, as main.c.j2 has it."""
 
 WHOLE_CALLS = 2
 """Calls on a sample, before as many on its features, where a build has these."""

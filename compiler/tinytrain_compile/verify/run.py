@@ -21,8 +21,8 @@ from tinytrain_compile.verify.tools import Tools, first_line, run_program
 # ---- reading output.bin ----------------------------------------------------------------------------------------------
 
 FloatArray = NDArray[Any]
-_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _END = 1, 2, 3, 4, 5, 6, 7, 9
-_STACK, _ARENA, _INFER_BATCH = 8, 10, 11
+_INIT, _INFER, _SAMPLE, _APPLY, _STATE, _CHECKPOINT, _GUARDS, _STACK, _END, _ARENA, _INFER_BATCH = range(1, 12)
+"""TAG_ of main.c.j2, in its order."""
 _CHECKPOINT_FAULTS = {
     1: "no room for a checkpoint and a second instance",
     2: "m_save failed, or did not write m_state_size bytes",
@@ -169,7 +169,10 @@ class _Reader:
 RUN_TIMEOUT_S = 600.0
 """Of a run whose work nobody has said."""
 BASE_S, _CYCLES_PER_S = 60, 10_000_000
+"""What a run may take, and the cycles for which it may take a second more: twenty times what QEMU took for digits,
+keywords and MCUNet on a busy machine (docs/verification.md)."""
 _EXIT_FAULT = 99
+"""EXIT_FAULT of runtime_c/ports/cortex_m/startup.c."""
 
 
 @dataclass(frozen=True)

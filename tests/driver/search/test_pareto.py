@@ -15,7 +15,8 @@ from tests.driver.search.test_update_choice import dense_chain, planner
 from tests.e2e.broken import write
 from tests.e2e.command import run
 from tinytrain_compile.driver.search import choose as update_search
-from tinytrain_compile.driver.search.pareto import arenas, point_of
+from tinytrain_compile.driver.search.choose import choose
+from tinytrain_compile.driver.search.pareto import arenas, point_with
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.report.rows.pareto import curve_of, pareto_csv, pareto_table
 from tinytrain_compile.sparse import PRIOR
@@ -101,8 +102,8 @@ def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, mo
         return None
 
     monkeypatch.setattr(update_search, "best_choice", nothing)
-    some = point_of(planner(path, arena_bytes=least, update="auto"), PRIOR)
-    whole = point_of(planner(path, arena_bytes=every, update="auto"), PRIOR)
+    planners = [planner(path, arena_bytes=size, update="auto") for size in (least, every)]
+    some, whole = (point_with(one, choose(one), PRIOR) for one in planners)
     assert some is not None and whole is not None
     assert some.gain < some.best_gain == whole.gain == whole.best_gain
     rows = pareto_table([some, whole])

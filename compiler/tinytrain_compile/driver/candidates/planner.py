@@ -20,7 +20,7 @@ from tinytrain_compile.driver.checks.lines import check_lines
 from tinytrain_compile.driver.checks.model_options import training_options
 from tinytrain_compile.driver.code.generate import least_flash_bytes, surely_below
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.ir.cost import PlanChoice
+from tinytrain_compile.ir.cost import Attempt, PlanChoice
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.types import Graph
@@ -30,7 +30,7 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.plan.lock import Lock, plan_from_lock
 from tinytrain_compile.plan.memories.spread import spread
 from tinytrain_compile.plan.options import Aim, PlanOptions, Wish
-from tinytrain_compile.plan.planner import arena_bound
+from tinytrain_compile.plan.planner import Planned, arena_bound
 from tinytrain_compile.plan.prepared import prepared_as_locked
 from tinytrain_compile.plan.price import step_cost
 from tinytrain_compile.plan.streams.rewrite import with_lines, with_streams, without_lines, without_streams
@@ -335,12 +335,17 @@ class Planner:
         """Plan this training graph. wish: without it the options'. SamplesMixError if one sample has no room beside."""
         wish = wish or self.wish
         planned, attempts = climb(train.graph, self.settings(train, quick), wish)
+        candidate = self._candidate(update, train, planned, wish, attempts)
+        return candidate if quick else self.with_inference(candidate)
+
+    def _candidate(
+        self, update: UpdatePlan, train: TrainGraph, planned: Planned, wish: Wish, attempts: tuple[Attempt, ...] = ()
+    ) -> Candidate:
         if wish.lines:
             check_lines(train, planned.plan, self.model, self.options)
         choice = PlanChoice(step_cost(planned.plan, wish.core), wish.objective, wish.limit_ps, attempts)
         graph, update = _with_graph(train, planned.graph), self._with_copies(update, train.micro_batch)
-        candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
-        return candidate if quick else self.with_inference(candidate)
+        return Candidate(update, graph, planned.plan, choice, externals=self.externals)
 
     def with_inference(self, candidate: Candidate) -> Candidate:
         """Add the training graph of one sample and its inference, if a step takes several; SamplesMixError."""
@@ -367,12 +372,7 @@ class Planner:
             raise CompileError("E0106", lock.file, what, way) from problem
         settings = PlanOptions(alignment_bytes=self.target.alignment_bytes, keep=(train.loss.name,))
         planned = plan_from_lock(self._as_planned(train), lock, settings, self.wish.memories)
-        if self.wish.lines:
-            check_lines(train, planned.plan, self.model, self.options)
-        choice = PlanChoice(step_cost(planned.plan, self.wish.core), None, self.wish.limit_ps)
-        graph, update = _with_graph(train, planned.graph), self._with_copies(update, train.micro_batch)
-        candidate = Candidate(update, graph, planned.plan, choice, externals=self.externals)
-        return self.with_inference(candidate)
+        return self.with_inference(self._candidate(update, train, planned, self.wish))
 
     def impossible(self, spec: str) -> bool:
         """Tell whether a bound shows, without a plan, that an update cannot keep to --arena."""
@@ -404,8 +404,7 @@ class Planner:
 
     def moved(self, candidate: Candidate) -> MemoryPlan | None:
         """Return the candidate with all of the target's memories at hand, if it then fits."""
-        limit, keep = self.options.arena_bytes, (candidate.train.loss.name,)
-        settings = PlanOptions(limit, self.target.alignment_bytes, seed=self.options.seed, effort="quick", keep=keep)
+        settings = self.settings(candidate.train, quick=True)
         whole = {bank.name: bank.size_bytes for bank in self.target.memories[1:] if bank.writable and bank.size_bytes}
         streams = (node for node in candidate.plan.order if node.op == "Stream")
         graph = with_streams(self._as_planned(candidate.train), streams)

@@ -42,7 +42,7 @@ def with_prepared_weights(planner: Planner, candidate: Candidate, report: Report
 
 def _possible(planner: Planner, candidate: Candidate) -> bool:
     o = planner.options
-    other = o.code == "size" or o.inference_only or o.lock is not None or bool(o.plans)
+    other = o.code == "size" or o.inference_only or o.lock is not None
     return candidate.train.integer and candidate.one is None and not (other or planner.target.features.mve_int)
 
 

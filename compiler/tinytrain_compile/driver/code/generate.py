@@ -17,9 +17,8 @@ from tinytrain_compile.driver.trial import like_one
 from tinytrain_compile.emit.project import EmitOptions, emit_project
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import runtime_headers
-from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.kernels import CodeChoice, Copied, KernelCache, KernelSet
-from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, TrainGraph
+from tinytrain_compile.ir.stages import SourceBundle
 from tinytrain_compile.ir.summary import SlicedStep, Summary
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops import op_def
@@ -33,32 +32,6 @@ from tinytrain_compile.target.model import Target
 
 if TYPE_CHECKING:
     from tinytrain_compile.verify.build import FlashSizes
-
-
-def in_one_image(largest: Candidate, smaller: Sequence[Candidate]) -> tuple[tuple[TrainGraph, MemoryPlan], ...]:
-    """Return the smaller ones with the exponents of the largest, and names that no other plan has for another node."""
-    known = {node.name: node for node in largest.plan.all_nodes}
-    found = list[tuple[TrainGraph, MemoryPlan]]()
-    for number, one in enumerate(smaller):
-        names = {n.name: f"{n.name}@plan{number}" for n in one.plan.all_nodes if known.get(n.name, n) != n}
-        plan = _renamed(one.plan, names)
-        if (alone := plan.inference) is not None:
-            plan = replace(plan, inference=replace(alone, plan=_renamed(alone.plan, names)))
-        known.update((node.name, node) for node in plan.all_nodes)
-        found.append((like_one(one.train, largest.train), plan))
-    return tuple(found)
-
-
-def _renamed(plan: MemoryPlan, names: dict[str, str]) -> MemoryPlan:
-    def named(node: Node) -> Node:
-        return replace(node, name=names.get(node.name, node.name))
-
-    def placed(buffer: Buffer) -> Buffer:
-        return replace(buffer, name=names.get(buffer.name, buffer.name)) if buffer.kind == "scratch" else buffer
-
-    scratch = {names.get(name, name): offset for name, offset in plan.scratch_offsets.items()}
-    order, buffers = tuple(map(named, plan.order)), tuple(map(placed, plan.buffers))
-    return replace(plan, order=order, buffers=buffers, scratch_offsets=scratch)
 
 
 RUNGS = {None: (False, True), "auto": (False, True), "speed": (False,), "size": (True,)}
@@ -103,11 +76,12 @@ class Generator:
         slices = options.slices == "on"
         self._candidate, *others = [_pausing(one, target) if slices else one for one in (candidate, *smaller)]
         self._options, self._target, self._report = options, target, report
-        self._smaller = in_one_image(self._candidate, others) if others else ()
+        self._smaller = tuple((like_one(one.train, candidate.train), one.plan) for one in others)
+        for part in parts_of(options, candidate.train):
+            self._smaller = part.in_one_image(self._candidate.plan, self._smaller)
         plans = (*(plan for _, plan in self._smaller), self._candidate.plan) if slices else ()
         self._sliced = tuple(sliced(plan, core_model(target)) for plan in plans)
-        self._prefix = prefix_of(options)
-        self._cache = KernelCache()
+        self._prefix, self._cache = prefix_of(options), KernelCache()
         self._lowered: dict[bool, KernelSet] = {}
         self._measured: dict[Mix, Variant] = {}
 
@@ -207,11 +181,7 @@ class Generator:
 
 
 def generate(
-    candidate: Candidate,
-    options: CompileOptions,
-    target: Target,
-    report: Report,
-    smaller: Sequence[Candidate] = (),
+    candidate: Candidate, options: CompileOptions, target: Target, report: Report, smaller: Sequence[Candidate] = ()
 ) -> Generated:
     """Return kernels and project as --code and --flash-budget ask. Errors: E0403 if no code that is allowed fits.
 
@@ -287,7 +257,8 @@ def _with_copies(generator: Generator, mix: Mix, budget_bytes: int) -> Generated
         if not copies or generator.flash_sizes(made.bundle).total_bytes <= budget_bytes:
             break
         copies.popitem()
-    layers = tuple(Copied(node.origin or node.name, _weight_bytes(node)) for node in copies.values())
+    pairs = ((node, transposed_copy(node)) for node in copies.values())
+    layers = tuple(Copied(node.origin or node.name, weight.size_bytes) for node, weight in pairs if weight is not None)
     return replace(made, choice=replace(made.choice, budget_bytes=budget_bytes, copies=layers))
 
 
@@ -315,8 +286,3 @@ def _pausing(candidate: Candidate, target: Target) -> Candidate:
     """Return the candidate with streams that may pause: they take as long, so that cutting the plan again finds the
     same parts."""
     return replace(candidate, plan=sliced(candidate.plan, core_model(target)).plan)
-
-
-def _weight_bytes(node: Node) -> int:
-    weight = transposed_copy(node)
-    return 0 if weight is None else weight.size_bytes

@@ -176,7 +176,8 @@ class IntegerSlopes:
         names = set(self._rounded.cut_inside(found.calls))
         cuts = tuple(value for node in graph.nodes for value in node.outputs if value.name in names)
         behind = graph.ancestors(cuts) if cuts else frozenset[str]()
-        read = {value.name for node in graph.nodes if node.name in behind for value in node.inputs}
+        beside = {node.name for value in cuts for node in graph.consumers().get(value.name, ())}
+        read = {value.name for node in graph.nodes if node.name in behind | beside for value in node.inputs}
         for row in rows:
             row.cut += all_rows or row.part.name in read
             row.coarse += coarse

@@ -25,8 +25,6 @@ MOST = 2
 """Calls of an update that takes more of them: the sum is over several."""
 
 
-SOME = 0.02
-"""Share of a tensor's numbers that matters."""
 LOSSY = 0.08
 """Share of a tensor's energy that is rounded away, beyond which its gradients are not judged (as NOISY is one)."""
 
@@ -135,8 +133,7 @@ class RoundedValues:
         return tuple(
             name
             for name, attrs in clips.items()
-            if name not in known
-            and any(np.mean(_at_ends(values[name], attrs)) > SOME for values in calls if name in values)
+            if name not in known and any(_at_ends(values[name], attrs).any() for values in calls if name in values)
         )
 
     def rounds_away(self, calls: Sequence[Mapping[str, Array]]) -> bool:

@@ -163,7 +163,8 @@ def leaving_room(
 
     asked: the options as they were given; limits that the board gave are lowered, others are not.
     """
-    if planner.target.board is None or not planner.options.runtime.names or not _may_shrink(asked):
+    may_shrink = asked.arena_bytes is None and asked.lock is None
+    if planner.target.board is None or not planner.options.runtime.names or not may_shrink:
         return planner, make(planner)
     used = _beforehand(planner, asked) or planner
     candidate = make(used)
@@ -183,10 +184,6 @@ def lowered_note(offered: CompileOptions, lowered: CompileOptions) -> tuple[str,
         return ()
     further = "".join(f", then {name} {size:,} B" for name, size in lowered.memories.items())
     return (f"beside the buffers of --runtime: arena up to {lowered.arena_bytes or 0:,} B{further}",)
-
-
-def _may_shrink(asked: CompileOptions) -> bool:
-    return asked.arena_bytes is None and asked.lock is None and not asked.plans
 
 
 def _beforehand(planner: Planner, asked: CompileOptions) -> Planner | None:

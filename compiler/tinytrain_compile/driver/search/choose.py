@@ -2,23 +2,19 @@
 
 `--update auto` takes what gains most and keeps to --arena and --max-step-time (`best.py`), or the deepest last:N that
 does. `--micro-batch auto` then takes as many samples in a step as fit, before anything else is given up: what training
-computes is the same for all sizes, int8 to the byte, float32 but for the order of sums. `--plans` makes the same choice
-for every size (ADR 42).
+computes is the same for all sizes, int8 to the byte, float32 but for the order of sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.planner import Planner
 from tinytrain_compile.driver.search.best import MOST_LAYERS, best_choice
 from tinytrain_compile.driver.search.rounds import near_limits
-from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import Attempt
-from tinytrain_compile.ir.stages import MemoryPlan, UpdatePlan
-from tinytrain_compile.ops.stream import StreamAttrs
+from tinytrain_compile.ir.stages import UpdatePlan
 from tinytrain_compile.sparse import PRIOR, GainTable, read_gains, resolve_update
 from tinytrain_compile.training import SamplesMixError
 
@@ -35,9 +31,10 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
     limits = planner.options.arena_bytes, planner.options.max_step_ps, planner.flash_limit
     if all(limit is None for limit in limits):
         return replace(planner.exact(every if planner.options.input_lines else "all"), automatic=True)
-    whole = _everything(planner, every)
-    if whole is not None:
-        return replace(whole, automatic=True)
+    if not planner.impossible(every) and near_limits(planner, every, NEAR):
+        whole = planner.fitting(every, again=True)
+        if whole is not None:  # nothing gains more
+            return replace(whole, automatic=True)
     found = best_choice(planner, gains, layer_count, proof)
     if found is None:
         # If flash refused something, the head has least code, and the error says what that needs.
@@ -47,13 +44,6 @@ def search_update(planner: Planner, layer_count: int, gains: GainTable | None = 
     whole_bytes = planner.plain(every).plan.arena_bytes
     best = _with_attempts(found.candidate, whole_bytes, found.candidate.update.label)
     return replace(best, automatic=True, choice=replace(best.choice, update=found.choice))
-
-
-def _everything(planner: Planner, every: str) -> Candidate | None:
-    """Return all layers, if they keep to the limits: nothing gains more. Priced quickly first."""
-    if planner.impossible(every) or not near_limits(planner, every, NEAR):
-        return None
-    return planner.fitting(every, again=True)
 
 
 def _with_attempts(candidate: Candidate, whole_bytes: int, label: str) -> Candidate:
@@ -88,7 +78,8 @@ def deepest(planner: Planner, layer_count: int) -> tuple[int, Candidate] | None:
                 candidate = planner.fitting(f"last:{deeper}")
                 found = found if candidate is None else (deeper, candidate)
     while found is None and depth > 0:
-        found, depth = _full(planner, depth), depth - 1
+        candidate = planner.exact(f"last:{depth}")
+        found, depth = (depth, candidate) if planner.keeps(candidate) else None, depth - 1
     return found
 
 
@@ -98,17 +89,11 @@ def surely_fitting(planner: Planner, layer_count: int) -> int:
 
     For where each full plan is a search of its own: its arena is not larger than that of a quick plan without help.
     """
-    limit = planner.options.arena_bytes
     for depth in range(layer_count, 0, -1):
         price = planner.unhelped_price(f"last:{depth}")
-        if price is not None and (limit is None or price.arena_bytes <= limit):
+        if price is not None and planner.meets(price.arena_bytes, 0):
             return depth
     return 0
-
-
-def _full(planner: Planner, depth: int) -> tuple[int, Candidate] | None:
-    candidate = planner.exact(f"last:{depth}")
-    return (depth, candidate) if planner.keeps(candidate) else None
 
 
 def _by_bisection(planner: Planner, layer_count: int) -> int:
@@ -193,58 +178,6 @@ def _at_one(candidate: Candidate, tried: list[Attempt]) -> Candidate:
     graph = candidate.train.graph
     notes = (*graph.notes, f"one sample at a time: {tried[-1].note}")
     return replace(candidate, train=replace(candidate.train, graph=replace(graph, notes=notes)))
-
-
-FLAG = "--plans"
-MOST_NAMES = 3
-"""Streams of a plan that a line of the terminal names."""
-
-
-def smaller_plans(planner: Planner, largest: Candidate) -> tuple[Candidate, ...]:
-    """Plan the others, by size. E0401 for one that does not fit, E0101 for two that are the same."""
-    sizes = planner.options.plans
-    from tinytrain_compile.parts.plans.part import counts_samples
-
-    copies = planner.options.activations != "exact" or bool(largest.update.activations)
-    if counts_samples(planner.options) and copies:  # which follow the samples of a step, and are state
-        what = "low-rank copies of activations are other ones where a step takes several samples"
-        raise CompileError("E0101", f"{FLAG} with --micro-batch auto", what, "leave --micro-batch out")
-    found = [_fitting(planner, size) for size in sizes[:-1]]
-    for size, one, next_one in zip(sizes, found, [*found[1:], largest], strict=False):
-        if one.plan.arena_bytes >= next_one.plan.arena_bytes:
-            what = f"what the next one would be fits into {size} B: a larger plan is no other"
-            raise CompileError("E0101", FLAG, what, "leave the larger one out")
-    return tuple(found)
-
-
-def plans_note(smaller: Sequence[Candidate], largest: Candidate) -> tuple[str, ...]:
-    """Return a note on the plans for the report, whose figures are the largest one's."""
-    plans = [(one.plan, one.train.micro_batch) for one in (*smaller, largest)]
-    each = ", ".join(f"{plan.arena_bytes:,} B{_price(plan, samples)}" for plan, samples in plans)
-    return (f"{len(plans)} plans in one image: {each}; figures are those of the largest",)
-
-
-def _price(plan: MemoryPlan, samples: int) -> str:
-    """Return samples of a call, and what a plan computes row by row and twice, in brackets; "" if all is plain.
-
-    report.json has all names.
-    """
-    streams = [node.origin for node in plan.order if isinstance(node.attrs, StreamAttrs)]
-    more = [] if len(streams) <= MOST_NAMES else [f"{len(streams) - MOST_NAMES} more"]
-    rows = [f"row by row: {', '.join([*streams[:MOST_NAMES], *more])}"] if streams else []
-    twice = [] if plan.remat is None else [f"{len(plan.remat.runs)} second runs"]
-    together = [f"{samples} samples a call"] if samples > 1 else []
-    said = "; ".join([*together, *rows, *twice])
-    return f" ({said})" if said else ""
-
-
-def _fitting(planner: Planner, size: int) -> Candidate:
-    other = planner.with_options(arena_bytes=size)
-    made = other.exact(planner.options.update)
-    if made.plan.arena_bytes > size:
-        what = f"no plan was found that needs no more than {size} B"
-        raise CompileError("E0401", f"{FLAG} {size}", what, f"--dry-run --arena {size} says what would fit")
-    return with_micro_batch(other, made)
 
 
 def choose(planner: Planner) -> Candidate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.planner import Planner
@@ -41,19 +41,14 @@ def pareto(planner: Planner, progress: Callable[[int, int], None]) -> tuple[Pare
     sizes, found = arenas(*sorted(ends)), list[ParetoPoint]()
     for done, size in enumerate(sizes):
         progress(done, len(sizes))
-        point = point_of(planner.with_options(arena_bytes=size), gains)
+        smaller = planner.with_options(arena_bytes=size)
+        try:
+            point = point_with(smaller, choose(smaller), gains)
+        except CompileError:
+            continue
         if point is not None and all(point.gain > other.gain for other in found):
             found.append(point)
     return tuple(found)
-
-
-def point_of(planner: Planner, gains: GainTable) -> ParetoPoint | None:
-    """Choose under these options; None if the choice does not keep to the limits."""
-    try:
-        candidate = choose(planner)
-    except CompileError:
-        return None
-    return point_with(planner, candidate, gains)
 
 
 def point_with(planner: Planner, candidate: Candidate, gains: GainTable) -> ParetoPoint | None:
@@ -77,9 +72,5 @@ def point_with(planner: Planner, candidate: Candidate, gains: GainTable) -> Pare
         candidate.label,
         len(trained),
         sum(layer.elements for layer in layers),
-        _depth(trained, len(layers)),
+        len(layers) - trained[0] if trained else 0,
     )
-
-
-def _depth(trained: Sequence[int], count: int) -> int:
-    return count - trained[0] if trained else 0

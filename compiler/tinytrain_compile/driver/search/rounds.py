@@ -250,11 +250,9 @@ class Search:
         fits = self.planner.meets(found.plan.arena_bytes, found.choice.cost.ps)
         over = self.planner.flash_over(found) if fits else 0
         self.correct_code(selection, over)
-        if not self.record(selection, found if fits and over == 0 else None):
-            if over is None:
-                return False
+        if not self.record(selection, found if fits and over == 0 else None) and over is not None:
             self.surely_too_large.add(selection)
-        return True
+        return over is not None
 
     def record(self, selection: Selection, found: Candidate | None) -> bool:
         """Write down what a full plan of a selection came to (None: it does not fit); whether it fits."""

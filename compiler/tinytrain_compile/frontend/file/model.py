@@ -25,8 +25,6 @@ MICROSOFT = "com.microsoft"
 LEARNED = "ai.onnx.ml"
 """The domain of classical machine learning."""
 
-INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
-
 
 @dataclass(eq=False)
 class Refused(Exception):  # noqa: N818  (not an error of its own: all of a model are reported together)

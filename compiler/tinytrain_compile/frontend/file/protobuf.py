@@ -15,13 +15,11 @@ from google.protobuf.message import DecodeError, Message
 from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.files.user_file import open_file, read_file
+from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file, read_file
 from tinytrain_compile.frontend.file.model import MICROSOFT
 from tinytrain_compile.ir.types import Array
 
 # ---- model files -----------------------------------------------------------------------------------------------------
-
-MAX_FILE_BYTES = 1 << 30
 
 _IR_VERSION_TAG = 0x08
 """First byte of every ONNX file that a protobuf library wrote: field 1 (ir_version), a varint."""
@@ -65,7 +63,7 @@ def _damaged(name: str) -> CompileError:
 def _read(path: Path) -> bytes:
     """Return the bytes of a model, which may come through a pipe."""
     try:
-        return read_file(path, MAX_FILE_BYTES, pipe=True)
+        return read_file(path, MOST_DATA_BYTES, pipe=True)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model") from error
@@ -80,8 +78,9 @@ def _not_onnx(path: Path) -> CompileError:
 # ---- tensors ---------------------------------------------------------------------------------------------------------
 
 MAX_RANK = 16
-MAX_DIM = 2**31
-MAX_ELEMENTS = 2**28
+"""Axes of a tensor: numpy takes 32 at most, and says so in words of its own (test_hostile_files)."""
+MAX_DIM, MAX_ELEMENTS = 2**31, 2**28
+"""Indices of generated C are int32; and so many float32 are what a file may hold (MOST_DATA_BYTES)."""
 MAX_EXTERNAL_BYTES = 1 << 40
 """Of a file with external data, of which only what a tensor needs is read."""
 

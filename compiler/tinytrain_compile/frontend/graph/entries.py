@@ -19,6 +19,7 @@ from tinytrain_compile.ir.types import Array, DType, Value
 
 Order = tuple[int, ...]
 UNIT = -1
+"""In an order: an axis of size 1 that ONNX does not have."""
 KINDS: Mapping[str, DType] = {"f": "float32", "b": "uint8", "i": "int32", "u": "int32"}
 """Kind of an array of the file -> type of what stands for it in the graph; uint8 holds truth values."""
 

@@ -24,6 +24,7 @@ from tinytrain_compile.ops.shape import ExpandAttrs
 # ---- Gemm and MatMul -------------------------------------------------------------------------------------------------
 
 _SWAP = (1, 0)
+"""The axes of a transposed matrix."""
 
 
 def _gemm(ctx: ImportContext, node: OnnxNode) -> None:

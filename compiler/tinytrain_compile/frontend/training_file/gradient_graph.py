@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file, read_file
 from tinytrain_compile.frontend.file.model import MICROSOFT
-from tinytrain_compile.frontend.file.protobuf import is_accumulator, read_proto
+from tinytrain_compile.frontend.file.protobuf import MAX_RANK, is_accumulator, read_proto
 from tinytrain_compile.frontend.training_file.dialects import standard_form
 from tinytrain_compile.frontend.training_file.proto import number_of, refused, up_to
 from tinytrain_compile.ir.imported import FileTraining
@@ -239,7 +239,6 @@ def _npz(path: Path) -> Mapping[str, Array]:
 # dimensions (2), type (3, as in onnx.TensorProto) and bytes (4).
 
 IDENTIFIER = b"ODTC"
-_MOST_AXES = 16
 
 
 class _Table:
@@ -313,7 +312,7 @@ def _tensor(table: _Table) -> tuple[str, Array]:
     except KeyError as problem:
         raise ValueError(f"weight {name} has type {kind}") from problem
     raw = table.bytes(4)
-    if len(dims) > _MOST_AXES or min(dims, default=1) < 0 or math.prod(dims) * dtype.itemsize != len(raw):
+    if len(dims) > MAX_RANK or min(dims, default=1) < 0 or math.prod(dims) * dtype.itemsize != len(raw):
         raise ValueError(f"weight {name} has dimensions {dims} and {len(raw)} bytes")
     return name, np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(dims)
 

@@ -29,6 +29,7 @@ _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 _POSITIVE = frozenset(("Abs", "Clip", "Exp", "Max", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"))
 """Operators whose results a trained exponent has: the gradient is a logarithm."""
 _USUAL_EXPONENTS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+"""Squares, square roots and their reciprocals: somebody wrote them, and did not train them."""
 _MADE = re.compile(
     r"val_\d+|onnx::\w+|const_fold_opt__\d+|scalar_tensor.*|(new_)?(zeros|ones|full|arange|empty)(_like)?(_\d+)?|\d+"
     r"|.*_output_\d+|.*/[xy](__\d+)?:0|.*Cast(_\d+)?:0|.*/Const(_\d+)?:0|.*/zeros(_\d+)?:0"

@@ -20,6 +20,7 @@ from tinytrain_compile.ops.int8.targets import wide_float
 from tinytrain_compile.ops.owned import Owned
 
 WORDS = 2
+"""int32 that hold a sum of 64 bits."""
 _LEAST_SHIFT, _MOST_SHIFT = -180, 60
 """With these, and 63 bits, the result is a normal float32 far from both ends."""
 

@@ -248,6 +248,7 @@ def weight_tiles(node: Node) -> CorrelationTiles | None:
 
 
 _WIDE = 2
+"""Bytes of a widened element, int16."""
 _ERROR, _IMAGE, _TABLES = 2, 5, 25
 """Instructions, about, that widen an element of the error, and of the image, with its border; that get ready what the
 end of an output channel's sums reads."""

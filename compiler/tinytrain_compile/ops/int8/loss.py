@@ -21,9 +21,8 @@ from tinytrain_compile.ops.owned import ErrorState
 
 TABLE = 256
 """Entries of the table of exponentials: one for every distance between two int8 numbers."""
-RATIO_BITS = 30
-LOG_BITS = 24
-"""Fraction bits of an inverse sum, and of a binary logarithm."""
+RATIO_BITS, LOG_BITS = 30, 24
+"""Fraction bits of an inverse sum (the most with which 1 fits an int32), and of a binary logarithm."""
 DISTANCE_BITS = 22
 """Left shift of a distance before it is scaled."""
 LOSSES = {

@@ -17,9 +17,8 @@ from tinytrain_compile.ops.names import named
 from tinytrain_compile.ops.overlap import element_by_element, packed_bits
 from tinytrain_compile.ops.owned import ErrorState
 
-ADD_BITS = 20
-"""Left shift of centred operands before they are rescaled; the sum keeps SUM_BITS of fraction."""
-SUM_BITS = 8
+ADD_BITS, SUM_BITS = 20, 8
+"""Left shift of centred operands before they are rescaled, and what of it the sum keeps as fraction."""
 LIFT = 16
 """Left shift of errors before exponents are aligned."""
 

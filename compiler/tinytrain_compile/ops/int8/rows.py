@@ -32,8 +32,8 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.names import operand, operands, position, result
 from tinytrain_compile.ops.rows import RowForm, RowSum, window_rows
 
-_ON = 8
-_WIDE, _SUM = 2, 4
+_ON, _WIDE, _SUM = 8, 2, 4
+"""Bytes at a multiple of which a buffer begins; of a widened element, int16; of a sum, int32."""
 
 
 class Half(NamedTuple):

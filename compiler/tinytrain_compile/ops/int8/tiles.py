@@ -27,6 +27,7 @@ time: for rows of 16 pixels that is a twelfth more instructions of such a layer.
 COLUMNS = 4
 """Columns of the weight that a pixel's data gradient reads at a time."""
 _WIDE, _WORD, _SUMS, _ON = 2, 4, 4, 8
+"""Bytes of a widened element and of a word; sums of a whole tile; and where buffers begin, as in rows.py."""
 _REPAID = 2
 """Tiles after which it has been worth while to keep what the end of a channel's sums reads."""
 
@@ -171,6 +172,7 @@ def register_tile(m: int, n: int) -> tuple[int, int]:
 DEPTHWISE_BYTES = 3072
 """What a strip of a channel's image may take, unless less cannot be."""
 _PAIR = 2
+"""Terms of one SMLAD."""
 
 
 @dataclass(frozen=True)
@@ -321,6 +323,7 @@ def dense_tiles(
 MOST_BLOCKS = 7
 """Blocks of DOT_TERMS products for which one helper call computes a row of tiles (TT_BLOCKS of tt_dsp_tiles.h)."""
 _TILE = 2
+"""Rows of either operand in a tile."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from tinytrain_compile.ir.stages import TrainGraph
 from tinytrain_compile.ir.types import Array
 
 _ONE = 256
+"""Steps of an int8 weight with its 8 fraction bits that are 1."""
 _EXACT = 2.0**22
 """Below it rounding goes to the nearest number, ties to even."""
 

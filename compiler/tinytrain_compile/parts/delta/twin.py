@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_file
 
-_FORMAT = 0x31445454
-_LARGEST = 32767
+_FORMAT, _LARGEST = 0x31445454, 32767
+"""FORMAT ("TTD1") and LARGEST (a number is an int16) of delta.c.j2."""
 _REAL_RANGE, _WHOLE_RANGE = (-100, 113), (0, 16)
 """Of exponents, of real numbers and of whole ones."""
 

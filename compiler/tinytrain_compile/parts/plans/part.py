@@ -6,7 +6,7 @@ plan's call sequence reads is one array of all values of its samples, as ever.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,13 @@ import numpy as np
 from tinytrain_compile.emit.c_text import Names
 from tinytrain_compile.emit.interface import label_ctype, shape_data
 from tinytrain_compile.emit.part import PlanCode, Render
-from tinytrain_compile.ir.stages import Interface, MemoryPlan, TrainGraph
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.ir.stages import Interface, MemoryPlan, PlannedStep, TrainGraph
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.options.compile_options import CompileOptions
-from tinytrain_compile.parts.part import Part
+from tinytrain_compile.parts.part import AnyPlanned, InImage, Part
+from tinytrain_compile.parts.plans.sizes import FLAG, AllPlans, plans_json, plans_note, smaller_plans, told_apart
 
 
 def counts_samples(options: CompileOptions) -> bool:
@@ -33,13 +36,39 @@ def counts_samples(options: CompileOptions) -> bool:
 class Plans(Part):
     """`m_plan`, and an API that goes to the plan of an instance."""
 
-    name, has_fragments = "plans", True
-    flag, one_input = "--plans", True
+    name, row, has_fragments = "plans", "plans", True
+    flag, one_input = FLAG, True
     not_with = (
         *("arena_bytes", "lock", "memories", "input_lines", "features=on", "flash_budget_bytes", "optimise"),
         *("max_step_ps", "inference_only", "count", "cycles", "runtime=delta", "runtime=average"),
     )
     named_update = "plans share what is trained, and --update auto would follow from the arena"
+
+    def settled(self, options: CompileOptions) -> CompileOptions:
+        """Return the options of the largest plan: the rest goes beside it."""
+        return replace(options, arena_bytes=options.plans[-1])
+
+    def beside(self, largest: AnyPlanned, make: Callable[[int], AnyPlanned]) -> tuple[AnyPlanned, ...]:
+        """Plan the others, by size. E0401 for one that does not fit, E0101 for two that are the same."""
+        copies = self.asked.activations != "exact" or bool(largest.update.activations)
+        if counts_samples(self.asked) and copies:  # which follow the samples of a step, and are state
+            what = "low-rank copies of activations are other ones where a step takes several samples"
+            raise CompileError("E0101", f"{FLAG} with --micro-batch auto", what, "leave --micro-batch out")
+        return smaller_plans(self.asked.plans, largest, make)
+
+    def told(self, summary: Summary, planned: Sequence[PlannedStep]) -> Summary:
+        """Return the summary with a note on all plans, and with them for report.json."""
+        known = AllPlans(tuple((one.plan, one.train.micro_batch) for one in planned))
+        return replace(summary, notes=(plans_note(known), *summary.notes)).with_fact(known)
+
+    def json(self, summary: Summary) -> list[Any]:
+        """Return a row for each plan."""
+        known = summary.fact(AllPlans)
+        return [] if known is None else plans_json(known)
+
+    def in_one_image(self, largest: MemoryPlan, smaller: tuple[InImage, ...]) -> tuple[InImage, ...]:
+        """Return the smaller plans with names that no other plan has for another node."""
+        return told_apart(largest, smaller)
 
     def tables(self, planned: Sequence[tuple[TrainGraph, MemoryPlan]], prefix: str) -> list[Names]:
         """Return names of each plan's tables, in the order of the plans. The last one's are the plain ones."""

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 Sample = TypeVar("Sample")
 
-_WORD = 0xFFFFFFFF
-_ODD = 0x9E3779B1
+_WORD, _ODD = 0xFFFFFFFF, 0x9E3779B1
+"""32 bits; the prime next to 2**32 over the golden ratio, as in replay.c.j2: draws are far apart (fixed_point.py)."""
 
 
 def mixed(word: int) -> int:

@@ -151,7 +151,9 @@ def _key(node: Node, inputs: tuple[str, ...]) -> tuple[Hashable, ...]:
 _NOTHING, _PREPARED, _POSITION = -1, 1 << 40, 1 << 41
 """What a byte says that holds working memory, (plus the number of a node) prepared weights, and how far a stream is."""
 _ROWS = 1 << 20
+"""Rows that each node has numbers for; beyond them a row would be taken for one of the next node."""
 _ALIGNMENT = 8
+"""Of what lies in scratch, as generated C has it (Scratch of lower/printing/c_text.py)."""
 
 Bytes = NDArray[np.int64]
 

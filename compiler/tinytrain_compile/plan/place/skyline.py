@@ -24,6 +24,7 @@ NODES_PER_UNIT = 25_000
 """States per unit of deterministic time (measured: about a second in CPython)."""
 
 _HIGH = 1 << 60
+"""Above every offset."""
 
 
 class _Branch(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from tinytrain_compile.ir.summary import Agreement, BoardUse, OfferedKernels, SmallerPlans, Summary
+from tinytrain_compile.ir.summary import Agreement, BoardUse, OfferedKernels, Summary
 
 ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
     "agreement": ("agreement", lambda s: s.fact(Agreement)),
@@ -22,7 +22,6 @@ ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
     "low_rank": ("low_rank", lambda s: s.train.low_rank),
     "paging": ("smaller_arena", lambda s: s.plan.paging),
     "pareto": ("pareto", lambda s: s.choice and s.choice.pareto),
-    "plans": ("smaller_arena", lambda s: s.fact(SmallerPlans)),
     "quant_tensors": ("formats", lambda s: s.train.integer),
     "remat": ("smaller_arena", lambda s: s.plan.remat),
     "streams": ("smaller_arena", lambda s: s.plan.streams),
@@ -63,6 +62,8 @@ def parts_json(summary: Summary) -> dict[str, Any]:
         "runtime": {"parts": [part.name for part in runtime], "replay": None, **data},
         "features": None,
         "slices": None,
+        "inference_only": None,
+        "plans": [],
         **rows,
     }
 

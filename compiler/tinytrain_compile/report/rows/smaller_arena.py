@@ -1,11 +1,10 @@
-"""Measures of a plan to need less RAM: rows of maps, second runs, page moves, further plans; in words and as data."""
+"""Measures of a plan to need less RAM: rows of maps, second runs, page moves; in words and as data."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.summary import SmallerPlans, Summary
+from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import work_of
@@ -91,24 +90,4 @@ def paging_json(summary: Summary) -> dict[str, Any]:
         "moved_bytes": sum(m.size_bytes for m in plan.paging),
         "extra_us": sum(m.ps for m in plan.paging) / 1e6,
         "extra_uj": sum(m.pj for m in plan.paging) / 1e6,
-    }
-
-
-def plans_json(summary: Summary) -> list[dict[str, Any]]:
-    """Return a row for each of several plans, the smallest arena first."""
-    known = summary.fact(SmallerPlans)
-    assert known is not None
-    plans = (*known.plans, summary.plan)
-    return [_plan_row(plan) | {"micro_batch": n} for plan, n in zip(plans, known.samples, strict=True)]
-
-
-def _plan_row(plan: MemoryPlan) -> dict[str, Any]:
-    """Return a plan's arena, and what it does for it. streams: the layers that each computes row by row."""
-    remat = plan.remat
-    return {
-        "arena_bytes": plan.arena_bytes,
-        "nodes": len(plan.order),
-        "streams": [node.origin for node in plan.order if isinstance(node.attrs, StreamAttrs)],
-        "second_runs": 0 if remat is None else len(remat.runs),
-        "extra_macs": 0 if remat is None else remat.extra_macs,
     }

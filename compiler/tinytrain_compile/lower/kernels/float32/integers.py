@@ -15,6 +15,7 @@ from tinytrain_compile.ops.integers import CastAttrs
 from tinytrain_compile.ops.names import attrs_of
 
 _LIMIT = 2.0**31
+"""The first float32 above all of int32."""
 
 
 def wrapped(function: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:

@@ -34,6 +34,8 @@ from tinytrain_compile.ops.names import attrs_of, operand, result
 from tinytrain_compile.ops.pool import PoolAttrs, PoolGradAttrs, taps_in_range
 
 CHANNEL_TILE = 4
+"""Channels computed at a time, at most. Of a step of 1.6 M instructions with an average pool of 16 channels (Cortex-M4,
+--count), 2 takes 0.07 % more and 100 bytes of code less, 8 takes 0.4 % less and 136 bytes more."""
 LOWEST = float(np.finfo(np.float32).min)
 BELOW_INT8 = -1000
 """What padding counts as among int8 numbers: -128 is an ordinary one."""

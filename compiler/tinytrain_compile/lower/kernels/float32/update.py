@@ -31,7 +31,7 @@ from tinytrain_compile.lower.kernels.float32.elementwise import TE
 from tinytrain_compile.lower.schedules import KEPT, KEPT_ROWS, four_at_a_time
 from tinytrain_compile.ops.arithmetic import Steps, order_of, run_steps
 from tinytrain_compile.ops.base import op_def
-from tinytrain_compile.ops.fused_update import PAIRS, taken_apart
+from tinytrain_compile.ops.fused_update import FUSED_UPDATE, FusedUpdateAttrs, taken_apart
 from tinytrain_compile.ops.names import Named, attrs_of, named, operand, operands
 from tinytrain_compile.ops.update import FORMULAS, AdamAttrs, SetAttrs
 
@@ -140,22 +140,22 @@ def set_state(node: Node, _context: KernelContext) -> KernelSpec:
 # ---- gradients that are not stored -----------------------------------------------------------------------------------
 
 
-@kernel(*PAIRS)
+@kernel(FUSED_UPDATE.name)
 def fused_update(node: Node, context: KernelContext) -> KernelSpec:
     """End the tiles of the gradient's kernel with the update of their elements."""
-    pair = PAIRS[node.op]
+    fused = attrs_of(node, FusedUpdateAttrs)
     gradient, *_, update = taken_apart(node)
     spec = kernel_spec(gradient, context)
     sums = _sums(spec)
     names = [name for name in operands(update) if name != "g"]
     given = Named(update.op, names, [_like(update, name, sums) for name in names])
     several, lanes = len(update.outputs) > 1, _has_lanes(update.op)
-    if not lanes or pair.squares or (several and not context.uses_float_vectors):
+    if not lanes or fused.squares or (several and not context.uses_float_vectors):
         sums = te.compute(sums.shape, _element(sums), KEPT_ROWS if lanes else KEPT)
-    rows = [tensor(node, name) for name in pair.rows]
+    rows = [tensor(node, name) for name in fused.rows_of(fused.names)]
     end = _keeping_squares(sums, rows[0]) if rows else as_it_is
     results = UPDATES[update.op](update.op, update.attrs, given, _element(sums), end)
-    before, _, after = pair.cut([*operands(node)])
+    before, _, after = fused.cut(fused.names)
     inputs = [*(given[name] for name in before), *spec.inputs, *rows, *(given[name] for name in after)]
     return KernelSpec(inputs, [*results, *(None for _ in rows)], spec.schedule)
 

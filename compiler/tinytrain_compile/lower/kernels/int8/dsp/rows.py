@@ -179,6 +179,7 @@ def _numbers(node: Node) -> list[Expr]:
 
 
 TILE, TAPS = 2, 3
+"""Outputs of a tile, and taps of the kernel, along each axis, as `depthwise_2x2` has them."""
 REACH = 4095
 """Bytes by which an instruction reaches from an output to the others of its tile."""
 
