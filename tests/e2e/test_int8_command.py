@@ -271,7 +271,9 @@ def real_report(folder: Path, name: str, scheme_name: str, arena: str, *more: st
 def test_mcunet_49kb_in_256kb(tmp_path: Path) -> None:
     name = "mcunet-5fps-10c-qdq"
     report = real_report(tmp_path, name, "mcunet-5fps-49kb", "256KB")
-    check_row("MCUNet int8", figures.LARGE["MCUNet int8"][1], report | {"verify": report["verify"] | {"steps": 3}})  # ten here
+    check_row(
+        "MCUNet int8", figures.LARGE["MCUNet int8"][1], report | {"verify": report["verify"] | {"steps": 3}}
+    )  # ten here
     memory, flash = report["memory"], report["flash"]
     assert memory["transient_bytes"] <= 168_000
     assert memory["arena_bytes"] + memory["stack_bytes"] < 215_000
