@@ -38,12 +38,12 @@ CLOSE, SHARE = 0.05, 0.9
 
 _PAGE = """# Networks of other frameworks
 
-For users who want to know whether a network of their framework compiles and trains correctly. Look up a similar layer in
-the table.
+For users who want to know whether a network of their framework compiles and trains correctly. Look up a similar layer
+in the table.
 
-Made by `python -m benchmarks zoo --write docs/zoo.md`. With `--verify host` the C of each network also runs on the host;
-`--int8` prints the int8 column. The networks are small and have random weights. PyTorch's two exporters and tf2onnx wrote
-them, and their framework computed five losses for each (SGD, one sample a step).
+Made by `python -m benchmarks zoo --write docs/zoo.md`. With `--verify host` the C of each network also runs on the
+host; `--int8` prints the int8 column. The networks are small and have random weights. PyTorch's two exporters and
+tf2onnx wrote them, and their framework computed five losses for each (SGD, one sample a step).
 
 * **equal**: losses within {relative:g} (relative) and, if they are given, final weights within {absolute:g}.
 * **imports**: the framework gives no losses. **changed**: the file differs from the network that the framework trained.
@@ -61,9 +61,9 @@ them, and their framework computed five losses for each (SGD, one sample a step)
 
 {far}
 
-The cause in `vit_timm`: the row of its class token varies by 0.02, the others by 0.4 to 0.8. An activation has one scale
-for all rows, with a step of 0.013. The LayerNorm after it divides every row by its own deviation, so half of its result
-for that row is rounding. If the class token is as large as the other rows, there is no such error.
+The cause in `vit_timm`: the row of its class token varies by 0.02, the others by 0.4 to 0.8. An activation has one
+scale for all rows, with a step of 0.013. The LayerNorm after it divides every row by its own deviation, so half of its
+result for that row is rounding. If the class token is as large as the other rows, there is no such error.
 """
 
 
