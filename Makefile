@@ -24,7 +24,7 @@ demo: setup ## Compile examples/digits, train it in QEMU, print accuracy before 
 
 test: setup check fast ## Set up, then every check and the tests that find most faults (about 8 minutes)
 
-check: $(STAMP) ## Format, lint, types, import rules
+check: $(STAMP) ## Format, lint, types, import rules, words
 	$(BIN)/ruff format --check compiler tests testing examples scripts benchmarks
 	$(BIN)/ruff check compiler tests testing examples scripts benchmarks
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
@@ -68,7 +68,7 @@ hash-c: $(STAMP) ## Compare all files of some 80 builds with another tree (WRITE
 house: $(STAMP) ## Figures of the compiler's inner order: code lines, files of one convolution, words
 	@$(BIN)/python scripts/house.py $(ARGS)
 
-docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and the real output in README.md and other pages
+docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and real output in pages (docs-site: all as a site in build/site/html)
 	$(BIN)/python scripts/make_docs.py
 
 SITE := build/site
@@ -77,7 +77,8 @@ $(SITE)/.stamp: pyproject.toml
 	$(SITE)/venv/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material==9.8.2'
 	@touch $@
 
-docs-site: $(SITE)/.stamp ## Build the documentation as a web site in build/site/html; a broken link or anchor fails
+# A broken link or anchor fails.
+docs-site: $(SITE)/.stamp
 	NO_MKDOCS_2_WARNING=1 $(SITE)/venv/bin/mkdocs build --strict --quiet --site-dir $(SITE)/html
 
 campaign: $(STAMP) ## Mutated files, random graphs, chains by rows, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..

@@ -133,7 +133,7 @@ def test_hooks_are_what_make_check_runs() -> None:
     recipe = re.search(r"^check:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     assert recipe is not None
     commands = [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
-    assert len(commands) == 6
+    assert len(commands) == 7
     for command in commands:
         plain = command.split(" ", 1)[1] if command.startswith("PATH=") else command
         assert any(plain in hook for hook in hooks), command

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.ops.update import OptimizerName
 from tinytrain_compile.training import TrainingOptions
 
 Tensors = Mapping[str, Array]
@@ -28,6 +30,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "lion": ("moment",),
 }
 """State of each optimizer; rmsprop has the last two only if it is centred or has a momentum."""
+assert tuple(KINDS) == get_args(OptimizerName), "a new optimizer is judged by formulas of its own, here"
 
 
 @dataclass(frozen=True)
