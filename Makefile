@@ -74,7 +74,7 @@ docs: $(STAMP) ## Regenerate docs/ops.md, docs/errors.md and real output in page
 SITE := build/site
 $(SITE)/.stamp: pyproject.toml
 	$(PYTHON) -m venv $(SITE)/venv
-	$(SITE)/venv/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material==9.8.2'
+	$(SITE)/venv/bin/pip install --quiet --disable-pip-version-check $$(sed -n 's/^site = \["\(.*\)"\].*/\1/p' pyproject.toml)
 	@touch $@
 
 # A broken link or anchor fails.

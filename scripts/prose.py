@@ -5,7 +5,7 @@
     python scripts/prose.py --check           # exit code 1 if a limit below is passed
 
 Only prose counts: paragraphs, list items and headings, each of which ends a sentence. Code inside of a line is one
-word. Cells of tables are searched for clauses, but are not sentences. The rules: CONTRIBUTING.md, "Words".
+word. Cells of tables are searched for clauses, but are not sentences. The rules: CONTRIBUTING.md, "Plain English".
 """
 
 from __future__ import annotations

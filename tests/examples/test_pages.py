@@ -62,6 +62,31 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+def test_the_picture_shows_the_figures_of_the_readme() -> None:
+    """docs/img/hero.svg is drawn by scripts/hero.py: the RAM of its network, and both accuracies of the example."""
+    picture = (ROOT / "docs" / "img" / "hero.svg").read_text(encoding="utf-8")
+    rows = (ROOT / "README.md").read_text(encoding="utf-8").partition(TABLE)[2].splitlines()
+    cells = {line.split(" | ")[0].removeprefix("| "): line for line in rows if line.startswith("| ")}
+    (ram,) = re.findall(r"one training step in ([\d,]+) bytes", picture)
+    assert f"| {ram} B |" in cells["MCUNet int8, streams"]
+    (before, after) = re.findall(r"digits: ([\d.]+ %) to ([\d.]+ %)", picture)[0]
+    assert f"accuracy {before} -> {after}" in cells["digits fp32"]
+
+
+def test_the_count_of_hard_prose(tmp_path: Path) -> None:
+    """scripts/prose.py lists what it should, by the line of the paragraph, and nothing else."""
+    page = tmp_path / "page.md"
+    long = " ".join(["word"] * 26)
+    page.write_text(
+        f"# What is this?\n\nWhere it fits, it stays. See the file where it is. `what` is code.\n\n* {long}.\n"
+        f"\n| cell |\n|---|\n| {long} |\n\n```\nwhat where\n```\n\nIt says what happened. The end.\n"
+    )
+    command = [sys.executable, str(ROOT / "scripts" / "prose.py"), str(page)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    found = [line.removeprefix(f"{page}:").split(": ")[:2] for line in said]
+    assert found == [["3", "where"], ["5", "26 words"], ["15", "what"]]
+
+
 def test_the_readme_shows_the_demo_as_the_example_does() -> None:
     own, example = (
         (ROOT / page).read_text(encoding="utf-8").partition(DEMO)[2].partition("```")[0].splitlines()

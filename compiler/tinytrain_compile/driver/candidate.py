@@ -32,7 +32,7 @@ class Candidate(PlannedStep):
 
     @property
     def label(self) -> str:
-        """What is updated, for people."""
+        """The name of the update in reports."""
         return f"{AUTO}{self.update.label}" if self.automatic else self.update.label
 
     @property

@@ -24,8 +24,8 @@ TRIAL_SAMPLES = 8
 COMPARED_SAMPLES, FEWEST_SAMPLES = 100, 16
 """Samples on which int8 and float outputs are compared: the first, fewer of a large model."""
 COMPARED_MACS = 10**9
-"""Of all samples compared: about a CPU second of the numpy reference (7.7 M in 7 ms, an int8 network of 3x3
-convolutions on 48x48 pixels)."""
+"""Multiply-accumulates of all samples compared: about a CPU second of the numpy reference (7.7 M in 7 ms, an int8
+network of 3x3 convolutions on 48x48 pixels)."""
 
 
 def with_exponents(train: TrainGraph, model: ImportedModel, options: CompileOptions) -> TrainGraph:

@@ -59,7 +59,7 @@ class Owned:
 
 
 OF_PARTS = Owned({}, "parts")
-"""Of an operator that is made of others: who asks what a node overwrites takes it apart (ops/fused_update.py)."""
+"""Marks an operator that is made of others: take its nodes apart to see what they overwrite (ops/fused_update.py)."""
 
 
 @dataclass(frozen=True)

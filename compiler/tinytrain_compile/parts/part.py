@@ -20,7 +20,7 @@ _KINDS = {"float32": "FLOAT32", "int8": "STEPS", "int32": "INT32"}
 InImage = tuple[TrainGraph, MemoryPlan]
 """A step as the emitter takes it that puts several into one image."""
 AnyPlanned = TypeVar("AnyPlanned", bound=PlannedStep)
-"""What the driver has planned, of which a part reads the step and its plan."""
+"""A result of the driver's planner, of which a part reads the step and its plan."""
 
 
 class Part(EmittedPart):

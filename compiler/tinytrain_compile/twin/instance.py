@@ -15,9 +15,9 @@ from tinytrain_compile.ir.stages import Interface
 from tinytrain_compile.ir.types import Array
 
 OK, ERR_NAN = 0, 5
-"""Of m_status (train.h.j2)."""
+"""Values of m_status (train.h.j2)."""
 _INFER, _TRAIN = 1, 2
-"""What m_begin begins in a build that takes its input by rows (input_lines.j2)."""
+"""Arguments of m_begin in a build that takes its input by rows (input_lines.j2)."""
 _STATUS = {
     1: "a label that the model does not know, or a rate that is not a finite number of 0 or more",
     4: "nothing was accumulated, or channels are chosen (or are to be chosen first)",

@@ -169,7 +169,7 @@ class _Reader:
 RUN_TIMEOUT_S = 600.0
 """Of a run whose work nobody has said."""
 BASE_S, _CYCLES_PER_S = 60, 10_000_000
-"""What a run may take, and the cycles for which it may take a second more: twenty times what QEMU took for digits,
+"""Seconds that a run may take, and the cycles for which it may take one more: twenty times what QEMU took for digits,
 keywords and MCUNet on a busy machine (docs/verification.md)."""
 _EXIT_FAULT = 99
 """EXIT_FAULT of runtime_c/ports/cortex_m/startup.c."""

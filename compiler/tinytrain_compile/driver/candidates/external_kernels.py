@@ -26,7 +26,7 @@ MOST_WORKSPACE_BYTES = 1 << 30
 """More RAM than any target has: a larger number is a slip, and offsets of a plan stay below 2**31."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]")
 _FILE_BYTES = 4 << 20
-"""Of a C file of the user, which is read whole: more than anybody writes, so a larger one is another file."""
+"""Largest C file of a user, which is read whole: nobody writes a longer one, so it is the wrong file."""
 _FLAGS = tuple(item.name for item in fields(Features) if item.type == "bool")
 _KIND = TableKind("E0108", "E0108", "compare with docs/external-kernels.md", "a readable TOML file")
 

@@ -114,7 +114,7 @@ class Planner:
         self.compiled = 0
         """Candidates whose code was compiled to price it, of MOST_COMPILED; a search begins at 0."""
         self.flash_lack = dict[str, int | None]()
-        """What `flash_over` says of the updates that `fitting` was asked for, by their texts."""
+        """Results of `flash_over` for the updates that `fitting` was asked for, by their texts."""
         self._made = _Made()
 
     def with_options(self, aim: Aim = "smallest", **changes: Any) -> Planner:

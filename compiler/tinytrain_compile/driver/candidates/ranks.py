@@ -82,7 +82,7 @@ def _spread(steps: Sequence[float] | Array, axis: int, dimensions: int) -> Array
 
 
 FLOAT_BYTES = 4
-"""Of a float32."""
+"""Size of a float32."""
 TAILS = tuple(0.5 * 0.5**k for k in range(20))
 """Shares of a mode's squares that ranks leave out, from the coarsest on."""
 MOST_TRIALS = 48

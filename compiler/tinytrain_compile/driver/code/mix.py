@@ -25,7 +25,7 @@ MAC_TENTHS, TAP_TENTHS, ELEMENT_TENTHS = 6, 24, 20
 """Tenths of an instruction that small code takes more, by multiply-accumulate of a product, by one of a depthwise
 convolution, and by element of what has none. Measured on MCUNet (Cortex-M7), rounded."""
 NUMBER_BYTES = 4
-"""Of an int32 in a table of arguments."""
+"""Size of an int32 in a table of arguments."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ TOLERANCE = 0.1
 DEVIATIONS = 3.0
 """Standard deviations of what rounding makes of a ratio that are no fault: one in 370 tensors is further off."""
 HIDDEN = 3.0
-"""Error of a norm for each share of the numbers that show no gradient: large weights at the end of their range."""
+"""Error of a norm for each share of the numbers that show no gradient at any rate that was tried."""
 LEAST = 0.3
 """Ratios below this one are compared as closely as this one."""
 ROUNDED = 0.05

@@ -296,7 +296,7 @@ class _Ways:
         fewer = replace(parts, replay_samples=most)
         if most == 0:
             names = tuple(name for name in parts.names if name != "replay")
-            without = RuntimeParts(names, 0, parts.average_window, parts.best_in_ram)
+            without = replace(parts, names=names, replay_samples=0)
             yield from self._way(
                 f"--runtime {without.text}" if names else "--runtime ''", "no kept samples", runtime=without
             )

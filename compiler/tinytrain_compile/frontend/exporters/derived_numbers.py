@@ -12,8 +12,8 @@ from tinytrain_compile.ir.types import Array
 FEW = 4
 """Fewer different numbers than this may agree by chance."""
 _CLOSE = 1e-5
-"""How near lengths, means and sums come to 1 or 0 in float32: a hundred times the error of numpy (at most 1.0e-7 for
-16 to 65,536 numbers), since exporters compute in other orders."""
+"""Largest distance of lengths, means and sums from 1 or 0 in float32: a hundred times the error of numpy (at most
+1.0e-7 for 16 to 65,536 numbers), since exporters compute in other orders."""
 
 
 def is_flat(array: Array) -> bool:

@@ -19,7 +19,7 @@ _AXES_ARE_INPUTS = 18
 _ULPS = 4e-7
 """How far float32 results of one function may be apart, of themselves: a few units in the last place."""
 _MOST_AXES = 5
-"""Of the weight of a convolution in three dimensions: 120 orders are tried."""
+"""Axes of the weight of a convolution in three dimensions: 120 orders are tried."""
 
 Step = tuple[str, Mapping[str, Any], Array | None]
 """An operator, its attributes, and a second input that is constant."""

@@ -22,8 +22,8 @@ _INHERITING = (*_VIEWS, "Slice", "MaxPool")
 _DEAD_SCALE = 1e-7
 """A channel with a smaller scale is dead: its weights were all zero when it was quantised."""
 _TOLERANCE = 1e-4
-"""How near a whole number a constant in units of its scale lies, beside the rounding of float32. Numbers that have
-nothing to do with the scale lie so near two times in 10,000: a tensor of them does not pass."""
+"""Largest distance from a whole number of a constant in units of its scale, besides the rounding of float32. Numbers
+that have nothing to do with the scale are so near two times in 10,000: a tensor of them does not pass."""
 
 
 @dataclass

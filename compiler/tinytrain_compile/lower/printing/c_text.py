@@ -60,7 +60,7 @@ COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 SHORT = ("int8", "uint8", "int16", "uint16")
 EXACT_TYPE = (ir.TensorLoad, tirx.Cast, tirx.IntImm)
 ATOM, UNARY, TERNARY = 15, 14, 2
-"""How tightly C binds, counted like those above (C11 6.5)."""
+"""Precedence of operators in C, on the same scale as those above (C11 6.5)."""
 
 
 class Expr(NamedTuple):
@@ -326,7 +326,7 @@ def render(body: list[Statement], depth: int = 1) -> Iterator[str]:
 # Where those internal buffers of a kernel lie that do not become registers: one after the other in scratch.
 
 _ALIGNMENT = 8
-"""Of each buffer, for any type that scratch holds: an int64 has the largest."""
+"""Alignment of each buffer, for any type that scratch holds: an int64 has the largest."""
 
 
 class Scratch:

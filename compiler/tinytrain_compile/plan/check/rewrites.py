@@ -153,7 +153,7 @@ _NOTHING, _PREPARED, _POSITION = -1, 1 << 40, 1 << 41
 _ROWS = 1 << 20
 """Rows that each node has numbers for; beyond them a row would be taken for one of the next node."""
 _ALIGNMENT = 8
-"""Of what lies in scratch, as generated C has it (Scratch of lower/printing/c_text.py)."""
+"""Alignment of buffers in scratch, as generated C has it (Scratch of lower/printing/c_text.py)."""
 
 Bytes = NDArray[np.int64]
 
