@@ -170,6 +170,7 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
             193,  # a weight that is not a number beside an integer loss that is one: E0603, not E0601
         )
     },
+    62: {"graphs: int8 QDQ": (239,)},  # --quant fp32: a weight that the file turns and stores again, beyond its range
 }
 """Cases by seed, each of which has once ended in E0605, E0607 or an internal error."""
 

@@ -68,6 +68,10 @@ class FileFunction:
         self._real_name = {node.inputs[0]: node.outputs[0] for node in read}
         """Stored tensor -> the tensor that DequantizeLinear makes of it."""
         self.constants = {**self._file.constants, **own}
+        fed = self.readers(self.inputs)
+        self._fed = {name for node in self._nodes for name in node.outputs if name in fed}
+        """Tensors that depend on an input. The range of a stored weight is no part of the function: an update that is
+        written back gets a scale that holds it."""
         self.work = 0.0
         self._costs: dict[str, float] = {}
 
@@ -165,6 +169,8 @@ class FileFunction:
     def _clamped(self, node: FileNode, values: Mapping[str, Array], held: Rounded | None) -> Array:
         """Return numbers within the range of a format. held: what becomes of them; its ends decide close to an end."""
         real, (scale, zero, kind) = values[node.inputs[0]], self._format(node, values)
+        if node.outputs[0] not in self._fed:
+            return real
         if kind not in _RANGES:
             raise EvaluatorLacksError(f"node {node.name} ({node.op})", f"numbers stored as {kind}")
         low, high = _RANGES[kind]
