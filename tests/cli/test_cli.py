@@ -78,7 +78,7 @@ def test_help_has_every_option_in_one_group() -> None:
         assert option.flag in shown[GROUPS[option.group]], name
 
 
-def test_the_first_group_is_what_everyone_needs() -> None:
+def test_the_first_group_has_the_main_options() -> None:
     first, *_ = sections(run("--help").check_success().out).values()
     assert len(first) == COMMON_OPTIONS == 10
     assert first[:3] == ["--out", "--target", "--arena"]

@@ -173,7 +173,7 @@ def test_help_has_every_option_of_the_command() -> None:
         assert bool(re.search(rf"^  {name}: ", text, re.MULTILINE)) == (known.flag not in left_out), known.flag
     assert all(title in text for title in GROUPS.values())
     assert "quant: 'auto' | 'fp32' | 'int8' = 'auto'" in text and "lr: float = 0.01" in text
-    assert "data: path of an .npz, arrays or batches = None" in text and "Smallest arena" in text
+    assert "data: path of an .npz, arrays or batches = None" in text and "smallest arena" in text
     assert 'tt.compile("model.onnx", arena="64KB"' in text
     assert max(map(len, text.splitlines())) <= 120
 

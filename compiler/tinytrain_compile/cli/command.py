@@ -28,13 +28,18 @@ from tinytrain_compile.files.output_folder import WRITTEN
 from tinytrain_compile.files.resources import with_pages
 from tinytrain_compile.options.compile_options import CompileOptions
 
-_HELP = """Turn MODEL (ONNX) into C11 that trains it on a microcontroller, in one static arena, and check it under QEMU.
+_HELP = """Compile MODEL (ONNX) to C11 that trains it on a microcontroller in one static arena, and verify it in QEMU.
 
 Example: tinytrain-compile model.onnx --arena 256KB --target cortex-m7
 
-Also, each with --help: tinytrain-compile finetune MODEL --data FILE.npz tries training on your samples; contribution
-measures what training each layer is worth; export MODEL --checkpoint FILE writes what a device has learned back into
-the model. A model file that is called like a command is reached by ./
+Other commands, each with its own --help:
+
+\b
+  finetune MODEL --data FILE.npz      try training on this machine first
+  contribution MODEL --data FILE.npz  measure the gain of training each layer
+  export MODEL --checkpoint FILE      write trained weights back into the model
+
+If your model file is named like a command, write ./ before its name.
 """
 
 
@@ -61,9 +66,9 @@ def _explain(code: str) -> list[str]:
 
 
 _ANSWERS = (
-    asking("--list-targets", lambda _: _targets(), is_flag=True, help="Cores and boards, and stop."),
-    asking("--list-ops", lambda _: _ops(), is_flag=True, help="Operators, and stop."),
-    asking("--explain", _explain, metavar="E0203", help="Explain an error id."),
+    asking("--list-targets", lambda _: _targets(), is_flag=True, help="List cores and boards, and exit."),
+    asking("--list-ops", lambda _: _ops(), is_flag=True, help="List supported operators, and exit."),
+    asking("--explain", _explain, metavar="E0203", help="Explain the error with this id, and exit."),
 )
 
 

@@ -132,7 +132,7 @@ def jobs_option() -> click.Parameter:
         default=-1,
         show_default=True,
         callback=check,
-        help="Processes; -1: all.",
+        help="Processes that train at the same time; -1: one for each core.",
     )
 
 
@@ -156,7 +156,7 @@ def config_option(without: Container[str] = ()) -> click.Parameter:
         is_eager=True,
         expose_value=False,
         callback=take,
-        help="Options from a file, as finetune writes it; those of the command line go before them.",
+        help="Read options from a file, such as finetune.toml of `finetune`. Options on the command line override it.",
     )
 
 
@@ -164,13 +164,20 @@ def terminal_options() -> list[click.Parameter]:
     """Make the options that only the terminal knows."""
     choice = click.Choice(["auto", "always", "never"])
     return [
-        GroupedOption("output", "--color", type=choice, default="auto", show_default=True, help="Of the report."),
+        GroupedOption(
+            "output",
+            "--color",
+            type=choice,
+            default="auto",
+            show_default=True,
+            help="Colour of the output; auto: on a terminal only.",
+        ),
         GroupedOption(
             "output",
             "-v",
             "--verbose",
             is_flag=True,
-            help="Also list layers and steps; show a traceback on internal errors.",
+            help="Also list layers and steps, and show the traceback of an internal error.",
         ),
     ]
 

@@ -563,15 +563,15 @@ def optimizers_with(option: str) -> str:
 
 
 def defaults_of(option: Literal["betas", "epsilon"]) -> str:
-    """Describe an option's default, as in "Default: 1e-08, adagrad 1e-10."."""
+    """Describe an option's default as --help does: "[default: 1e-08; adagrad: 1e-10]"."""
 
     def default(optimizer: Optimizer) -> str:
         return f"{optimizer.epsilon:g}" if option == "epsilon" else "{:g},{:g}".format(*optimizer.betas)
 
     found = {name: default(optimizer) for name, optimizer in OPTIMIZERS.items() if option in optimizer.takes}
     usual = next(iter(found.values()))
-    others = [f"{name} {value}" for name, value in found.items() if value != usual]
-    return f"Default: {', '.join((usual, *others))}."
+    others = [f"{name}: {value}" for name, value in found.items() if value != usual]
+    return f"[default: {'; '.join((usual, *others))}]"
 
 
 def optimizers_in_int8() -> str:

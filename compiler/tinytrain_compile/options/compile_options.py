@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.cost import Objective, Remat, Stream
 from tinytrain_compile.ir.runtime_parts import NO_PARTS, RuntimeParts
-from tinytrain_compile.ops.update import OptimizerName, defaults_of, optimizers_with
+from tinytrain_compile.ops.update import OptimizerName, defaults_of, optimizers_in_int8, optimizers_with
 from tinytrain_compile.options.option import (
     GROUPS,
     SIZE,
@@ -63,20 +63,24 @@ class CompileOptions:
     """
 
     model: Path
-    out: Path = _common(Path("out"), "Output folder.", "-o", "--out")
+    out: Path = _common(Path("out"), "Folder for the C project and its reports.", "-o", "--out")
     _: KW_ONLY
 
     # ---- the board, and the form of the project ---------------------------------------------------------------------
 
     reserve_bytes: int | None = _memory(
-        None, "RAM of a board for statics, heap and RTOS. Default: as its file says.", "--reserve", **SIZE
+        None,
+        "RAM of a board that is kept free for statics, heap and RTOS, such as 16KB. [default: from the board's file]",
+        "--reserve",
+        **SIZE,
     )
     package: Literal["cmake", "platformio", "arduino", "zephyr", "esp-idf", "makefile"] | None = _output(
-        None, "Write the project as a library of this build system (docs/packages.md)."
+        None,
+        "Write a library for this build system (docs/packages.md). [default: a plain folder with a CMakeLists.txt]",
     )
     name: str = _output(
         "",
-        "Prefix of C names and files, and of a package. Default: the name of the model's file.",
+        "Prefix of C names and files, and name of the package. [default: name of the model's file]",
         metavar="NAME",
         read=parse_name,
     )
@@ -85,133 +89,189 @@ class CompileOptions:
 
     runtime: RuntimeParts = _output(
         NO_PARTS,
-        "C around the step: replay (replay=N: RAM for N samples), monitor (=flash: its best state takes no RAM), "
-        "schedule, store, delta, average (=N).",
+        "Add C for the training loop, as a list: replay[=N samples], monitor[=flash], schedule, store, delta, "
+        "average[=N states] (docs/training-loop.md). With monitor=flash the best state takes no RAM.",
         metavar="PARTS",
         read=parse_runtime,
     )
     features: Literal["off", "on"] = _output(
-        "off", "Cut the step where training begins, so that later epochs cost the trained part alone."
+        "off",
+        "on: split the step after the frozen part, so that later epochs compute only the trained part "
+        "(docs/training-loop.md).",
     )
     slices: Literal["off", "on"] = _output(
-        "off", "on: a step can be computed in slices of time, between which the firmware has the processor."
+        "off",
+        "on: add calls that compute a step in short slices, so that your firmware can run between them "
+        "(docs/slices.md).",
     )
     plans: tuple[int, ...] = _output(
         (),
-        "Several plans in one project, for arenas of these sizes; init takes the largest that fits: 64KB,128KB.",
+        "Put a plan for each of these arena sizes into one project: 64KB,128KB. At run time, init uses the "
+        "largest plan that fits.",
         metavar="SIZES",
         read=parse_plans,
     )
     inference_only: bool = _output(
-        False, "No training: an image that infers, and loads checkpoints of a training build with the same --update."
+        False, "Generate inference without training. It loads checkpoints of a training build with the same --update."
     )
-    dry_run: bool = _output(False, "Plan and report; write nothing.")
-    force: bool = _output(False, "Overwrite files in -o of the same names that tinytrain-compile did not write there.")
+    dry_run: bool = _output(False, "Plan and report, but write nothing.")
+    force: bool = _output(False, "Overwrite files of the same names in -o, even if they are yours or edited.")
     report: tuple[str, ...] = _output(
         ("text", "json", "html"),
-        "text on the terminal, html beside report.json [default: text,json,html].",
+        "Reports to make: text on the terminal, html as report.html; report.json is always written. [default: "
+        "text,json,html]",
         metavar="KINDS",
         read=parse_reports,
     )
-    dump_after: Literal["frontend", "training", "plan"] | None = _output(None, "Print a stage's result and stop.")
+    dump_after: Literal["frontend", "training", "plan"] | None = _output(
+        None, "Print the result of this stage and exit."
+    )
 
     # ---- how weights follow gradients -------------------------------------------------------------------------------
 
     gains: Path | None = _training(
         None,
-        "What training each layer is worth, for --update auto (docs/update-schemes.md). Default: a prior.",
+        "Table of the gain of training each layer, for --update auto; `contribution` measures one "
+        "(docs/update-schemes.md). [default: short runs on --data, or a prior]",
         metavar="FILE.csv",
     )
-    pareto: bool = _training(
-        False, "What --update auto would train in some other arenas, beside this one (takes minutes)."
-    )
+    pareto: bool = _training(False, "Also report the choice of --update auto for other arena sizes. Takes minutes.")
     loss: Literal["cross-entropy", "mse", "bce"] | None = _training(
-        None, "Default: bce behind a Sigmoid, else cross-entropy for (batch, classes)."
+        None,
+        "Loss to add to the model: cross-entropy for classes, bce for labels 0 or 1, mse for values. [default: "
+        "bce after a Sigmoid, cross-entropy for outputs (batch, classes)]",
     )
-    dropout: Literal["off", "on"] = _training("off", "Dropout that the file has in training mode (float32).")
+    dropout: Literal["off", "on"] = _training(
+        "off", "on: apply the model's training-mode Dropout in every step (float32 only)."
+    )
     momentum: float = _training(
-        0.9, f"Of {optimizers_with('momentum')}. Not given: rmsprop has none.", check=within(0.0, 1.0)
+        0.9,
+        f"Momentum factor of --optimizer {optimizers_with('momentum')}. rmsprop uses none unless you give it.",
+        check=within(0.0, 1.0),
     )
-    nesterov: bool = _training(False, "Nesterov's momentum.")
-    dampening: float = _training(0.0, "Of momentum, from the second update on.", check=within(0.0, 1.0))
+    nesterov: bool = _training(False, "Use Nesterov's form of momentum.")
+    dampening: float = _training(
+        0.0, "Share of each gradient that momentum leaves out, from the second update on.", check=within(0.0, 1.0)
+    )
     betas: tuple[float, float] | None = _training(
-        None, f"Decay rates of {optimizers_with('betas')}. {defaults_of('betas')}", metavar="B1,B2", read=parse_betas
+        None,
+        f"Decay rates of the moments in {optimizers_with('betas')}. {defaults_of('betas')}",
+        metavar="B1,B2",
+        read=parse_betas,
     )
-    alpha: float = _training(0.99, "Decay rate of rmsprop's squares.", check=within(0.0, 1.0))
-    centered: bool = _training(False, "rmsprop by the spread of gradients.")
-    epsilon: float | None = _training(None, defaults_of("epsilon"), metavar="E", read=parse_epsilon)
+    alpha: float = _training(0.99, "Decay rate of the mean of squared gradients in rmsprop.", check=within(0.0, 1.0))
+    centered: bool = _training(
+        False, "In rmsprop, divide by the standard deviation of gradients instead of their root mean square."
+    )
+    epsilon: float | None = _training(
+        None,
+        f"Number added to the denominator in {optimizers_with('epsilon')}. {defaults_of('epsilon')}",
+        metavar="E",
+        read=parse_epsilon,
+    )
     epsilon_place: Literal["corrected", "raw"] = _training(
-        "corrected", "Of adam: beside the corrected root, or sqrt(v) itself (ORT)."
+        "corrected",
+        f"In {optimizers_with('epsilon_place')}, add epsilon after the bias correction (corrected, as PyTorch) or "
+        "before it (raw, as ONNX Runtime).",
     )
-    weight_decay: float = _training(0.0, "Pulls float32 weights towards 0.", check=within(0.0, 1e6))
+    weight_decay: float = _training(
+        0.0,
+        "Pull float32 weights towards 0: an L2 penalty, or decoupled decay in adamw and lion.",
+        check=within(0.0, 1e6),
+    )
     clip_norm: float | None = _training(
         None,
-        "Largest norm of a gradient; a longer one is scaled down (docs/clipping.md).",
+        "Scale down each gradient whose norm exceeds NORM (docs/clipping.md). [default: no clipping]",
         metavar="NORM",
         read=parse_norm,
     )
     clip_per: Literal["model", "layer"] = _training(
-        "model", "Whose norm: of all that is trained, or of each layer alone."
+        "model", "With --clip-norm: use one norm for the whole model, or one for each layer."
     )
     activations: Literal["exact", "asi", "subspace"] = _training(
         "exact",
-        "What layers keep of their inputs for gradients: all, or a low-rank copy in subspaces that follow (asi) or"
-        " are fixed (subspace) (docs/activations.md; needs --data).",
+        "Keep layer inputs for the gradients: all (exact), or low-rank copies in subspaces that adapt (asi) or "
+        "stay fixed (subspace). Copies need --data (docs/activations.md).",
     )
     rank_error: float = _training(
-        0.1, "Of --activations: largest relative error of a layer's gradient on --data.", check=within(0.0, 1.0)
+        0.1,
+        "With --activations asi or subspace: largest relative error of a layer's gradient, measured on --data.",
+        check=within(0.0, 1.0),
     )
     accumulate: Literal["exact", "inplace"] = _training(
-        "exact", "Over --batch N samples: sum gradients, or update with each at once, at a learning rate of 1/N."
+        "exact",
+        "exact: sum the gradients of --batch N samples, then update. inplace: update after every sample with "
+        "lr/N, which needs no RAM for sums.",
     )
     epochs: int | None = _training(
         None,
-        "Passes over the samples that the firmware is to make: a macro for its loop (finetune recommends them).",
+        "Passes over the samples, as a macro (M_EPOCHS) for the firmware's loop. finetune recommends a number.",
         metavar="N",
         limits=(1, 1000000),
     )
     warm_up: int | None = _training(
         None,
-        "Updates in which the firmware's rate is to grow first: a macro for its schedule (finetune recommends it).",
+        "Updates in which the learning rate grows at first, as a macro (M_WARM_UP) for the firmware's schedule. "
+        "finetune recommends a number.",
         metavar="N",
         limits=(1, 4294967295),
     )
 
-    # ---- what everyone needs ----------------------------------------------------------------------------------------
+    # ---- main options ----------------------------------------------------------------------------------------------
 
-    target: str = _common("cortex-m7", "Board or core (--list-targets) or TOML.", metavar="NAME|FILE")
+    target: str = _common(
+        "cortex-m7", "Board or core, by name (see --list-targets) or as a TOML file.", metavar="NAME|FILE"
+    )
     arena_bytes: int | None = _common(
-        None, "RAM for everything that changes: 256KB, 256KiB or 262144.", "--arena", **SIZE
+        None,
+        "Hard RAM limit of the arena: 256KB, 256KiB or 262144. [default: the first memory of a board; no limit "
+        "for a core]",
+        "--arena",
+        **SIZE,
     )
     update: str = _common(
         "auto",
-        "What is trained: auto (what gains most and fits), all, bias, head, last:N, GLOB,... or a scheme file.",
+        "Parameters to train: auto, all, bias, head, last:N, layer names or GLOB,... or a scheme file "
+        "(docs/update-schemes.md). auto picks the largest gain that fits.",
         metavar="WHAT",
     )
-    optimizer: OptimizerName = _common("sgd", "How weights follow gradients.")
-    learning_rate: float = _common(0.01, "Learning rate; also settable at run time.", "--lr", check=within(0.0, 1e6))
+    optimizer: OptimizerName = _common(
+        "sgd", f"Update rule of the trained weights. int8 weights need {optimizers_in_int8()}."
+    )
+    learning_rate: float = _common(
+        0.01, "Learning rate at the start. The firmware can change it at run time.", "--lr", check=within(0.0, 1e6)
+    )
     batch: int = _common(1, "Samples per update.", check=at_least_one)
     quant: Literal["auto", "fp32", "int8"] = _common(
-        "auto", "Number format. auto: int8 for a model that is quantised (QDQ), fp32 for any other."
+        "auto",
+        "Number format; auto: int8 for a quantised model (QDQ or QOperator), fp32 for any other. A float model "
+        "needs --calib for int8.",
     )
     calib: Path | None = _common(
         None,
-        "Typical inputs x: int8 ranges of a float model. With labels y: exponents of errors too.",
+        "Typical inputs x, to measure the int8 ranges of a float model. With labels y, error exponents are "
+        "measured too.",
         metavar="FILE.npz",
         int8_only=True,
     )
     data: Path | None = _common(
-        None, "Samples x, y: to verify with, and to choose by (--update auto).", metavar="FILE.npz"
+        None,
+        "Samples x, y to verify with, instead of random ones. From 40 samples on, --update auto also trains on "
+        "them to choose layers.",
+        metavar="FILE.npz",
     )
 
     # ---- model ------------------------------------------------------------------------------------------------------
 
     classes: int | None = _model(
-        None, "Replace the last layer by a fresh one for N classes.", metavar="N", limits=(2, 4096)
+        None,
+        "Replace the last layer with an untrained one for N classes, if your classes differ from the model's.",
+        metavar="N",
+        limits=(2, 4096),
     )
     input_shapes: Mapping[str, tuple[int, ...]] = _model(
         dict,
-        "Fixes the dimensions of a dynamic input.",
+        "Fix the dimensions of a dynamic input, such as x=1,3,32,32. Repeatable.",
         "--input-shape",
         metavar="NAME=D,D,..",
         read=parse_shapes,
@@ -219,82 +279,115 @@ class CompileOptions:
     )
     input_layout: Literal["hwc", "chw", "lc", "cl"] = _model(
         "hwc",
-        "Of images (height, width, channels); of signals lc (length, channels: a sensor's FIFO) or cl, as without.",
+        "Axis order of inputs in the generated C. Images: hwc or chw; signals: lc (sample by sample, as from a "
+        "sensor's FIFO) or cl, their default.",
     )
-    batch_norm: Literal["fold", "keep"] = _model("fold", "Into weights, or gamma and beta trained apart (float32).")
+    batch_norm: Literal["fold", "keep"] = _model(
+        "fold",
+        "fold: merge BatchNormalization into the layer before it, so that both train as one. keep: train gamma "
+        "and beta separately (float32 only).",
+    )
     trainable: tuple[str, ...] = _model(
         (),
-        "Initializers or modules that are parameters, whatever the rules say (docs/parameters.md).",
+        "Treat these initializers or modules as parameters, overriding the rules in docs/parameters.md. Repeatable.",
         metavar="GLOB",
         repeated=True,
     )
     frozen: tuple[str, ...] = _model(
-        (), "Initializers or modules that are no parameters.", metavar="GLOB", repeated=True
+        (), "Never train these initializers or modules (docs/parameters.md). Repeatable.", metavar="GLOB", repeated=True
     )
-    untie: bool = _model(False, "Train apart what an exporter has written once because the values are equal.")
-    label: str = _model("", "Input that holds the labels, for a model that ends in its loss.", metavar="NAME")
-    model_output: str = _model("", "Which output is trained, of several, or which result of a node.", metavar="NAME")
+    untie: bool = _model(
+        False, "Treat equal tensors that the exporter stored only once as separate parameters (docs/parameters.md)."
+    )
+    label: str = _model(
+        "",
+        "Input with the labels, for a model that ends in its own loss. Needed if several inputs could hold them.",
+        metavar="NAME",
+    )
+    model_output: str = _model(
+        "", "Output to train, if the model has several. An inner result of a node works too.", metavar="NAME"
+    )
     weights: Path | None = _model(
-        None, "Weights of a graph with gradient nodes, by name or position (arr_N).", metavar="FILE.npz"
+        None,
+        "Weights of a training graph, by name or position (arr_N). [default: the checkpoint beside the graph]",
+        metavar="FILE.npz",
     )
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     memories: Mapping[str, int] = _memory(
         dict,
-        "A further memory of the target, for what does not fit into --arena.",
+        "Further memory of the target for buffers that do not fit into --arena, such as sram2=256KB. Repeatable. "
+        "[default: all of a board's, if needed]",
         "--memory",
         metavar="NAME=SIZE",
         read=parse_memories,
         repeated=True,
     )
     remat: Remat | None = _memory(
-        None, "Compute tensors twice: auto, as --arena needs; min, smallest arena. Default: auto up to 25 % more MACs."
+        None,
+        "Compute tensors a second time instead of keeping them: if --arena needs it (auto), or for the smallest "
+        "arena (min). [default: auto, with at most 25 % more MACs]",
     )
     stream: Stream = _memory(
         "auto",
-        "Compute early layers row by row: auto, as --arena needs (without: if 5 % is saved); min, smallest arena.",
+        "Compute early layers row by row. auto: if --arena needs it, or without --arena if it saves 5 %; min: for "
+        "the smallest arena.",
     )
     input_lines: bool = _memory(
-        False, "The firmware hands over rows of the image as they come, so that it is never in RAM."
+        False,
+        "Let the firmware pass the image row by row as it arrives, so that the whole image is never in RAM. "
+        "Freezes the first layer (docs/streams.md).",
     )
     input_type: Literal["int8", "uint8"] = _memory(
-        "int8", "Of rows that --input-lines takes; uint8: bytes of a camera.", int8_only=True
+        "int8", "Element type of the rows given to --input-lines; use uint8 for camera bytes.", int8_only=True
     )
     optimise: Objective | None = _memory(
         None,
-        "Smallest arena, least step time or energy by the target's model. Default: the least extra time that fits.",
+        "Choose the plan with the smallest arena, or with the least modelled step time or energy. [default: the "
+        "least extra time that fits]",
     )
     max_step_ps: int | None = _memory(
         None,
-        "Longest step by the target's model, with paging and second runs: 500ms, 2s.",
+        "Limit for the modelled time of one step: 500ms, 2s. [default: no limit]",
         "--max-step-time",
         metavar="TIME",
         read=parse_time,
     )
     micro_batch: int | Literal["auto"] | None = _memory(
         None,
-        "Samples that one call trains on, of --batch [default: 1]; auto: what --arena, or each of --plans, holds.",
+        "Samples trained in one call; must divide --batch. auto: as many as --arena, or each of --plans, holds. "
+        "[default: 1]",
         metavar="N|auto",
     )
     lock: Path | None = _memory(
-        None, "Use order and addresses of an earlier plan.json (any name), checked again.", metavar="FILE"
+        None,
+        "Reuse the order and addresses of an earlier plan.json (the file may have another name), after checking "
+        "them again.",
+        metavar="FILE",
     )
 
     # ---- int8 -------------------------------------------------------------------------------------------------------
 
     calib_range: Literal["minmax", "percentile"] = _int8(
-        "minmax", "Range of an int8 activation: all of what --calib shows, or its middle 99.99 %.", int8_only=True
+        "minmax",
+        "Range of each activation, measured with --calib: smallest to largest value (minmax), or the middle 99.99 "
+        "% (percentile).",
+        int8_only=True,
     )
-    head: Literal["fp32", "int8"] = _int8("fp32", "Last layer, int8 models.", int8_only=True, without="fp32")
+    head: Literal["fp32", "int8"] = _int8(
+        "fp32", "Number format of the last layer and the loss in an int8 model.", int8_only=True, without="fp32"
+    )
     weight_store: Literal["sr8", "q8.8", "mixed"] = _int8(
         "mixed",
-        "Trained int8 weights: rounded with noise, with 8 fraction bits more, or these in small weights only.",
+        "Storage of trained int8 weights. sr8: random rounding; q8.8: 8 more fraction bits; mixed: fractions for "
+        "the smallest tensors only (docs/int8.md).",
         int8_only=True,
     )
     rescale: Literal["off", "on"] = _int8(
         "off",
-        "on: a channel whose trained int8 weights reach +-127 gets twice the scale.",
+        "on: double the scale of a channel when one of its trained int8 weights reaches +-127, so that it can "
+        "grow further.",
         int8_only=True,
         without="off",
     )
@@ -302,28 +395,38 @@ class CompileOptions:
     # ---- verification -----------------------------------------------------------------------------------------------
 
     verify: Literal["qemu", "host", "none"] = _verification(
-        "qemu", "Where the C is run and compared with numpy: on the board in QEMU, on this machine, or nowhere."
+        "qemu",
+        "Run the C code and compare it with numpy: in QEMU and on this machine (qemu), on this machine alone "
+        "(host), or not (none).",
     )
-    verify_steps: int = _verification(3, "Training steps compared.", limits=(1, 100000))
-    count: bool = _verification(False, "Count instructions of a step and an inference in QEMU, by kernel.")
-    cycles: bool = _verification(False, "With --count: model the cycles of a step (a model, never a measurement).")
-    seed: int = _verification(0, "For random samples and the planner.", limits=(0, 2**31 - 1))
+    verify_steps: int = _verification(3, "Training steps to compare.", limits=(1, 100000))
+    count: bool = _verification(False, "Count the instructions of one step and one inference in QEMU, by kernel.")
+    cycles: bool = _verification(
+        False, "With --count: also model the cycles of one step. A model, not a measurement (docs/cycles.md)."
+    )
+    seed: int = _verification(
+        0, "Seed of random samples, fresh weights, rounding noise and the planner.", limits=(0, 2**31 - 1)
+    )
 
     # ---- code and speed ---------------------------------------------------------------------------------------------
 
     code: Literal["speed", "size", "auto"] | None = _code(
         None,
-        "Kernels of their own for every shape, or small code that layers share; auto: small if code is most of the "
-        "flash and a third is saved. Default: speed.",
+        "speed: one specialised kernel per shape; size: smaller code shared by layers. auto: size, if code is "
+        "most of the flash and a third is saved. [default: speed]",
     )
     flash_budget_bytes: int | None = _code(
         None,
-        "Most that code and constants take: small code where needed; frozen weights are prepared in the rest.",
+        "Limit for code and constants, such as 640KB. Uses small code if needed, and spare flash for prepared "
+        "weights (docs/streams.md).",
         "--flash-budget",
         **SIZE,
     )
     kernels: tuple[Path, ...] = _code(
-        (), "C kernels of your own for some layers (docs/external-kernels.md).", metavar="FILE.toml", repeated=True
+        (),
+        "Use C kernels of your own for some layers (docs/external-kernels.md). Repeatable.",
+        metavar="FILE.toml",
+        repeated=True,
     )
 
     given: frozenset[str] = frozenset()

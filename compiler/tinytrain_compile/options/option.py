@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Group = Literal["common", "model", "memory", "training", "int8", "verification", "code", "output"]
 GROUPS: dict[Group, str] = {
-    "common": "What everyone needs",
+    "common": "Main options",
     "model": "Model",
     "memory": "Memory",
     "training": "Training",
@@ -32,7 +32,7 @@ GROUPS: dict[Group, str] = {
 """Title of each group, in the order of --help."""
 
 COMMON_OPTIONS = 10
-"""How many everyone needs."""
+"""Number of the main options of a compilation: those that most builds use."""
 
 _KEY = "option"
 
