@@ -24,18 +24,26 @@ from tinytrain_compile.cli.options import (
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.options.effort import FinetuneEffort
 
-_HELP = """Try training MODEL (ONNX) on your samples on this machine: which learning rate, for how long, what it gains.
+_HELP = """Train MODEL (ONNX) on your samples on this machine, and recommend a learning rate, epochs and other options.
 
-Every training runs the generated C, so results are the device's. --data has x and y; x_test, y_test to judge by; x_old,
-y_old of what the network knew before. Writes FILE.toml, which a compilation reads by --config, and FILE.html with
-curves. Interrupted, it goes on where it was when it is called again.
+It runs the generated C, so the results are those of the device. It writes FILE.toml, which a compilation reads with
+--config, and FILE.html with the curves. If you interrupt it, the same command continues.
 
 Example: tinytrain-compile finetune model.onnx --data own.npz --arena 64KB
 """
 _WITHOUT = frozenset(
     name for name, known in OPTIONS.items() if known.group in ("verification", "output") and name != "seed"
 ) | {"out", "epochs", "warm_up", "pareto", "lock"}
-"""Options of a compilation about what nothing is made of here: output, verification."""
+"""Options of a compilation that finetune does not have: it writes and verifies no project."""
+_TEXTS = {
+    "data": "Required: your samples x, y. Optional: x_test, y_test to judge the result, and x_old, y_old to measure "
+    "forgetting (docs/finetune.md).",
+    "learning_rate": "Centre of the search, which starts with rates from 1/32 of it to 32 times it.",
+    "batch": "Samples per update, unless --batches compares several.",
+    "clip_norm": "Scale down each gradient whose norm exceeds NORM (docs/clipping.md). [default: compare --clips]",
+    "seed": "First seed of the runs; it also draws the test samples if the file has none.",
+}
+"""Help of options that serve the search here."""
 
 
 @click.command(
@@ -43,10 +51,10 @@ _WITHOUT = frozenset(
     help=_HELP,
     params=[
         model_argument(),
-        out_option("finetune.toml", "What is recommended."),
+        out_option("finetune.toml", "File for the recommended options; the curves go to FILE.html beside it."),
         *options_for(FinetuneEffort),
         jobs_option(),
-        *options_for(CompileOptions, without=_WITHOUT),
+        *options_for(CompileOptions, without=_WITHOUT, texts=_TEXTS),
         config_option(_WITHOUT),
         *terminal_options(),
     ],

@@ -68,10 +68,20 @@ def model_argument() -> click.Parameter:
     return click.Argument(["model"], type=click.Path(path_type=Path))
 
 
-def options_for(kind: type[DataclassInstance], without: Container[str] = ()) -> list[click.Parameter]:
-    """Make an option of each field of a dataclass that declares one but some, with its name, type and default."""
+def options_for(
+    kind: type[DataclassInstance], without: Container[str] = (), texts: Mapping[str, str] | None = None
+) -> list[click.Parameter]:
+    """Make an option of each field of a dataclass that declares one but some, with its name, type and default.
+
+    texts: help of options that mean something else in this command.
+    """
     hints, defaults = get_type_hints(kind), {item.name: item.default for item in fields(kind)}
-    chosen = ((name, known) for name, known in options_in(kind).items() if name not in without)
+    own = texts or {}
+    chosen = (
+        (name, replace(known, help=own.get(name, known.help)))
+        for name, known in options_in(kind).items()
+        if name not in without
+    )
     return [_option(name, hints[name], defaults[name], known) for name, known in chosen]
 
 

@@ -57,37 +57,42 @@ class FinetuneEffort:
     """seeds: that what is recommended was judged by. batches: none for that of the options. clips: 0 for no clipping,
     if the options do not say a norm. jobs: processes, -1 for all cores."""
 
-    epochs: int = _common(30, "Of a training, at most.", limits=(1, MOST))
-    seeds: int = _common(3, "Trainings of a mean.", limits=(1, 1000))
+    epochs: int = _common(30, "Maximum epochs per training run.", limits=(1, MOST))
+    seeds: int = _common(3, "Runs to average, in the last round and for the result.", limits=(1, 1000))
     batches: tuple[int, ...] = _common(
-        (), "Batches to compare. Default: that of --batch alone.", metavar="N,N..", read=parse_batches
+        (), "Batch sizes to compare. [default: only --batch]", metavar="N,N..", read=parse_batches
     )
     clips: tuple[float, ...] = _common(
         (0.0, 1.0),
-        "Norms to clip gradients to; 0: none. Without effect beside --clip-norm.",
+        "Clipping norms to compare; 0 means no clipping. No effect if you give --clip-norm.",
         metavar="X,X..",
         read=parse_clips,
         shown="0,1",
     )
-    per_layer: bool = _common(False, "For each norm of --clips, also that of each layer alone.")
+    per_layer: bool = _common(False, "Also try each clipping norm with --clip-per layer.")
     warm_ups: tuple[float, ...] = _common(
         (0.0,),
-        "Shares of the updates, up to 0.5, in which the rate grows first; 0: none.",
+        "Warm-ups to compare, as shares of all updates (up to 0.5); 0 means no warm-up. Only for --schedule cosine.",
         metavar="X,X..",
         read=parse_warm_ups,
         shown="0",
     )
     averages: tuple[int, ...] = _common(
         (0,),
-        "Ends of epochs whose mean the device keeps (--runtime average); 0: the last state.",
+        "Averages to compare: number of epochs whose final weights are averaged (--runtime average); 0 means none.",
         metavar="N,N..",
         read=parse_averages,
         shown="0",
     )
     replay: int = _common(
-        100, "Old samples (x_old) that the device could keep at most; 20 are tried first.", limits=(0, MOST)
+        100,
+        "Largest number of old samples (x_old) that the device may keep for replay; 20 are tried first.",
+        limits=(0, MOST),
     )
-    schedule: RateSchedule = _common("cosine", "What the rate does in a training: fall to 0 along a cosine, or stay.")
+    schedule: RateSchedule = _common(
+        "cosine",
+        "Learning rate of a run: falls to 0 along a cosine, or constant, for a device that never stops learning.",
+    )
     jobs: int = -1
 
 
