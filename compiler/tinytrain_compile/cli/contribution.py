@@ -20,12 +20,19 @@ from tinytrain_compile.cli.options import (
 from tinytrain_compile.options.compile_options import OF_THE_MODEL, OPTIONS, CompileOptions
 from tinytrain_compile.options.effort import ContributionEffort
 
-_HELP = """Measure what training each layer of MODEL (ONNX) is worth, by short runs on this machine on your samples.
+_HELP = """Measure what training each layer of MODEL (ONNX) gains, in short runs on your samples on this machine.
 
-Writes the table that --update auto --gains reads. Interrupted, it goes on where it was when it is called again.
+It writes the table that a compilation reads with --update auto --gains. If you interrupt it, the same command
+continues.
 
 Example: tinytrain-compile contribution model.onnx --data own.npz -o gains.csv
 """
+_TEXTS = {
+    "data": "Required: your samples x, y. 30 % of them, at most 256, are held back to measure losses.",
+    "learning_rate": "Base of the rates: each layer is trained at 1/4, 1, 4 and 16 times it, and the best counts.",
+    "seed": "Seed that draws the samples held back, and the orders of the others.",
+}
+"""Help of options that serve the measurement here."""
 
 
 @click.command(
@@ -33,10 +40,10 @@ Example: tinytrain-compile contribution model.onnx --data own.npz -o gains.csv
     help=_HELP,
     params=[
         model_argument(),
-        out_option("gains.csv", "The table."),
+        out_option("gains.csv", "File for the table of gains."),
         *options_for(ContributionEffort),
         jobs_option(),
-        *options_for(CompileOptions, without=frozenset(OPTIONS) - OF_THE_MODEL),
+        *options_for(CompileOptions, without=frozenset(OPTIONS) - OF_THE_MODEL, texts=_TEXTS),
         *terminal_options(),
     ],
     context_settings=SETTINGS,

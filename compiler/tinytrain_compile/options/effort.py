@@ -101,7 +101,11 @@ class ContributionEffort:
     """updates: of each run; orders: orders of samples that a gain is the mean of; groups: of the channels of each axis
     of a weight, each measured for itself. jobs: processes, -1 for all cores."""
 
-    updates: int = _common(100, "Of every run.", limits=(1, MOST))
-    orders: int = _common(2, "Of samples, for a mean.", limits=(1, MOST))
-    groups: int = _common(1, "Groups of channels of a weight's axis, each measured; 1: whole.", limits=(1, MOST))
+    updates: int = _common(100, "Updates per run.", limits=(1, MOST))
+    orders: int = _common(2, "Runs to average for each gain, each with another order of the samples.", limits=(1, MOST))
+    groups: int = _common(
+        1,
+        "Groups of neighbouring channels to measure separately, on each axis of a weight; 1 measures whole weights.",
+        limits=(1, MOST),
+    )
     jobs: int = -1
