@@ -9,7 +9,7 @@ import click
 
 from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, GroupedOption, model_argument, terminal_options
 
-_HELP = """Write MODEL (ONNX) with what a device has learned: the same file, but for the weights that were trained.
+_HELP = """Write the weights that a device has trained back into MODEL (ONNX). Everything else in the file stays the same.
 
 Example: tinytrain-compile export model.onnx --checkpoint device.bin --project out -o trained.onnx
 """
@@ -22,13 +22,19 @@ def _own_options() -> list[click.Parameter]:
         return GroupedOption("common", *flags, type=path, help=help_, **more)
 
     return [
-        file("What m_save (or a twin's save) wrote.", "--checkpoint", required=True, metavar="FILE"),
-        file("Output folder of the compilation.", "--project", default=Path("out"), show_default=True, metavar="DIR"),
-        file("The file to write.", "-o", "--out", default=Path("trained.onnx"), show_default=True, metavar="FILE"),
-        file("The file that the project was calibrated with, if it was.", "--calib", metavar="FILE.npz"),
-        file("The samples that its fixed subspaces were measured on, if it has some.", "--data", metavar="FILE.npz"),
-        file("Weights of training artifacts, if the project had some.", "--weights", metavar="FILE.npz"),
-        GroupedOption("common", "--force", is_flag=True, help="Overwrite the file."),
+        file("Checkpoint that m_save, or save of a twin, has written.", "--checkpoint", required=True, metavar="FILE"),
+        file(
+            "Output folder of the build that runs on the device.",
+            "--project",
+            default=Path("out"),
+            show_default=True,
+            metavar="DIR",
+        ),
+        file("ONNX file to write.", "-o", "--out", default=Path("trained.onnx"), show_default=True, metavar="FILE"),
+        file("Calibration file of that build. Needed if it had --calib.", "--calib", metavar="FILE.npz"),
+        file("Samples of that build. Needed in int8 if it had --activations subspace.", "--data", metavar="FILE.npz"),
+        file("Weights of a training graph. Needed if that build had --weights.", "--weights", metavar="FILE.npz"),
+        GroupedOption("common", "--force", is_flag=True, help="Overwrite the file of -o if it exists."),
     ]
 
 
