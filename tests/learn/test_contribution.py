@@ -182,7 +182,7 @@ def test_command(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         and (tmp_path / "g.csv").is_file()
     )
     assert "\n  --arena" not in run("contribution", "--help").out  # no option; texts of others may name it
-    assert "Measure what training" in run("contribution", "--help").out
+    assert "Measure the gain of training" in run("contribution", "--help").out
     run("compile", DIGITS / "digits.onnx", "--dry-run", "--arena", "64KB").check_success()
     model = tmp_path / "contribution"  # a model whose file has the name of a command
     shutil.copyfile(DIGITS / "digits.onnx", model)

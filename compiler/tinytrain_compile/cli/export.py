@@ -9,7 +9,7 @@ import click
 
 from tinytrain_compile.cli.options import SETTINGS, GroupedCommand, GroupedOption, model_argument, terminal_options
 
-_HELP = """Write the weights that a device has trained back into MODEL (ONNX). Everything else in the file stays the same.
+_HELP = """Write the weights that a device has trained back into MODEL (ONNX). The rest of the file stays the same.
 
 Example: tinytrain-compile export model.onnx --checkpoint device.bin --project out -o trained.onnx
 """
@@ -22,7 +22,7 @@ def _own_options() -> list[click.Parameter]:
         return GroupedOption("common", *flags, type=path, help=help_, **more)
 
     return [
-        file("Checkpoint that m_save, or save of a twin, has written.", "--checkpoint", required=True, metavar="FILE"),
+        file("Checkpoint, written by m_save or by save() of a twin.", "--checkpoint", required=True, metavar="FILE"),
         file(
             "Output folder of the build that runs on the device.",
             "--project",
@@ -32,7 +32,11 @@ def _own_options() -> list[click.Parameter]:
         ),
         file("ONNX file to write.", "-o", "--out", default=Path("trained.onnx"), show_default=True, metavar="FILE"),
         file("Calibration file of that build. Needed if it had --calib.", "--calib", metavar="FILE.npz"),
-        file("Samples of that build. Needed in int8 if it had --activations subspace.", "--data", metavar="FILE.npz"),
+        file(
+            "Samples of that build. Needed by some int8 builds with --activations subspace; the error asks for them.",
+            "--data",
+            metavar="FILE.npz",
+        ),
         file("Weights of a training graph. Needed if that build had --weights.", "--weights", metavar="FILE.npz"),
         GroupedOption("common", "--force", is_flag=True, help="Overwrite the file of -o if it exists."),
     ]
