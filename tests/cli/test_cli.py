@@ -20,6 +20,9 @@ from tests.e2e.command import run, run_process
 from tests.e2e.marks import needs_qemu
 from tinytrain_compile import __version__, compilation
 from tinytrain_compile.cli import command
+from tinytrain_compile.cli.contribution import contribution
+from tinytrain_compile.cli.export import export
+from tinytrain_compile.cli.finetune import finetune
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import ERRORS, CompileError
@@ -82,6 +85,17 @@ def test_the_first_group_has_the_main_options() -> None:
     first, *_ = sections(run("--help").check_success().out).values()
     assert len(first) == COMMON_OPTIONS == 10
     assert first[:3] == ["--out", "--target", "--arena"]
+
+
+@pytest.mark.parametrize("of", [command.command, contribution, export, finetune])
+def test_help_is_plain_english(of: click.Command) -> None:
+    """At most two sentences of at most 25 words, which begin with a verb or a name, without noun clauses."""
+    for option in (item for item in of.params if isinstance(item, click.Option)):
+        text = re.sub(r" \[default: .*\]$", "", option.help or "")
+        sentences = re.split(r"(?<=[^.][.!?])\s+", text)
+        assert len(sentences) <= 2, option.name
+        assert max(len(sentence.split()) for sentence in sentences) <= 25, option.name
+        assert re.search(r"^Of |^For what|\bwhat\b|\bwhere\b", text, re.IGNORECASE) is None, option.name
 
 
 def test_an_option_is_explained_and_read() -> None:
