@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp-dev
 
-.PHONY: help setup tools demo test check fast test-more durations slow bench campaign fleet house hash-c docs docs-site clean
+.PHONY: help setup tools demo test check fast test-more durations slow bench campaign fleet house hash-c docs docs-site release-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,16 @@ $(SITE)/.stamp: pyproject.toml
 # A broken link or anchor fails.
 docs-site: $(SITE)/.stamp
 	NO_MKDOCS_2_WARNING=1 $(SITE)/venv/bin/mkdocs build --strict --quiet --site-dir $(SITE)/html
+
+RELEASE := build/release
+$(RELEASE)/.stamp: pyproject.toml
+	$(PYTHON) -m venv $(RELEASE)/tools
+	$(RELEASE)/tools/bin/pip install --quiet --disable-pip-version-check \
+		$$(sed -n 's/^release = \["\(.*\)", "\(.*\)"\].*/\1 \2/p' pyproject.toml)
+	@touch $@
+
+release-check: $(RELEASE)/.stamp ## Build the wheel as it would be published, check it, install it in a fresh environment, and compile with it
+	$(RELEASE)/tools/bin/python scripts/check_release.py --folder $(RELEASE) $(ARGS)
 
 campaign: $(STAMP) ## Mutated files, random graphs, chains by rows, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..
 	$(BIN)/python -m tests.campaign $(if $(KIND),--kind "$(KIND)") $(if $(COUNT),--count $(COUNT)) \

@@ -38,15 +38,15 @@ def link(source: Path, build: Path, name: str, reports: dict[str, Any]) -> Linke
     return Linked(build / name, (build / f"{name}.map").read_text(), reports)
 
 
-def run_in_qemu(source: Path, build: Path, name: str, target: Target) -> int:
-    """The same program with its flash where QEMU's machine has code; its exit code."""
+def run_in_qemu(source: Path, build: Path, name: str, target: Target, *options: str) -> int:
+    """The same program with its flash where QEMU's machine has code; its exit code. `options` are CMake's."""
     assert target.qemu is not None and target.toolchain is not None
     script = (source / "digits" / "board" / "link.ld").read_text()
     moved = re.sub(r"FLASH \(rx\) : ORIGIN = \w+", f"FLASH (rx) : ORIGIN = {target.qemu.code.origin:#x}", script)
     build.mkdir(parents=True, exist_ok=True)
     (build / "moved.ld").write_text(moved)
     toolchain = f"-DCMAKE_TOOLCHAIN_FILE={source / 'digits' / 'toolchain.cmake'}"
-    cmake(source, build, toolchain, "-DIN_QEMU=ON", f"-DDIGITS_LINK_SCRIPT={build / 'moved.ld'}")
+    cmake(source, build, toolchain, "-DIN_QEMU=ON", f"-DDIGITS_LINK_SCRIPT={build / 'moved.ld'}", *options)
     emulator = [target.toolchain.emulator.name, *qemu_arguments(target), "-kernel", str(build / name)]
     return subprocess.run(emulator, timeout=120).returncode
 
