@@ -96,3 +96,23 @@ def test_installed_wheel_has_the_pages_that_messages_name(installed: Path, tmp_p
     assert Path(found[0]).read_text(encoding="utf-8") == (ROOT / "docs" / "update-schemes.md").read_text(
         encoding="utf-8"
     )
+
+
+def _make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", "release-check", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False
+    )
+
+
+@pytest.mark.slow
+def test_the_packages_can_be_published_but_for_what_is_listed(tmp_path: Path) -> None:
+    """Needs PyPI: tools and all dependencies are downloaded."""
+    done = _make(f"RELEASE={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()
+    assert f"installed  tinytrain-compile, version {__version__}" in said
+    assert any(line.strip().startswith("ARENA") for line in said)
+    reasons = [line for line in said if line.startswith("not ready  ")]
+    assert ("development version" in reasons[0]) == (".dev" in __version__)
+    refused = _make(f"RELEASE={tmp_path}", "ARGS=--publish --no-install")
+    assert refused.returncode != 0 and reasons == [line for line in refused.stdout.splitlines() if line in reasons]
