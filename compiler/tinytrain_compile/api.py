@@ -78,7 +78,7 @@ def compile(model: Model, *, arena: int | str | None = None, target: str = "cort
     with as_files(model, {"arena": arena, "target": target, **options}) as (path, given):
         found = make_project(options_from(path, given))
     if isinstance(found, Result):
-        raise CompileError("E0101", "compile", "a dry run makes no project", "leave dry_run and dump_after out")
+        raise CompileError("E0113", "compile", "a dry run makes no project", "leave dry_run and dump_after out")
     return Compiled(found)
 
 

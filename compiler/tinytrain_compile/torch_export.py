@@ -26,8 +26,8 @@ def exported(module: Any, example: Any, dropout: bool = False) -> bytes:
     """Return the ONNX model of a module, of one sample, with all its parameters under their names.
 
     `optimize=False`: the exporter would compute with constants, and so fold parameters into others
-    (docs/parameters.md). dropout: keep it in the graph, for `--dropout on`. Raises E0101 without PyTorch, and for what
-    its exporter cannot take.
+    (docs/parameters.md). dropout: keep it in the graph, for `--dropout on`. Raises E0114 without PyTorch, E0101 for
+    what its exporter cannot take.
     """
     torch = _imported("torch")
     _imported("onnxscript")  # the exporter needs it
@@ -50,7 +50,7 @@ def _imported(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as problem:
-        raise CompileError("E0101", "from_torch", f"{name} cannot be imported ({problem})", _INSTALL) from problem
+        raise CompileError("E0114", "from_torch", f"{name} cannot be imported ({problem})", _INSTALL) from problem
 
 
 def _one_sample(torch: Any, value: Any) -> Any:

@@ -13,7 +13,7 @@ NEVER = frozenset(("E0601", "E0602", "E0604", "E0605", "E0607", "E0901"))
 """Errors that say that the compiler is wrong, whatever its input is."""
 
 REFUSALS = frozenset(
-    ("E0101", "E0303", "E0304", "E0306", "E0401", "E0402", "E0403", "E0404", "E0501", "E0502", "E0603")
+    ("E0101", "E0113", "E0303", "E0304", "E0306", "E0401", "E0402", "E0403", "E0404", "E0501", "E0502", "E0603")
 )
 """What may be said to a sound model and sound options: they do not go together, do not fit, or are not supported."""
 

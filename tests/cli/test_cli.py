@@ -239,7 +239,7 @@ def test_automatic_update_says_what_it_chose(mlp: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [("--verify", "host"), ("--verify", "none"), ("--verify-steps", "1")])
 def test_counting_needs_the_emulator_and_two_steps(flags: tuple[str, ...], mlp: str, tmp_path: Path) -> None:
-    outcome = run(mlp, "--count", *flags, "-o", tmp_path / "out").check_error("E0101", 2)
+    outcome = run(mlp, "--count", *flags, "-o", tmp_path / "out").check_error("E0113", 2)
     assert "--count: needs QEMU and two steps" in outcome.err
     assert not (tmp_path / "out").exists()
 

@@ -218,7 +218,7 @@ def test_ties_are_the_first_ones() -> None:
         (SCHEME.format(layer="conv3", other="classifier", weight="[1, 2]", chosen=ON_DEVICE), {}, "E0302"),
         (SCHEME.format(layer="conv3", other="classifier", weight=4, chosen='chosen = "host"'), {}, "E0302"),
         (SCHEME.format(layer="conv3", other="classifier", weight=4, chosen=f'axis = "in"\n{ON_DEVICE}'), {}, "E0302"),
-        (SCHEME.format(layer="conv3", other="classifier", weight=4, chosen=ON_DEVICE), {"slices": "on"}, "E0101"),
+        (SCHEME.format(layer="conv3", other="classifier", weight=4, chosen=ON_DEVICE), {"slices": "on"}, "E0113"),
     ],
 )
 def test_what_cannot_be_is_refused(scheme: str, more: dict[str, Any], code: str, tmp_path: Path) -> None:

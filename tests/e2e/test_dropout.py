@@ -195,7 +195,7 @@ def test_what_cannot_be(training: bool, more: tuple[str, ...], what: str, tmp_pa
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 12), np.float32))
     path = write(network(training), tmp_path)
     given = [str(tmp_path / a) if a.endswith("npz") else a for a in more]
-    found = run(path, "--out", tmp_path / "out", "--dropout", "on", *given).check_error("E0101", 2)
+    found = run(path, "--out", tmp_path / "out", "--dropout", "on", *given).check_error("E0113", 2)
     assert what in found.err
 
 

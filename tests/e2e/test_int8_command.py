@@ -161,7 +161,7 @@ def test_nothing_to_compare_with_is_no_agreement(calibrated: tuple[str, str], tm
     "flag", ["--calib calib.npz", "--calib-range percentile", "--head int8", "--weight-store sr8", "--rescale on"]
 )
 def test_int8_flags_need_int8(flag: str, calibrated: tuple[str, str], tmp_path: Path) -> None:
-    outcome = run(calibrated[0], *flag.split(), "--dry-run").check_error("E0101", 2)
+    outcome = run(calibrated[0], *flag.split(), "--dry-run").check_error("E0113", 2)
     assert flag.split()[0] in outcome.err and "--quant int8" in outcome.err
     run(calibrated[0], "--head", "fp32", "--rescale", "off", "--dry-run", "-o", tmp_path / "out").check_success()
 
@@ -224,13 +224,13 @@ def test_fresh_head_of_a_quantised_model(tmp_path: Path) -> None:
 def test_only_sgd(optimizer: str, calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     outcome = int8(model, "--calib", calib, "--optimizer", optimizer, "-o", tmp_path / "out")
-    outcome.check_error("E0101", 2)
+    outcome.check_error("E0113", 2)
 
 
 def test_no_weight_decay(calibrated: tuple[str, str], tmp_path: Path) -> None:
     model, calib = calibrated
     outcome = int8(model, "--calib", calib, "--weight-decay", "0.1", "-o", tmp_path / "out")
-    assert "--weight-decay" in outcome.check_error("E0101", 2).err
+    assert "--weight-decay" in outcome.check_error("E0113", 2).err
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_a_scheme_says_it_layer_by_layer(place: Path) -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused(place: Path, flags: str, says: str) -> None:
-    assert says in run("kinds.onnx", *flags.split(), "--dry-run").check_error("E0101", 2).err
+    assert says in run("kinds.onnx", *flags.split(), "--dry-run").check_error("E0113", 2).err
     assert not (place / "out").exists()
 
 

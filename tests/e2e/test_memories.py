@@ -192,7 +192,7 @@ def test_auto_updates_more_with_a_second_memory(resnet: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
-        (("--memory", "sram2=1MB"), "E0101"),
+        (("--memory", "sram2=1MB"), "E0113"),
         (("--arena", "64KB", "--memory", "sram2"), "E0101"),
         (("--arena", "64KB", "--memory", "sram2=0"), "E0101"),
         (("--arena", "64KB", "--memory", "sram2=1MB", "--memory", "sram2=2MB"), "E0101"),

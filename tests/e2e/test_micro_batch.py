@@ -254,7 +254,7 @@ def test_a_model_that_cannot_take_several_says_why(tmp_path: Path) -> None:
 
 def test_what_one_sample_is_refused_for_too_does_not_blame_the_samples(place: Path) -> None:
     flags = ("--quant", "int8", "--calib", str(place / "labelled.npz"), "--optimizer", "adam")
-    found = compiled(place, "--batch", "2", "--micro-batch", "2", *flags, "-o", place / "no").check_error("E0101", 2)
+    found = compiled(place, "--batch", "2", "--micro-batch", "2", *flags, "-o", place / "no").check_error("E0113", 2)
     assert "--optimizer" in found.err and "--micro-batch" not in found.err
 
 

@@ -65,7 +65,7 @@ def test_weights_alone_that_are_stored_as_integers_are_no_reason_for_int8(tmp_pa
 
 @pytest.mark.parametrize("flags", [("--optimizer", "adam"), ("--optimizer", "adamw"), ("--weight-decay", "0.1")])
 def test_what_int8_lacks_names_the_way_out(flags: tuple[str, str], quantised: Path) -> None:
-    outcome = run(quantised, *flags, "--update", "all", "--dry-run").check_error("E0101", 2)
+    outcome = run(quantised, *flags, "--update", "all", "--dry-run").check_error("E0113", 2)
     assert "--quant fp32" in outcome.err and "quantised model" in outcome.err
     run(quantised, *flags, "--update", "all", "--quant", "fp32", "--dry-run").check_success()
     run(quantised, *flags, "--update", "head", "--dry-run").check_success()  # the head is float32
@@ -74,10 +74,10 @@ def test_what_int8_lacks_names_the_way_out(flags: tuple[str, str], quantised: Pa
 @pytest.mark.parametrize("flag", ["--weight-store mixed", "--rescale on", "--head int8"])
 def test_flags_of_int8_are_refused_for_a_float_model_only(flag: str, quantised: Path, tmp_path: Path) -> None:
     model = write(mlp(), tmp_path)
-    outcome = run(model, *flag.split(), "--dry-run").check_error("E0101", 2)
+    outcome = run(model, *flag.split(), "--dry-run").check_error("E0113", 2)
     assert flag.split()[0] in outcome.err and "--quant int8" in outcome.err
     run(quantised, *flag.split(), "--update", "all", "--dry-run").check_success()
-    run(quantised, *flag.split(), "--quant", "fp32", "--dry-run").check_error("E0101", 2)
+    run(quantised, *flag.split(), "--quant", "fp32", "--dry-run").check_error("E0113", 2)
 
 
 def test_callers_of_the_compiler_get_the_same(quantised: Path, tmp_path: Path) -> None:

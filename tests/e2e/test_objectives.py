@@ -83,7 +83,7 @@ def test_smallest_arena_needs_no_limit(resnet: Path) -> None:
     done = run(resnet, *flags, "--optimise", "memory").check_success()
     used = int(next(line for line in done.out.splitlines() if line.startswith("ARENA")).split()[1].replace(",", ""))
     assert 25_000 < used < 40_000, "49,736 B without help; 16 KB of them can go"
-    run(resnet, *flags).check_error("E0101", 2)
+    run(resnet, *flags).check_error("E0113", 2)
 
 
 # ---- --max-step-time ------------------------------------------------------------------------------------------------
@@ -146,4 +146,4 @@ def test_given_flags_are_kept_whatever_is_tried(resnet: Path) -> None:
 
 
 def test_a_lock_leaves_nothing_to_optimise(resnet: Path) -> None:
-    run(resnet, "--lock", "plan.json", "--optimise", "time").check_error("E0101", 2)
+    run(resnet, "--lock", "plan.json", "--optimise", "time").check_error("E0113", 2)

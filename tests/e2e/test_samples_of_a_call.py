@@ -226,16 +226,16 @@ def test_a_second_memory_holds_what_several_samples_need(place: Path, tmp_path: 
 
 
 def test_what_cannot_be_is_an_error_that_names_why(place: Path, tmp_path: Path) -> None:
-    def refused(*flags: str | Path) -> str:
-        return compiled(place, tmp_path / "no", *flags).check_error("E0101", 2).err
+    def refused(*flags: str | Path, code: str = "E0101") -> str:
+        return compiled(place, tmp_path / "no", *flags).check_error(code, 2).err
 
     assert "'3' does not divide --batch 8; use 1, 2, 4, 8 or auto" in refused("--batch", "8", "--micro-batch", "3")
     assert "'2' does not divide --batch 1" in refused("--micro-batch", "2")
     for text in ("0", "-1", "many", "1e9", "99999999999"):
         assert "--micro-batch" in refused("--batch", "8", "--micro-batch", text)
-    assert "a step of its own" in refused("--batch", "8", "--micro-batch", "2", "--accumulate", "inplace")
+    assert "a step of its own" in refused("--batch", "8", "--micro-batch", "2", "--accumulate", "inplace", code="E0113")
     unknown = ("--quant", "int8", "--calib", place / "calib.npz")
-    assert "give --calib with x and y" in refused("--batch", "8", "--micro-batch", "2", *unknown)
+    assert "give --calib with x and y" in refused("--batch", "8", "--micro-batch", "2", *unknown, code="E0113")
     assert not (tmp_path / "no").exists()
 
 
@@ -246,7 +246,7 @@ def test_a_model_that_mixes_samples_says_so(tmp_path: Path) -> None:
     write(net.model(), tmp_path)
     for update in ("auto", "all"):
         flags = ("--batch", "4", "--micro-batch", "2", "--arena", "64KB", "--update", update)
-        failed = compiled(tmp_path, tmp_path / "no", *flags).check_error("E0101", 2)
+        failed = compiled(tmp_path, tmp_path / "no", *flags).check_error("E0113", 2)
         assert "--micro-batch 2: mix (Softmax): it works along the axis of the samples" in failed.err
 
 

@@ -92,7 +92,7 @@ def test_options_about_the_one_input_are_refused(option: str, value: object, mod
     more: dict[str, object] = {"update": "last:1"}
     more |= {"batch": 4} if option in ("micro_batch", "plans") else {}
     more |= {"quant": "int8", "calib": model.with_name("data.npz")} if option == "input_lines" else {}
-    with pytest.raises(CompileError, match=r"E0101.*one data input, and this one has 3: image, meta, ids"):
+    with pytest.raises(CompileError, match=r"E0113.*one data input, and this one has 3: image, meta, ids"):
         tt.compile(model, **{"verify": "none", option: value, **more})  # type: ignore[arg-type]
 
 
@@ -132,5 +132,5 @@ def test_a_loss_without_labels_needs_no_labels_on_the_board(tmp_path: Path) -> N
 
 def test_finetune_names_the_inputs_it_cannot_train(model: Path, tmp_path: Path) -> None:
     found = run("finetune", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "f.toml")
-    found.check_error("E0101", 2)
+    found.check_error("E0113", 2)
     assert "this one has 3: image, meta, ids" in found.err

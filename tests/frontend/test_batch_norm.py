@@ -247,6 +247,6 @@ def test_int8_refuses_it(tmp_path: Path) -> None:
     path = write(MODELS["conv"], tmp_path)
     np.savez(tmp_path / "calib.npz", x=np.ones((2, 2, 4, 4), np.float32))
     arguments = ("--quant", "int8", "--calib", tmp_path / "calib.npz", "--batch-norm", "keep", "-o", tmp_path / "out")
-    error = run(path, *arguments).check_error("E0101", 2)
+    error = run(path, *arguments).check_error("E0113", 2)
     assert "--quant fp32" in error.err
     assert not (tmp_path / "out").exists()

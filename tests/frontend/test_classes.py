@@ -97,5 +97,5 @@ def test_model_without_a_last_layer(tmp_path: Path) -> None:
     text = "net (float[1, 4] input) => (float[1, 4] output) { output = Add(input, input) }"
     with pytest.raises(CompileError) as caught:
         load_model(write(parse(text), tmp_path), FrontendOptions(classes=2))
-    assert caught.value.code == "E0101"
+    assert caught.value.code == "E0113"
     assert "last Gemm, MatMul or Conv" in str(caught.value)

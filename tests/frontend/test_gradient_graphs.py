@@ -409,7 +409,7 @@ def test_the_learning_rate_of_optimizer_onnx(tmp_path: Path) -> None:
     (tmp_path / "optimizer.onnx").write_bytes(sgd({"w": 0.25, "fc": 0.25}).SerializeToString())
     train = train_of(path, weights=given)
     assert float(train.graph.constants[train.learning_rate.name]) == 0.25
-    with pytest.raises(CompileError, match=r"E0101.*--optimizer.*says how it is trained"):
+    with pytest.raises(CompileError, match=r"E0113.*--optimizer.*says how it is trained"):
         train_of(path, weights=given, optimizer="adam")
 
 
@@ -431,5 +431,5 @@ def test_optimizers_that_are_refused(optimizer: onnx.ModelProto, said: str, tmp_
 def test_weights_of_an_ordinary_model_are_no_option(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(network(f"{_MM} h = Relu (a)", _SHAPES).SerializeToString())
-    with pytest.raises(CompileError, match=r"E0101.*--weights.*gradient nodes"):
+    with pytest.raises(CompileError, match=r"E0113.*--weights.*gradient nodes"):
         train_of(path, weights=tmp_path / "w.npz")

@@ -371,7 +371,7 @@ def test_numbers_of_a_loss_that_might_be_weights_are_named(tmp_path: Path) -> No
 
 def test_a_fresh_head_is_not_one_of_several(tmp_path: Path) -> None:
     """--classes would leave the other head with its own number of classes."""
-    with pytest.raises(CompileError, match=r"E0101.*the loss also reads a, which is not of the last layer"):
+    with pytest.raises(CompileError, match=r"E0113.*the loss also reads a, which is not of the last layer"):
         load_model(write(net(FORKS["an auxiliary head"]), tmp_path), FrontendOptions(classes=3))
     fork = FORKS["a penalty on a hidden activation"]
     assert load_model(write(net(fork), tmp_path), FrontendOptions(classes=4)).fresh

@@ -135,15 +135,14 @@ def test_what_the_user_says_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"trainable": ("nobody",)}, "no floating-point initializer"),
-        ({"frozen": ("nobody.*",)}, "no floating-point initializer"),
-        ({"trainable": ("p",), "frozen": ("*",)}, "named by --trainable and by --frozen"),
+        ({"trainable": ("nobody",)}, "E0101.*no floating-point initializer"),
+        ({"frozen": ("nobody.*",)}, "E0101.*no floating-point initializer"),
+        ({"trainable": ("p",), "frozen": ("*",)}, "E0113.*named by --trainable and by --frozen"),
     ],
 )
 def test_a_contradiction_is_an_error(options: dict[str, Any], what: str, tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match=what) as error:
+    with pytest.raises(CompileError, match=what):
         imported(tmp_path, SCALED, {"p": normal(WIDTH), **OUT}, **options)
-    assert error.value.code == "E0101"
 
 
 def test_a_setting_cannot_be_trained(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_int8_refuses_a_penalty(tmp_path: Path) -> None:
     labels, text, _ = FORMS["penalty"]
     np.savez(tmp_path / "calib.npz", x=data(labels, 20)[0])
     path = write(net(labels, text), tmp_path)
-    with pytest.raises(CompileError, match=r"E0101.*penalty"):
+    with pytest.raises(CompileError, match=r"E0113.*penalty"):
         compile_model(CompileOptions(path, out=tmp_path / "o", quant="int8", calib=tmp_path / "calib.npz"))
 
 

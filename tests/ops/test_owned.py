@@ -59,13 +59,13 @@ def test_every_form_of_an_operator_is_declared() -> None:
 def test_int8_refuses_what_declares_that_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     nets.int8_train(nets.cnn())
     monkeypatch.setitem(OPS, "SgdUpdate", replace(OPS["SgdUpdate"], owned=Owned({"w": "PARAMETER"}, "refused")))
-    with pytest.raises(CompileError, match="E0101"):
+    with pytest.raises(CompileError, match="E0113"):
         nets.int8_train(nets.cnn())
 
 
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in ("sgd", "momentum", "lion")])
 def test_int8_refuses_every_optimizer_without_an_integer_form(optimizer: str) -> None:
-    with pytest.raises(CompileError, match=r"E0101.*--optimizer: .* trains with sgd, momentum or lion"):
+    with pytest.raises(CompileError, match=r"E0113.*--optimizer: .* trains with sgd, momentum or lion"):
         nets.int8_train(nets.cnn(), optimizer=optimizer)
 
 

@@ -342,5 +342,5 @@ def test_rescaled_channels_are_refused(tmp_path: Path) -> None:
     asked = {"runtime": "delta", "rescale": "on", "verify": "none", "out": tmp_path / "out"}
     with pytest.raises(CompileError, match="--rescale on") as problem:
         compile_model(options_from(path, asked))
-    assert problem.value.code == "E0101"
+    assert problem.value.code == "E0113"
     assert not (tmp_path / "out").exists()

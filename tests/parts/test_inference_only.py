@@ -269,4 +269,4 @@ def test_options_of_training(flags: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     np.savez(tmp_path / "own.npz", x=np.random.default_rng(0).random((4, 4), np.float32), y=np.zeros(4, np.int64))
     words = [str(tmp_path / word) if "." in word else word for word in flags.split()]
-    assert says in run(str(path), "--inference-only", *words, "--dry-run").check_error("E0101", 2).err
+    assert says in run(str(path), "--inference-only", *words, "--dry-run").check_error("E0113", 2).err

@@ -198,21 +198,21 @@ def test_compiles_strictly(standard: str, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "code", "says"),
     [
-        ("--plans 64KB", "is not two to eight sizes"),
-        ("--plans 64KB,64KB --update all", "is not two to eight sizes"),
-        ("--plans 64KB,128KB", "plans share what is trained"),
-        ("--plans 64KB,128KB --update all --arena 1MB", "not possible with --arena"),
-        ("--plans 64KB,128KB --update all --inference-only", "not possible with --inference-only"),
-        ("--plans 64KB,128KB --update all --batch 4 --micro-batch 3", "does not divide --batch 4"),
-        ("--plans 64KB,128KB --update all --runtime monitor,delta", "not possible with --runtime delta"),
-        ("--plans 64KB,128KB --update all", "a larger plan is no other"),
+        ("--plans 64KB", "E0101", "is not two to eight sizes"),
+        ("--plans 64KB,64KB --update all", "E0101", "is not two to eight sizes"),
+        ("--plans 64KB,128KB", "E0113", "plans share what is trained"),
+        ("--plans 64KB,128KB --update all --arena 1MB", "E0113", "not possible with --arena"),
+        ("--plans 64KB,128KB --update all --inference-only", "E0113", "not possible with --inference-only"),
+        ("--plans 64KB,128KB --update all --batch 4 --micro-batch 3", "E0101", "does not divide --batch 4"),
+        ("--plans 64KB,128KB --update all --runtime monitor,delta", "E0113", "not possible with --runtime delta"),
+        ("--plans 64KB,128KB --update all", "E0113", "a larger plan is no other"),
     ],
 )
-def test_what_is_refused(flags: str, says: str, tmp_path: Path) -> None:
+def test_what_is_refused(flags: str, code: str, says: str, tmp_path: Path) -> None:
     path = write(models.mlp(), tmp_path)
-    assert says in run(str(path), *flags.split(), "--dry-run").check_error("E0101", 2).err
+    assert says in run(str(path), *flags.split(), "--dry-run").check_error(code, 2).err
 
 
 def test_a_plan_that_does_not_fit(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_the_report_says_how_far_weights_move() -> None:
     ],
 )
 def test_settings_without_an_integer_form_are_refused(options: dict[str, Any], flag: str) -> None:
-    with pytest.raises(CompileError, match=f"E0101.*{flag}"):
+    with pytest.raises(CompileError, match=f"E0113.*{flag}"):
         nets.int8_train(nets.cnn(), optimizer="lion", **options)
 
 
@@ -197,5 +197,5 @@ def test_without_the_declared_form_int8_refuses(monkeypatch: pytest.MonkeyPatch)
     rule = OPTIMIZERS["lion"].rule(Settings(), OPTIMIZERS["lion"], False)
     assert rule.op.owned is not None
     monkeypatch.setitem(OPS, rule.op.name, replace(rule.op, owned=replace(rule.op.owned, int8="refused")))
-    with pytest.raises(CompileError, match="E0101"):
+    with pytest.raises(CompileError, match="E0113"):
         nets.int8_train(nets.cnn(), optimizer="lion")

@@ -46,7 +46,7 @@ def test_the_first_shape_whose_sums_could_overflow_is_an_error(op: str) -> None:
     assert 2**31 - 255 * 128 <= max(bounds) < 2**31
     with pytest.raises(CompileError) as caught:
         nets.int8_train(over, head="int8", loss="mse")
-    assert (caught.value.code, caught.value.exit_code) == ("E0101", 2)
+    assert (caught.value.code, caught.value.exit_code) == ("E0113", 2)
     assert layer in str(caught.value) and f"{op}: its int32 sums can reach" in str(caught.value)
     assert "--quant fp32" in str(caught.value)
 

@@ -102,7 +102,7 @@ def test_an_unknown_layer_is_named(place: Path) -> None:
 
 
 def test_gains_without_auto_are_refused(place: Path) -> None:
-    assert "--gains" in asked(place, "fc/Gemm,bias,,*,1", update="all").check_error("E0101", 2).err
+    assert "--gains" in asked(place, "fc/Gemm,bias,,*,1", update="all").check_error("E0113", 2).err
 
 
 def test_a_file_that_is_not_there(place: Path) -> None:

@@ -160,7 +160,7 @@ def test_the_reserve_can_be_another() -> None:
         ),
         ("--target nucleo-f746zg --memory ccm=1KB", "E0107", "has no such memory"),
         ("--target nucleo-f746zg --reserve 61KB", "E0101", "dtcm of nucleo-f746zg has 61440 B beside the stack"),
-        ("--target cortex-m7 --reserve 1KB", "E0101", "cortex-m7 is a core"),
+        ("--target cortex-m7 --reserve 1KB", "E0113", "cortex-m7 is a core"),
         ("--target nrf52840-dk --reserve 252KB", "E0101", "ram of nrf52840-dk has 258048 B beside the stack"),
         ("--target nucleo-f746", "E0102", "nucleo-f746zg"),
     ],

@@ -163,7 +163,7 @@ def test_the_correction_of_adam_is_exact() -> None:
 def test_int8_refuses_what_it_has_no_form_of(options: dict[str, Any]) -> None:
     from tests.quantize import nets as integer
 
-    with pytest.raises(CompileError, match="E0101"):
+    with pytest.raises(CompileError, match="E0113"):
         integer.int8_train(integer.cnn(), head="int8", **options)
 
 

@@ -23,7 +23,7 @@ def test_without_features_it_says_how_to_have_them(options: dict[str, str], tmp_
         before = twin.instance.save()
         with pytest.raises(CompileError, match="features='on', and freeze the first layer") as problem:
             twin.features(np.zeros((1, 12), np.float32))
-        assert problem.value.code == "E0101"
+        assert problem.value.code == "E0113"
         with pytest.raises(CompileError, match="features='on'"):
             twin.train_features(np.zeros((1, 4), np.uint8), np.array([1]))
         assert twin.instance.save() == before

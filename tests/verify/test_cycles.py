@@ -77,7 +77,7 @@ def test_figures_are_there_and_labelled(
 
 def test_cycles_need_the_emulator(tmp_path: Path) -> None:
     outcome = run(write(models.mlp(), tmp_path), "-o", tmp_path / "out", "--cycles", "--verify", "host")
-    assert "--cycles" in outcome.check_error("E0101", 2).err
+    assert "--cycles" in outcome.check_error("E0113", 2).err
 
 
 def test_reading_blocks(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def _given() -> frozenset[str]:
 
 
 def options_of(flags: dict[str, Any]) -> CompileOptions:
-    """Return the options that these flags ask for; CompileError E0101 for values and combinations that cannot be."""
+    """Return the options that these flags ask for; CompileError E0101 or E0113."""
     model: Path = flags["model"]
     named = model.resolve() if model.name in ("", "..") else model  # a folder of artifacts may be the one we are in
     values: dict[str, Any] = {"model": named, **_values(OPTIONS, flags)}
@@ -246,7 +246,7 @@ def _values(options: Mapping[str, Option], flags: Mapping[str, Any]) -> dict[str
 
 
 def _micro_batch(text: str | None, batch: int, accumulate: str) -> int | Literal["auto"] | None:
-    """Return how many samples a call takes; E0101 for what --batch and --accumulate do not allow."""
+    """Return how many samples a call takes; E0101 for what --batch does not allow, E0113 with --accumulate inplace."""
     if text is None or text == "auto":
         return text
     size = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
@@ -256,5 +256,5 @@ def _micro_batch(text: str | None, batch: int, accumulate: str) -> int | Literal
         raise CompileError("E0101", "--micro-batch", what, f"use {', '.join(sizes)} or auto")
     if size > 1 and accumulate == "inplace":
         what = "with --accumulate inplace each sample is a step of its own"
-        raise CompileError("E0101", "--micro-batch", what, "leave one of the two out")
+        raise CompileError("E0113", "--micro-batch", what, "leave one of the two out")
     return size

@@ -227,7 +227,7 @@ def _planned_only(summary: Summary, model: ImportedModel, candidate: Candidate, 
 
 def _resolved(options: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
     """Return the options with what the file says of its training and number format, and remarks on that. Errors:
-    E0101."""
+    E0113."""
     options, said = with_file_training(options, model)
     options, notes = with_number_format(options, model)
     check_model(options, model)
@@ -306,7 +306,7 @@ def stored(model: ImportedModel, options: CompileOptions) -> ImportedModel:
         return replace(model, graph=saturated(graph)) if model.quantised else model
     if options.batch_norm == "keep":
         what = "integer layers take the normalisation behind them into their weights"
-        raise CompileError("E0101", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
+        raise CompileError("E0113", "--batch-norm keep", what, "leave --batch-norm out, or use --quant fp32")
     if not model.quantised:
         if options.calib is None:
             what = "int8 training of a float model needs calibration data"

@@ -183,7 +183,7 @@ def finetune(
     if any(effort.warm_ups) and effort.schedule == "constant":
         way = "leave one of them out: behind a warm-up the rate falls"
         raise CompileError(
-            "E0101", "--warm-ups", "is about --schedule cosine, the one that finetune.toml asks for", way
+            "E0113", "--warm-ups", "is about --schedule cosine, the one that finetune.toml asks for", way
         )
     check_out(out, ".toml", "the file that --config will read")
     for path in _files(out):
@@ -237,11 +237,11 @@ def _edge_note(found: Searched) -> tuple[str, ...]:
 
 
 def _check_inputs(model: ImportedModel) -> None:
-    """Raise E0101 for a model of several data inputs."""
+    """Raise E0113 for a model of several data inputs."""
     if model.more:
         names = ", ".join(one.name for one in model.data)
         what = f"finetune trains models of one data input, and this one has {len(model.data)}: {names}"
-        raise CompileError("E0101", "finetune", what, "train with compile and its twin (docs/twin.md)")
+        raise CompileError("E0113", "finetune", what, "train with compile and its twin (docs/twin.md)")
 
 
 def _stopping(remarks: Iterable[DataNote]) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ def _variants(
         assert not isinstance(made, Result)
         if made.summary.train.choice is not None:
             what = "is chosen on the device, by scores that finetune does not gather"
-            raise CompileError("E0101", 'chosen = "device"', what, "name the channels in the scheme")
+            raise CompileError("E0113", 'chosen = "device"', what, "name the channels in the scheme")
         if any(effort.averages):
             refuse_shifted(made.summary.train, "--averages")
         trains_itself = made.model.training is not None

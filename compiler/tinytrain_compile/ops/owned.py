@@ -34,7 +34,7 @@ Int8 = Literal["sum", "refused", "integer", "float", "parts"] | IntegerStep
 
 IntegerStep: int8 parameters take its step, in integers.
 sum: it sums gradients, or their squares, and has an integer form there.
-refused: integers have no form of it, and training an int8 network with it is an error (E0101).
+refused: integers have no form of it, and training an int8 network with it is an error (E0113).
 integer: it is an integer form already. float: it has nothing to do with parameters, and stays.
 parts: it is made of other operators, which say what they overwrite, after graphs are made integer (OF_PARTS).
 """

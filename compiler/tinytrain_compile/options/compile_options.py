@@ -492,6 +492,6 @@ def as_typed(option: str) -> str:
 
 
 def refuse_auto(flag: str, why: str) -> None:
-    """Raise E0101 for an option that is for an --update that is named."""
+    """Raise E0113 for an option that is for an --update that is named."""
     way = "name it: --update last:N, or the update.toml in the folder of a build"
-    raise CompileError("E0101", flag, why, way)
+    raise CompileError("E0113", flag, why, way)

@@ -47,11 +47,11 @@ class Part(EmittedPart):
         self.asked = asked
 
     def check_options(self) -> None:
-        """Raise E0101 for options that it is not possible with, and if it is for an --update that is named."""
+        """Raise E0113 for options that it is not possible with, and if it is for an --update that is named."""
         for other in self.not_with:
             if is_asked_for(self.asked, other):
                 what = f"{self.why}not possible with {as_typed(other)}"
-                raise CompileError("E0101", self.flag, what, "leave one of the two out")
+                raise CompileError("E0113", self.flag, what, "leave one of the two out")
         if self.named_update and self.asked.update == "auto":
             refuse_auto(self.flag, self.named_update)
 
@@ -60,7 +60,7 @@ class Part(EmittedPart):
         return options
 
     def beside(self, largest: AnyPlanned, make: Callable[[int], AnyPlanned]) -> tuple[AnyPlanned, ...]:
-        """Return what the project has beside its plan, the smallest arena first. Errors: E0101, E0401.
+        """Return what the project has beside its plan, the smallest arena first. Errors: E0113, E0401.
 
         make: plans the same command for an arena of so many bytes; what it returns may be larger.
         """
@@ -93,10 +93,10 @@ class Part(EmittedPart):
 
 
 def refuse_shifted(train: TrainGraph, where: str) -> None:
-    """Raise E0101 for what reads weights of several states, if channels change their scale."""
+    """Raise E0113 for what reads weights of several states, if channels change their scale."""
     if any(part.unit is not None and part.unit.shift for part in train.trained.values()):
         what = "is not possible with --rescale on, whose weights count in steps that change on the device"
-        raise CompileError("E0101", where, what, "leave one of the two out")
+        raise CompileError("E0113", where, what, "leave one of the two out")
 
 
 def trained_slots(train: TrainGraph) -> list[dict[str, object]]:

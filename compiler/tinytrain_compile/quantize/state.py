@@ -69,12 +69,12 @@ class Rewriter:
     def emit_all(
         self, op: str, inputs: Iterable[Value], attrs: Attrs, like: Node, phase: Phase = "step"
     ) -> tuple[Value, ...]:
-        """Append such a node and return its results. E0101 for sums that int32 cannot hold."""
+        """Append such a node and return its results. E0113 for sums that int32 cannot hold."""
         try:
             return self.builder.emit_all(op, inputs, attrs, f"{like.name}.{form_name(op, attrs)}", like.origin, phase)
         except SumOverflowError as problem:
             what = f"{like.origin or like.name} is too large for int8 training ({problem})"
-            raise CompileError("E0101", "--quant int8", what, "use a smaller input, or --quant fp32") from problem
+            raise CompileError("E0113", "--quant int8", what, "use a smaller input, or --quant fp32") from problem
 
     def as_image(self, value: Value, like: Node) -> Value:
         """Return the rows of a matrix as the pixels of an image."""

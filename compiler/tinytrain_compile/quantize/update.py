@@ -92,7 +92,7 @@ class Updates:
         wrong = {"--clip-norm": self.clipping.clips, "--rescale on": self._rescales}
         for flag in (flag for flag, given in wrong.items() if given and self._signed):
             what = "int8 has no form of it for an optimizer that follows the signs of gradients"
-            raise CompileError("E0101", flag, what, f"leave {flag} out")
+            raise CompileError("E0113", flag, what, f"leave {flag} out")
         parameter = self._forward.integer_parameters[w]
         if summed is not None:
             self._apply(node, parameter, *summed[:2])
@@ -377,11 +377,11 @@ def _integer_step(node: Node) -> IntegerStep:
 
 
 def _check_rule(node: Node) -> None:
-    """Raise E0101 for an optimizer, or a setting of one, that integers have no form of."""
+    """Raise E0113 for an optimizer, or a setting of one, that integers have no form of."""
     owned = op_def(node.op).owned
     if owned is None or not isinstance(owned.int8, IntegerStep):
         able = optimizers_in_int8()
         what = f"int8, which a quantised model gets by itself, trains with {able}"
-        raise CompileError("E0101", "--optimizer", what, f"use {able}, or --quant fp32")
+        raise CompileError("E0113", "--optimizer", what, f"use {able}, or --quant fp32")
     for flag, what in owned.int8.refused(node.attrs):
-        raise CompileError("E0101", flag, what, f"leave {flag} out, or use --quant fp32")
+        raise CompileError("E0113", flag, what, f"leave {flag} out, or use --quant fp32")

@@ -137,4 +137,4 @@ class ReferenceInstance(Instance):
 
 
 def _no_compiler(what: str) -> CompileError:
-    return CompileError("E0602", what, "no C compiler on this machine", "install gcc")
+    return CompileError("E0114", what, "no C compiler on this machine", "install gcc")

@@ -81,7 +81,7 @@ class Instance:
         self._check("rescore", self._call("rescore")(self._handle))
 
     def features(self, x: Array) -> Array:
-        """Compute what the frozen part makes of each sample: (samples, bytes). E0101 of a build without features."""
+        """Compute what the frozen part makes of each sample: (samples, bytes). E0113 of a build without features."""
         found = np.empty((len(x), self._feature_bytes()), np.uint8)
         for sample, result in zip(np.ascontiguousarray(x), found, strict=True):
             self._give(sample, _TRAIN)
@@ -165,7 +165,7 @@ class Instance:
         return held.view(np.dtype(slot.dtype))
 
     def delta(self) -> bytes:
-        """Return what training has changed, as the device's message. E0101 of a build without `--runtime delta`."""
+        """Return what training has changed, as the device's message. E0113 of a build without `--runtime delta`."""
         size = self._delta_call("size", ctypes.c_size_t)(self._handle)
         message = ctypes.create_string_buffer(size)
         self._check("delta", self._delta_call("get")(self._handle, message))
@@ -207,12 +207,12 @@ class Instance:
     def _feature_bytes(self) -> int:
         if not self.interface.feature_bytes:
             what = "this build has none"
-            raise CompileError("E0101", "features", what, "compile with features='on', and freeze the first layer")
+            raise CompileError("E0113", "features", what, "compile with features='on', and freeze the first layer")
         return self.interface.feature_bytes
 
     def _needs_training(self, what: str) -> None:
         if not self.interface.trains:
-            raise CompileError("E0101", what, "this build does not train", "compile without inference_only")
+            raise CompileError("E0113", what, "this build does not train", "compile without inference_only")
 
     def _give(self, x: Array, kind: int) -> None:
         """Put what a call reads where it reads it."""
@@ -231,7 +231,7 @@ class Instance:
 
     def _delta_call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:
         if not hasattr(self._library, f"{self.interface.prefix}_delta_{name}"):
-            raise CompileError("E0101", "delta", "this build has none", "compile with runtime='delta'")
+            raise CompileError("E0113", "delta", "this build has none", "compile with runtime='delta'")
         return self._call(f"delta_{name}", result)
 
     def _call(self, name: str, result: type[Any] = ctypes.c_int) -> Callable[..., Any]:

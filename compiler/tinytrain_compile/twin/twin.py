@@ -33,7 +33,7 @@ class Twin:
 
     Arrays have the ONNX file's layout with samples in front: x (N, *one input's shape), y (N, ...) labels.
     Everything raises CompileError with the ids of `tinytrain-compile --explain`. Of a build with `inference_only=True`
-    nothing trains or saves (E0101).
+    nothing trains or saves (E0113).
     """
 
     def __init__(self, instance: Instance, model: ImportedModel, train: TrainGraph) -> None:
@@ -70,7 +70,7 @@ class Twin:
     def features(self, x: Array | Mapping[str, Array]) -> Array:
         """Compute what the frozen part makes of N samples: (N, bytes) in uint8, as the device keeps them.
 
-        Raises E0101 of a build without `features="on"`, or whose first layer is trained.
+        Raises E0113 of a build without `features="on"`, or whose first layer is trained.
         """
         return self.instance.features(self.as_inputs(x))
 
@@ -136,7 +136,7 @@ class Twin:
     def delta(self) -> bytes:
         """Return what training has changed since the file, as the device's message (docs/fleet.md).
 
-        Raises E0101 of a build without runtime="delta", E0603 where a weight is not finite.
+        Raises E0113 of a build without runtime="delta", E0603 where a weight is not finite.
         """
         return self.instance.delta()
 

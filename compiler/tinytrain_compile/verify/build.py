@@ -131,7 +131,7 @@ def _program(mode: Mode, tools: Tools) -> str:
     program = tools.cross_cc if mode == "qemu" else tools.host_cc
     if program is None:
         raise CompileError(
-            "E0602", "verify", f"no C compiler for the {mode} check", "install gcc, or use --verify none"
+            "E0114", "verify", f"no C compiler for the {mode} check", "install gcc, or use --verify none"
         )
     return program
 

@@ -75,7 +75,7 @@ def prepare_count(
     blocks: file to write how often every block of code was executed into; "" for none.
     """
     if tools.host_cc is None:
-        raise CompileError("E0602", "--count", "no C compiler for the counting plugin", "install gcc")
+        raise CompileError("E0114", "--count", "no C compiler for the counting plugin", "install gcc")
     source = (Path(__file__).parent / "plugin" / f"{_PLUGIN}.c").read_text(encoding="utf-8")
     (folder / f"{_PLUGIN}.c").write_text(source, encoding="utf-8")
     lines = (f"{f.low:x} {f.high:x} {f.kind}\n" for f in functions)

@@ -65,7 +65,7 @@ def disassembly(image: Path, toolchain: Toolchain) -> dict[int, Instruction]:
     objdump = toolchain.objdump
     program = shutil.which(objdump.name)
     if program is None:
-        raise CompileError("E0602", "--cycles", f"{objdump.name} not found", f"install {objdump.packages}")
+        raise CompileError("E0114", "--cycles", f"{objdump.name} not found", f"install {objdump.packages}")
     command = [program, "-d", "--no-show-raw-insn", image.name]
     finished = run_program(command, image.parent, TOOL_TIMEOUT_S, "disassembling")
     if finished.exit_code != 0:

@@ -223,7 +223,7 @@ def test_more_room_holds_weights_as_they_are_multiplied(cnn: tuple[str, ...], tm
 
 
 def test_what_cannot_be_measured_is_an_error(cnn: tuple[str, ...], tmp_path: Path) -> None:
-    compiled(cnn, tmp_path / "out", "--target", "host", "--flash-budget", "1MB").check_error("E0101", 2)
+    compiled(cnn, tmp_path / "out", "--target", "host", "--flash-budget", "1MB").check_error("E0113", 2)
     compiled(cnn, tmp_path / "out", "--flash-budget", "none").check_error("E0101", 2)
     compiled(cnn, tmp_path / "out", "--code", "tiny").check_error("E0101", 2)
 

@@ -90,7 +90,7 @@ def test_following_a_point_gives_what_it_says(place: Path, which: int, tmp_path:
 
 @pytest.mark.parametrize("flags", [("--update", "all"), ("--lock", "plan.json")])
 def test_there_must_be_something_to_choose(place: Path, flags: tuple[str, str]) -> None:
-    assert "--pareto" in run(place / "net.onnx", *LOSS, "--pareto", *flags, "--dry-run").check_error("E0101", 2).err
+    assert "--pareto" in run(place / "net.onnx", *LOSS, "--pareto", *flags, "--dry-run").check_error("E0113", 2).err
 
 
 def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

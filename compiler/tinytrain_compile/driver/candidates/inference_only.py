@@ -25,18 +25,18 @@ FLAG = "--inference-only"
 
 
 def inference_candidate(planner: Planner) -> Candidate:
-    """Return the inference that belongs to the training step of --update, planned. E0101 where it reads nothing
+    """Return the inference that belongs to the training step of --update, planned. E0113 where it reads nothing
     trained."""
     options = planner.options
     update = resolve_update(planner.model.graph, options.update)
     without_dropout = planner.with_options(dropout="off").train(update)
     if (options.activations != "exact" or update.activations) and options.micro_batch not in (None, 1):
         what = "ranks of low-rank copies are state, and those of several samples in a step are others"
-        raise CompileError("E0101", FLAG, what, "leave --micro-batch out here and in the build that trains")
+        raise CompileError("E0113", FLAG, what, "leave --micro-batch out here and in the build that trains")
     inference = inference_of(planner.train(update), without_dropout)
     if not inference.graph.state:
         what = "an inference reads nothing that is trained"
-        raise CompileError("E0101", f"{FLAG} --update {options.update}", what, "name layers before the output")
+        raise CompileError("E0113", f"{FLAG} --update {options.update}", what, "name layers before the output")
     return planner.planned(update, inference)
 
 

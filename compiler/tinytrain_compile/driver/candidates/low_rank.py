@@ -42,7 +42,7 @@ class LowRankChoice:
     def applied(self, update: UpdatePlan, micro_batch: int) -> UpdatePlan:
         """Return the update with ranks, and bases where they are fixed, for every layer that keeps a low-rank copy.
 
-        Errors: E0101 for what cannot be honoured.
+        Errors: E0113 for what cannot be honoured.
         """
         wanted = self._wanted(update)
         if not wanted:
@@ -51,7 +51,7 @@ class LowRankChoice:
         for name, how in wanted.items():
             if self._options.data is None and (how.kind == "subspace" or not how.ranks):
                 what = f"{how.kind} measures its ranks on samples"
-                raise CompileError("E0101", "--activations", what, "add --data FILE.npz, or ranks to a scheme file")
+                raise CompileError("E0113", "--activations", what, "add --data FILE.npz, or ranks to a scheme file")
             found.setdefault(name, how)
         return replace(update, activations=found)
 

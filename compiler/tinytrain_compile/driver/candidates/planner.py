@@ -231,7 +231,7 @@ class Planner:
         return with_lines(train.graph, self.wish.as_bytes) if self.wish.lines else train.graph
 
     def _asked(self, spec: str) -> tuple[UpdatePlan, TrainGraph]:
-        """Return an update and its training graph with as many samples in a step as --micro-batch says; E0101."""
+        """Return an update and its training graph with as many samples in a step as --micro-batch says; E0113."""
         if spec not in self._made.trains:
             update = self._made.named.get(spec) or resolve_update(self.model.graph, spec)
             try:
@@ -250,7 +250,7 @@ class Planner:
         return text
 
     def training(self, spec: str) -> TrainGraph:
-        """Return the training graph of an update by its --update text; E0101 if --micro-batch cannot be."""
+        """Return the training graph of an update by its --update text; E0113 if --micro-batch cannot be."""
         return self._asked(spec)[1]
 
     # ---- plans of an update, each made once -------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Planner:
         return None if self.impossible(spec) else _price(self._planned(spec, self.wish.alone, True))
 
     def exact(self, spec: str) -> Candidate:
-        """Return a candidate by its --update text, planned with full effort; E0101 if --micro-batch cannot be."""
+        """Return a candidate by its --update text, planned with full effort; E0113 if --micro-batch cannot be."""
         return self._planned(spec, self.wish, False)
 
     def fitting(self, spec: str, again: bool = False) -> Candidate | None:
@@ -327,7 +327,7 @@ class Planner:
 
     def _refused(self, problem: Exception) -> CompileError:
         where = f"--micro-batch {self.size}"
-        return CompileError("E0101", where, str(problem), "leave it out: a call then takes one sample")
+        return CompileError("E0113", where, str(problem), "leave it out: a call then takes one sample")
 
     def planned(
         self, update: UpdatePlan, train: TrainGraph, wish: Wish | None = None, quick: bool = False

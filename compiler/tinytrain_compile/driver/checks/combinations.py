@@ -31,7 +31,7 @@ NEEDS: Mapping[str, tuple[str, Callable[[CompileOptions], object]]] = {
 
 
 def check_options(options: CompileOptions) -> None:
-    """Raise E0101 for options that leave another one nothing to do, or are not possible together."""
+    """Raise E0113 for options that leave another one nothing to do, or are not possible together."""
     check_int8_flags(options.quant, options.int8_flags)
     for name in sorted(options.given & OPTIMIZER_OPTIONS - {*OPTIMIZERS[options.optimizer].takes}):
         _refuse_alone(name, f"is for --optimizer {optimizers_with(name)}", "choose one of these")
@@ -43,7 +43,7 @@ def check_options(options: CompileOptions) -> None:
             _refuse_alone(name, f"is about {needed}", "add that")
     _check_counting(options)
     if options.nesterov and is_asked_for(options, "dampening"):
-        raise CompileError("E0101", "--nesterov", "is not possible with --dampening", "leave one of the two out")
+        raise CompileError("E0113", "--nesterov", "is not possible with --dampening", "leave one of the two out")
     for part in asked_parts(options):
         part.check_options()
     if options.update == "auto" and is_asked_for(options, "activations") and _is_bounded(options):
@@ -57,7 +57,7 @@ def _is_bounded(o: CompileOptions) -> bool:
 
 def _refuse_alone(name: str, what: str, way: str) -> None:
     flag = OPTIONS[name].flag
-    raise CompileError("E0101", flag, what, f"{way}, or leave {flag} out")
+    raise CompileError("E0113", flag, what, f"{way}, or leave {flag} out")
 
 
 def takes_no_memory(options: CompileOptions) -> bool:
@@ -69,19 +69,22 @@ def _check_memories(options: CompileOptions) -> None:
     if options.memories and options.arena_bytes is None and options.optimise != "memory" and options.lock is None:
         what = "without --arena nothing has to lie in another memory"
         way = "add --arena SIZE, the size of the first memory, or --optimise memory"
-        raise CompileError("E0101", "--memory", what, way)
+        raise CompileError("E0113", "--memory", what, way)
 
 
 def _check_counting(options: CompileOptions) -> None:
-    """Raise E0101 for --count or --cycles without QEMU."""
+    """Raise E0113 for --count or --cycles if QEMU is switched off."""
     counting = options.count or options.cycles
     if counting and (options.verify != "qemu" or options.verify_steps < 2):
         what = f"needs QEMU and two steps, got --verify {options.verify} --verify-steps {options.verify_steps}"
-        raise CompileError("E0101", "--count" if options.count else "--cycles", what, "leave these options out")
+        raise CompileError("E0113", "--count" if options.count else "--cycles", what, "leave these options out")
 
 
 def check_machine(options: CompileOptions, target: Target) -> None:
-    """Raise E0101 for what this target or this machine cannot do, before anything takes time; a dry run does too."""
+    """Raise E0113 for what this target cannot do, E0114 for tools that are not installed, before anything takes time.
+
+    A dry run does too.
+    """
     _check_memories(options)
     wants = (("cycles", options.cycles), ("count", options.count))
     asked = [OPTIONS[name].flag for name, wanted in wants if wanted]
@@ -91,18 +94,25 @@ def check_machine(options: CompileOptions, target: Target) -> None:
 
         tools = find_tools(target)
         host = "" if tools.host_cc is not None else "no C compiler found (apt-get install gcc)"
-        board = tools.missing_for_qemu() if target.qemu is not None else f"{target.name} has no board in QEMU"
+        emulated = asked or options.verify == "qemu"
+        if (asked or wanted) and emulated and target.qemu is None:
+            flag = asked[0] if asked else "--verify qemu"
+            raise CompileError("E0113", flag, f"QEMU has no board for {target.name}", "use --verify host")
+        if options.cycles and not target.cycle_model:
+            raise CompileError("E0113", "--cycles", f"{target.name} has no cycle model", "leave --cycles out")
+        board = tools.missing_for_qemu() if emulated and target.qemu is not None else ""
         if asked:
-            _refuse(asked[0], board or host or (_no_cycles(target) if options.cycles else ""))
+            _check_installed(asked[0], board or host or (_no_cycles(target) if options.cycles else ""))
         if wanted:
-            _refuse("--verify", board if options.verify == "qemu" else host, options.verify)
+            _check_installed(f"--verify {options.verify}", board if options.verify == "qemu" else host)
         if options.flash_budget_bytes is not None:
             _check_budget(target, tools.cross_cc is None)
 
 
-def _refuse(flag: str, missing: str, value: str = "") -> None:
+def _check_installed(flag: str, missing: str) -> None:
+    """Raise E0114 if a tool is missing, which its text names together with the packages that have it."""
     if missing:
-        raise CompileError("E0101", f"{flag} {value}".rstrip(), missing, f"leave {flag} out, or change that")
+        raise CompileError("E0114", flag, missing, f"install it, or leave {flag} out")
 
 
 def _no_cycles(target: Target) -> str:
@@ -114,24 +124,24 @@ def _no_cycles(target: Target) -> str:
 def _check_budget(target: Target, missing: bool) -> None:
     if target.toolchain is None:
         what = f"{target.name} is compiled by this machine's compiler; only code for a device is measured"
-        raise CompileError("E0101", "--flash-budget", what, "give a device's core as --target, or leave it out")
+        raise CompileError("E0113", "--flash-budget", what, "give a device's core as --target, or leave it out")
     if missing:
         what = f"the code of {target.name} cannot be measured here (no cross compiler)"
         way = f"install {target.toolchain.compiler.packages}, or leave the option out"
-        raise CompileError("E0101", "--flash-budget", what, way)
+        raise CompileError("E0114", "--flash-budget", what, way)
 
 
 def _check_dropout(options: CompileOptions, model: ImportedModel) -> None:
     if options.quant == "int8":
         what = "an int8 activation has no room for numbers that are scaled by 1 / (1 - ratio)"
-        raise CompileError("E0101", "--dropout on", what, "leave --dropout out, or use --quant fp32")
+        raise CompileError("E0113", "--dropout on", what, "leave --dropout out, or use --quant fp32")
     if not any(node.op == "Dropout" for node in model.graph.nodes):
         what = "the file has no Dropout in training mode"
-        raise CompileError("E0101", "--dropout on", what, "export it in training mode, or leave --dropout out")
+        raise CompileError("E0113", "--dropout on", what, "export it in training mode, or leave --dropout out")
 
 
 def check_model(options: CompileOptions, model: ImportedModel) -> None:
-    """Raise E0101 for options that this model leaves nothing to do, or that are not possible with it."""
+    """Raise E0113 for options that this model leaves nothing to do, or that are not possible with it."""
     if options.dropout == "on":
         _check_dropout(options, model)
     if options.quant == "int8":
@@ -142,22 +152,22 @@ def check_model(options: CompileOptions, model: ImportedModel) -> None:
         return
     if "calib_range" in options.given:
         what = "says how ranges are measured, and this model brings its own (QDQ)"
-        raise CompileError("E0101", "--calib-range", what, "leave it out")
+        raise CompileError("E0113", "--calib-range", what, "leave it out")
     if options.calib is not None and load_inputs(options.calib, model).size and not labelled(options.calib, model):
         what = (
             f"the model brings its ranges (QDQ), and {options.calib.name} has no labels y for the exponents of errors"
         )
-        raise CompileError("E0101", "--calib", what, "add y, or leave --calib out")
+        raise CompileError("E0113", "--calib", what, "add y, or leave --calib out")
 
 
 def _check_inputs(options: CompileOptions, model: ImportedModel) -> None:
-    """Raise E0101 for options that are about the one input of a model, if it has several."""
+    """Raise E0113 for options that are about the one input of a model, if it has several."""
     asked = [part.flag for part in asked_parts(options) if part.one_input]
     asked += [] if options.micro_batch in (None, "auto", 1) else ["--micro-batch"]
     if asked:
         names = ", ".join(one.name for one in model.data)
         what = f"it is for models of one data input, and this one has {len(model.data)}: {names}"
-        raise CompileError("E0101", asked[0], what, "leave it out")
+        raise CompileError("E0113", asked[0], what, "leave it out")
 
 
 def check_loss(options: CompileOptions, model: ImportedModel) -> None:
@@ -173,7 +183,7 @@ def check_loss(options: CompileOptions, model: ImportedModel) -> None:
 
 
 def _check_penalty(model: ImportedModel) -> None:
-    """Raise E0101 for a loss that reads weights itself, which int8 has in other units."""
+    """Raise E0113 for a loss that reads weights itself, which int8 has in other units."""
     written = None if model.loss is None else model.loss.written
     if written is None:
         return
@@ -181,7 +191,7 @@ def _check_penalty(model: ImportedModel) -> None:
     read = next((v.name for node in written.nodes for v in node.inputs if v.name in weights), None)
     if read is not None:
         what = f"the loss reads the weight {read} itself (a penalty), which int8 has no form of"
-        raise CompileError("E0101", "--quant int8", what, "leave the penalty out, or use --quant fp32")
+        raise CompileError("E0113", "--quant int8", what, "leave the penalty out, or use --quant fp32")
 
 
 def option_notes(options: CompileOptions) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ _SAID = sorted({*OPTIMIZER_OPTIONS, "loss", "optimizer", "weight_decay", "clip_n
 
 
 def with_file_training(o: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
-    """Return the options with what the file says of its training, and remarks. E0101 for those that contradict it.
+    """Return the options with what the file says of its training, and remarks. E0113 for those that contradict it.
 
     --lr goes before the file's learning rate, which a program may set as well; --update may choose among what the file
     trains, else all of that is trained.
@@ -29,7 +29,7 @@ def with_file_training(o: CompileOptions, model: ImportedModel) -> tuple[Compile
     for name in _SAID:
         if name in o.given:
             what = f"the file says how it is trained ({training.optimizer})"
-            raise CompileError("E0101", OPTIONS[name].flag, what, "leave it out, or give the forward model")
+            raise CompileError("E0113", OPTIONS[name].flag, what, "leave it out, or give the forward model")
     rate = o.learning_rate if "learning_rate" in o.given or training.learning_rate is None else training.learning_rate
     known = {name: value for name, value in training.settings.items() if name in OPTIONS}
     made = replace(o, optimizer=training.optimizer, learning_rate=rate, update=update, **known)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def has_formats(model: ImportedModel) -> bool:
 def with_number_format(options: CompileOptions, model: ImportedModel) -> tuple[CompileOptions, tuple[str, ...]]:
     """Return the options with --quant decided, and a note if the user left it open and gets integers.
 
-    E0101 for a flag that only int8 has a meaning for, given with a float model.
+    E0113 for a flag that only int8 has a meaning for, given with a float model.
     """
     if options.quant != "auto":
         return options, ()
@@ -100,7 +100,7 @@ def with_number_format(options: CompileOptions, model: ImportedModel) -> tuple[C
 
 
 def check_int8_flags(quant: str, given: tuple[str, ...]) -> None:
-    """Raise E0101 for a flag that only int8 has a meaning for."""
+    """Raise E0113 for a flag that only int8 has a meaning for."""
     if quant == "fp32" and given:
         way = f"add --quant int8, or leave {given[0]} out"
-        raise CompileError("E0101", given[0], "has no meaning for --quant fp32 (auto, for a float model)", way)
+        raise CompileError("E0113", given[0], "has no meaning for --quant fp32 (auto, for a float model)", way)

@@ -77,13 +77,13 @@ def most_samples(
 def with_board(options: CompileOptions, target: Target) -> tuple[CompileOptions, Target, tuple[str, ...]]:
     """Return the same with what the board has as limits where the user gave none, and remarks that say which these are.
 
-    Errors: E0101 for --reserve without a board or beyond its RAM, E0107 for an --arena, or largest of --plans, that the
-    board has not.
+    Errors: E0113 for --reserve without a board, E0101 if it is beyond its RAM. E0107 for an --arena, or largest of
+    --plans, that the board has not.
     """
     if target.board is None:
         if options.reserve_bytes is not None:
             what = f"{target.name} is a core, which has no RAM of its own"
-            raise CompileError("E0101", "--reserve", what, "name a board (--list-targets), or leave it out")
+            raise CompileError("E0113", "--reserve", what, "name a board (--list-targets), or leave it out")
         return options, target, ()
     target = target if options.reserve_bytes is None else _reserved(target, options.reserve_bytes)
     first = target.memories[0]

@@ -50,12 +50,12 @@ class FileLoss:
         return notes
 
     def check_fresh_head(self, model: OnnxModel, classes: int) -> None:
-        """Raise E0101 if another head is compared with labels, too: it would keep its number of classes."""
+        """Raise E0113 if another head is compared with labels, too: it would keep its number of classes."""
         forward = {name for node in reachable(model.nodes, (self.site.scores,)) for name in node.outputs}
         other = next((name for name in self.site.ends if name not in forward), None)
         if other is not None:
             what = f"the loss also reads {other}, which is not of the last layer"
-            raise CompileError("E0101", f"--classes {classes}", what, "export the model with so many classes")
+            raise CompileError("E0113", f"--classes {classes}", what, "export the model with so many classes")
 
     def in_two_parts(self, model: OnnxModel) -> OnnxModel:
         """Return the model with the nodes of the forward graph first, then those that only the loss needs.

@@ -32,7 +32,7 @@ def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.Mo
         return read_gradient_graph(proto, path, weights)
     if weights is not None:
         what = "is for graphs with gradient nodes, whose weights are inputs"
-        raise CompileError("E0101", "--weights", what, "leave it out")
+        raise CompileError("E0113", "--weights", what, "leave it out")
     if proto.training_info:
         from tinytrain_compile.frontend.training_file.info import read_training_info
 

@@ -14,10 +14,10 @@ from tinytrain_compile.ir.types import Array
 
 
 def as_the_file_says(trainables: Trainables, training: FileTraining, options: FrontendOptions) -> Trainables:
-    """Return what the file trains, instead of what rules say; E0101 for options that would say it again."""
+    """Return what the file trains, instead of what rules say; E0113 for options that would say it again."""
     if options.trainable or options.frozen:
         flag = "--trainable" if options.trainable else "--frozen"
-        raise CompileError("E0101", flag, "the file says which weights it trains", "leave it out, or use --update")
+        raise CompileError("E0113", flag, "the file says which weights it trains", "leave it out, or use --update")
     choices = {
         name: replace(choice, trained=name in training.trained, why="the file says so")
         for name, choice in trainables.choices.items()

@@ -17,7 +17,7 @@ _HEADS = ("Gemm", "MatMul", "Conv")
 def with_fresh_head(model: OnnxModel, classes: int, seed: int) -> OnnxModel:
     """Return the model whose last layer has so many outputs: uniform weights from the seed, bias 0, names kept.
 
-    Ranges of what lies behind the layer are forgotten. E0101 if the model does not end in such a layer.
+    Ranges of what lies behind the layer are forgotten. E0113 if the model does not end in such a layer.
     """
     if classes < 1:
         raise CompileError("E0101", f"--classes {classes}", "there is no such number of classes", "1 or more")
@@ -62,13 +62,13 @@ class _Head:
             behind.append(node)
             node = self._links.maker(computed[0])
         what = "the output does not come from one last Gemm, MatMul or Conv with constant weights"
-        raise CompileError("E0101", f"--classes {self._classes}", what, "leave --classes out, or end the model in one")
+        raise CompileError("E0113", f"--classes {self._classes}", what, "leave --classes out, or end the model in one")
 
     def _fresh_weights(self, head: OnnxNode) -> int:
         """Replace weight and bias; returns how many outputs there were."""
         shape = self._known[head.input(1)].shape
         if len(shape) < 2 or (head.op == "Conv" and head.integer("group", 1) != 1):
-            raise CompileError("E0101", f"--classes {self._classes}", f"{head.name} is no dense layer", "use one")
+            raise CompileError("E0113", f"--classes {self._classes}", f"{head.name} is no dense layer", "use one")
         rows_first = head.op == "Conv" or (head.op == "Gemm" and bool(head.integer("transB", 0)))
         old, inner = (shape[0], shape[1:]) if rows_first else (shape[-1], shape[:-1])
         fan_in = int(np.prod(inner if rows_first else shape[-2:-1]))

@@ -98,7 +98,7 @@ def _record(model: OnnxModel) -> Record | None:
 
 
 def choose_trainables(model: OnnxModel, links: Links, options: FrontendOptions) -> Trainables:
-    """Decide about every initializer that the outputs depend on. E0101 for globs that match nothing, or both."""
+    """Decide about every initializer that the outputs depend on. E0101 for globs that match nothing, E0113 for both."""
     made = {
         name: array
         for name, array in constant_outputs(model.nodes, model.opset).items()
@@ -121,7 +121,7 @@ def _choice(case: Case, asked: str | None, remark: Remark | None) -> ParameterCh
         trained = asked == "--trainable"
         if trained and settings:
             what = f"no gradient reaches {case.name}: it is a setting of {_readers(case)}"
-            raise CompileError("E0101", "--trainable", what, "leave it out of --trainable")
+            raise CompileError("E0113", "--trainable", what, "leave it out of --trainable")
         return ParameterChoice(case.name, trained, asked, case.array.size)
     if settings:
         statistics = all(use.node.op == "BatchNormalization" for use in case.uses)
@@ -183,7 +183,7 @@ def _asked(names: Mapping[str, Array], links: Links, options: FrontendOptions) -
             for name in hits:
                 if found.get(name, flag) != flag:
                     what = f"{name} is named by --trainable and by --frozen"
-                    raise CompileError("E0101", f"{flag} {glob}", what, "leave it out of one of them")
+                    raise CompileError("E0113", f"{flag} {glob}", what, "leave it out of one of them")
                 found[name] = flag
     return found
 

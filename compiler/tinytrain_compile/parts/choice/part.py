@@ -65,14 +65,14 @@ class Choice(Part):
         }
 
     def check_options(self) -> None:
-        """Raise E0101 for options that know nothing of a choice."""
+        """Raise E0113 for options that know nothing of a choice."""
         for other in self.not_with:
             if is_asked_for(self.asked, other):
                 what = f"is not possible with {self.flag}"
-                raise CompileError("E0101", as_typed(other), what, "leave one of the two out")
+                raise CompileError("E0113", as_typed(other), what, "leave one of the two out")
 
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
-        """Raise E0101 for options that know nothing of a choice; E0302 for a layer in which it would cost too much."""
+        """Raise E0113 for options that know nothing of a choice; E0302 for a layer in which it would cost too much."""
         self.check_options()
         for node in train.training_step.graph.nodes:
             if _reads_chosen(node):

@@ -52,7 +52,7 @@ class Features(Part):
         }
 
     def check(self, train: TrainGraph, plan: MemoryPlan) -> None:
-        """Raise E0101 for a plan in several memories, or of several samples a call, which a lock may bring."""
+        """Raise E0113 for a plan in several memories, or of several samples a call, which a lock may bring."""
         what = ""
         if plan.further:
             what = "page moves of the frozen part would be waited for that nothing began"
@@ -60,7 +60,7 @@ class Features(Part):
             what = f"a call takes {train.micro_batch} samples, and features are those of one"
         if what:
             way = "leave out --memory" if plan.further else "leave out --micro-batch"
-            raise CompileError("E0101", self.flag, what, f"{way}, or --features")
+            raise CompileError("E0113", self.flag, what, f"{way}, or --features")
 
     def pieces(self, summary: Summary) -> list[str]:
         """Tell where the step is cut, and what a step on features takes of a whole one."""

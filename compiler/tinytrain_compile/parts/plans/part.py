@@ -49,11 +49,11 @@ class Plans(Part):
         return replace(options, arena_bytes=options.plans[-1])
 
     def beside(self, largest: AnyPlanned, make: Callable[[int], AnyPlanned]) -> tuple[AnyPlanned, ...]:
-        """Plan the others, by size. E0401 for one that does not fit, E0101 for two that are the same."""
+        """Plan the others, by size. E0401 for one that does not fit, E0113 for two that are the same."""
         copies = self.asked.activations != "exact" or bool(largest.update.activations)
         if counts_samples(self.asked) and copies:  # which follow the samples of a step, and are state
             what = "low-rank copies of activations are other ones where a step takes several samples"
-            raise CompileError("E0101", f"{FLAG} with --micro-batch auto", what, "leave --micro-batch out")
+            raise CompileError("E0113", f"{FLAG} with --micro-batch auto", what, "leave --micro-batch out")
         return smaller_plans(self.asked.plans, largest, make)
 
     def told(self, summary: Summary, planned: Sequence[PlannedStep]) -> Summary:

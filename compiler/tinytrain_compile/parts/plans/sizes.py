@@ -28,7 +28,7 @@ class AllPlans:
 def smaller_plans(
     sizes: Sequence[int], largest: AnyPlanned, make: Callable[[int], AnyPlanned]
 ) -> tuple[AnyPlanned, ...]:
-    """Plan all but the largest, by size. E0401 for one that does not fit, E0101 for two that are the same."""
+    """Plan all but the largest, by size. E0401 for one that does not fit, E0113 for two that are the same."""
     found = list[AnyPlanned]()
     for size in sizes[:-1]:
         found.append(make(size))
@@ -38,7 +38,7 @@ def smaller_plans(
     for size, one, next_one in zip(sizes, found, [*found[1:], largest], strict=False):
         if one.plan.arena_bytes >= next_one.plan.arena_bytes:
             what = f"what the next one would be fits into {size} B: a larger plan is no other"
-            raise CompileError("E0101", FLAG, what, "leave the larger one out")
+            raise CompileError("E0113", FLAG, what, "leave the larger one out")
     return tuple(found)
 
 
