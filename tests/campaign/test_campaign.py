@@ -170,7 +170,11 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
             193,  # a weight that is not a number beside an integer loss that is one: E0603, not E0601
         )
     },
-    62: {"graphs: int8 QDQ": (239,)},  # --quant fp32: a weight that the file turns and stores again, beyond its range
+    62: {
+        "graphs: int8 QDQ": (239,),  # --quant fp32: a weight that the file turns and stores again, beyond its range
+        "graphs: int8 calibrated": (64,),  # a low-rank copy of samples unlike those that its subspace is of
+    },
+    63: {"graphs: int8 calibrated": (313,)},  # the same
 }
 """Cases by seed, each of which has once ended in E0605, E0607 or an internal error."""
 

@@ -206,7 +206,7 @@ class Trainer:
             error = error_operands(node)
             if error is not None:
                 self._find_exponent(node, error, values)
-            values = run_nodes((node,), values, self._train.integer)
+            values = self.run_nodes((node,), values)
         return values
 
     def _find_exponent(self, node: Node, error: ErrorOperands, values: dict[str, Array]) -> None:

@@ -41,6 +41,8 @@ STEPS: dict[str, dict[str, Any]] = {
     "scales that double": {"rescale": "on"},
     "integer loss": {"head": "int8"},
     "slices": {"update": str(DIGITS / "scheme.toml")},
+    "low-rank copies": {"activations": "subspace"},
+    "low-rank copies, sums": {"activations": "subspace", "batch": 4},
 }
 
 
@@ -133,6 +135,17 @@ def test_a_norm_that_scales_by_half_is_refused(batch: int, per: str, monkeypatch
     monkeypatch.setitem(OPS, "ClipFactor", replace(OPS["ClipFactor"], reference=wrong))
     with pytest.raises(CompileError, match=r"E0607.*tensor "):
         judged(batch=batch, clip_norm=0.05, clip_per=per)
+
+
+def test_a_copy_that_is_no_projection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = OPS["QModeProductInt8"].reference
+
+    def wrong(arrays: tuple[Array, ...], attrs: Attrs) -> tuple[Array, ...]:
+        return (np.roll(right(arrays, attrs)[0], 1, axis=-2),)
+
+    monkeypatch.setitem(OPS, "QModeProductInt8", replace(OPS["QModeProductInt8"], reference=wrong))
+    with pytest.raises(CompileError, match=r"E0607.*layer conv2.*no projection"):
+        judged(activations="subspace")
 
 
 def test_lion_is_judged_where_a_gradient_shows() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytrain_compile.driver.derivative.copies import ExpandedCopy, exact_layers, expanded_copies
 from tinytrain_compile.driver.derivative.judged import JudgedStep, Part, with_other_channels
 from tinytrain_compile.driver.derivative.optimizers import Step, implied
 from tinytrain_compile.driver.derivative.rates import FIRST, LEAST, RUNS, RateSearch, Shown
@@ -64,15 +65,21 @@ class _Trainer(Trainer):
 
     finer: Finer = ("", 0)
     otherwise: np.random.Generator | None = None
+    copies: Mapping[str, ExpandedCopy] = {}
 
     def run_nodes(self, nodes: Iterable[Node], known: Mapping[str, Array]) -> dict[str, Array]:
-        """Run nodes; if errors are rounded by chance, add to each what rounding may do: a variance of 1/12."""
-        if self.otherwise is None:
+        """Run nodes, with exact activations in place of copies that are expanded.
+
+        If errors are rounded by chance, add to each what rounding may do: a variance of 1/12.
+        """
+        if self.otherwise is None and not self.copies:
             return super().run_nodes(nodes, known)
         values = dict(known)
         for node in nodes:
             values = super().run_nodes((node,), values)
-            if error_operands(node) is not None:
+            if (copy := self.copies.get(node.outputs[0].name)) is not None:
+                values[copy.copy] = copy.exact(values)
+            if self.otherwise is not None and error_operands(node) is not None:
                 name = node.outputs[0].name
                 off = self.otherwise.choice(3, values[name].shape, p=(1 / 24, 11 / 12, 1 / 24)) - 1
                 error = np.clip(values[name].astype(np.int64) + off, -LAST, LAST)
@@ -93,9 +100,11 @@ class IntegerStep:
     def __init__(self, train: TrainGraph, model: ImportedModel, how: TrainingOptions) -> None:
         self._how = how
         self.train = replace(train, dropout=None)
-        self.judged = JudgedStep(train, model)
+        self.copies = expanded_copies(train)
+        self.judged = JudgedStep(train, model, exact_layers(train, self.copies))
         self.parts = self.judged.parts
         self._trainer = _Trainer(self.train)
+        self._trainer.copies = {copy.copy: copy for copy in self.copies}
         self.train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self._exponents = [name for name in error_exponents(train.graph.nodes) if name in self._first]

@@ -81,6 +81,8 @@ class IntegerCheck:
         if not self.slopes.batches:
             return self._agreed((), ("no label of these samples counts",))
         suspects = self._first()
+        for copy in self._step.copies:
+            copy.check()
         if suspects is None:
             return self._agreed((), ("the loss of these samples is not finite, or beyond what their formats hold",))
         self.disagreed = len(suspects)
@@ -243,6 +245,8 @@ class IntegerCheck:
 
     def _left(self) -> Iterator[str]:
         """Yield what is judged less sharply, or not at all."""
+        for copy in self._step.copies:
+            yield f"judged with its exact input: the gradient of {copy.layer}, which reads a low-rank copy"
         for part in self._step.judged.approximate:
             yield f"judged loosely: {part.origin}, whose gradient is of a low-rank copy"
         if self._train.dropout is not None:

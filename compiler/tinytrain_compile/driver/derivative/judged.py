@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,16 +63,19 @@ class Part:
 
 
 class JudgedStep:
-    """One training step of the numpy reference, at numbers near the file's own."""
+    """One training step of the numpy reference, at numbers near the file's own.
 
-    def __init__(self, train: TrainGraph, model: ImportedModel) -> None:
+    exact: layers whose low-rank copies are judged by themselves.
+    """
+
+    def __init__(self, train: TrainGraph, model: ImportedModel, exact: Set[str] = frozenset()) -> None:
         self.train = _without_dropout(train)
         self._trainer = Trainer(self.train)
         self.train = train = with_other_channels(self.train, self._trainer)
         self._first = dict(self._trainer.state)
         self.parts = tuple(_part(train, model, name) for name in train.trained)
         self._kept = dict(_optimizer_state(train))
-        copied = {kept.layer for kept in train.low_rank}
+        copied = {kept.layer for kept in train.low_rank} - exact
         origins = {value.name: value.origin for value in train.graph.state}
         self.approximate = tuple(p for p in self.parts if origins[p.name] in copied and len(p.shape) > 1)
         """Weights whose gradient is of a low-rank copy of their layer's input."""
