@@ -62,7 +62,7 @@ def expanded_copies(train: TrainGraph) -> tuple[ExpandedCopy, ...]:
         for node in train.graph.nodes
         if node.origin in shapes and "x" in operands(node)
     )
-    found = (_expanded(layer, x, shapes[layer], made) for layer, x in dict.fromkeys(reads) if layer is not None)
+    found = (_expanded(layer, x, shapes[layer], made) for layer, x in dict.fromkeys(reads))
     return tuple({copy.copy: copy for copy in found if copy is not None}.values())
 
 
