@@ -1,1 +1,1 @@
-"""Benchmarks of low-rank activations (docs/activations.md)."""
+"""Benchmarks of low-rank activations (docs/results-activations.md)."""

@@ -1,4 +1,4 @@
-"""Measure what low-rank activations cost in accuracy (docs/activations.md).
+"""Measure what low-rank activations cost in accuracy (docs/results-activations.md).
 
 Tasks, recipes and seeds are those of `learning` (learning_tasks.py): float32 and int8, all layers trained without
 replay, by the generated C on this machine; but a step takes all samples of a batch at once (of keywords one), so that

@@ -1,4 +1,4 @@
-"""Count the instructions of a step with low-rank copies, in QEMU (docs/activations.md).
+"""Count the instructions of a step with low-rank copies, in QEMU (docs/results-activations.md).
 
 The quantised networks on a Cortex-M7, full plans, ranks for 10 % by enlarged digits. What is counted is also verified:
 two steps with the bytes of the reference. A step has all samples of a batch, so that apply is part of it. The board of

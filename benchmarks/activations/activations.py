@@ -1,4 +1,4 @@
-"""Print what low-rank activations keep, need and cost, by plan alone (docs/activations.md); also accuracy, count.
+"""Print what low-rank copies keep, need and cost, by plan alone (docs/results-activations.md); also accuracy, count.
 
 Ranks are measured on handwritten digits of scikit-learn, enlarged to the network's input, for an error of 10 % of each
 gradient. Kept bytes and multiply-accumulates are those of the trained layers' inputs and of a whole step; arenas are of

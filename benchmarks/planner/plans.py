@@ -1,7 +1,7 @@
 """Measure the flash of one image with two plans of MCUNet's int8 step against two projects.
 
 The scheme that trains 49 kB, for a Cortex-M7. Each project is verified in QEMU, and its objects for the target
-are measured. Prints the table of docs/plans.md. Exits 1 where one image is no smaller than two projects.
+are measured. Prints the table of docs/results-memory.md. Exits 1 where one image is no smaller than two projects.
 
 usage: python -m benchmarks plans
 """

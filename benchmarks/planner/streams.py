@@ -109,7 +109,7 @@ def scheme(name: str) -> dict[str, Any]:
 
 
 def rows(folder: Path) -> Iterator[Row]:
-    """The tables of docs/streams.md, from the top."""
+    """The tables of docs/results-memory.md, from the top."""
     lines: dict[str, Any] = {"input_lines": True, "calib": samples(folder)}
     for name in NETWORKS:
         by_rows = {**scheme(name), "stream": "min"}
