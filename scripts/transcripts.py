@@ -38,6 +38,8 @@ PAGES = (
     "examples/keywords/README.md",
     "examples/vibration/README.md",
     "docs/activations.md",
+    "docs/c-api.md",
+    "docs/python-api.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",

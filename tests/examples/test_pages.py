@@ -17,7 +17,10 @@ from tests.examples.pages import TABLE, check_page, check_row, figures, transcri
 from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.export import export
 from tinytrain_compile.cli.finetune import finetune
+from tinytrain_compile.compilation import make_project
+from tinytrain_compile.driver.pipeline import Project
 from tinytrain_compile.frontend import supported_operators
+from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report.layout import WIDTH
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown
 
@@ -99,7 +102,7 @@ def test_the_readme_shows_the_demo_as_the_example_does() -> None:
 
 DOCS = (
     *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "cycles", "fitting", "export", "options"),
-    *("on-your-board", "activations", "inference-only", "pt2e"),
+    *("on-your-board", "activations", "inference-only", "pt2e", "c-api", "python-api"),
 )
 """Every page with commands but those below, and those that tests of their examples run."""
 
@@ -120,6 +123,18 @@ def test_generated_pages_are_current() -> None:
     pages = {"docs/ops.md": ops_markdown(supported_operators()), "docs/errors.md": errors_markdown()}
     for path, text in pages.items():
         assert (ROOT / path).read_text(encoding="utf-8") == text.rstrip("\n") + "\n", "`make docs` writes it anew"
+
+
+def test_the_page_of_the_c_api_has_every_function_of_a_header() -> None:
+    """scripts/c_api.py finds declarations by their comments: one without would be missing."""
+    made = make_project(CompileOptions(ROOT / "examples" / "digits" / "digits.onnx", verify="none", batch=4))
+    assert isinstance(made, Project)
+    header = str(made.files["digits_train.h"])
+    named = set(re.findall(r"^(?:static inline )?[\w ]+\*?\bdigits_(\w+)\(", header, re.MULTILINE))
+    named |= {name.lower() for name in re.findall(r"^#define DIGITS_(\w+)", header, re.MULTILINE)} - {"train_h"}
+    page = (ROOT / "docs" / "c-api.md").read_text(encoding="utf-8")
+    assert {"init", "train_step", "accumulate", "save", "arena_bytes"} <= named
+    assert [name for name in sorted(named) if not re.search(rf"\b(?:m_{name}\(|M_{name.upper()}\b)", page)] == []
 
 
 def test_the_way_of_a_convolution_names_files_that_exist_and_is_traced() -> None:
