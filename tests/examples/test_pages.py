@@ -248,7 +248,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_named_folders_and_files_exist() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where is what")[2]
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Folders")[2]
     folders = re.findall(r"^\| `([a-z0-9_/]+/)` \|", page, re.MULTILINE)
     assert len(folders) >= 25
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
