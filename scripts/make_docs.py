@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 
 from transcripts import PAGES, ROOT, refresh, sandbox
 
-from tinytrain_compile.frontend import supported_operators
+from tinytrain_compile.frontend import operators_by_purpose
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown
 
 
 def reference_pages() -> dict[str, str]:
     """Path -> text of the pages that are wholly generated."""
-    pages = {"docs/ops.md": ops_markdown(supported_operators()), "docs/errors.md": errors_markdown()}
+    pages = {"docs/ops.md": ops_markdown(operators_by_purpose()), "docs/errors.md": errors_markdown()}
     return {path: text.rstrip("\n") + "\n" for path, text in pages.items()}
 
 

@@ -19,7 +19,7 @@ from tinytrain_compile.cli.export import export
 from tinytrain_compile.cli.finetune import finetune
 from tinytrain_compile.compilation import make_project
 from tinytrain_compile.driver.pipeline import Project
-from tinytrain_compile.frontend import supported_operators
+from tinytrain_compile.frontend import operators_by_purpose
 from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.report.layout import WIDTH
 from tinytrain_compile.report.reference import errors_markdown, ops_markdown
@@ -120,7 +120,7 @@ def test_pages_that_train_on_the_board_show_what_the_commands_print(page: str) -
 
 
 def test_generated_pages_are_current() -> None:
-    pages = {"docs/ops.md": ops_markdown(supported_operators()), "docs/errors.md": errors_markdown()}
+    pages = {"docs/ops.md": ops_markdown(operators_by_purpose()), "docs/errors.md": errors_markdown()}
     for path, text in pages.items():
         assert (ROOT / path).read_text(encoding="utf-8") == text.rstrip("\n") + "\n", "`make docs` writes it anew"
 

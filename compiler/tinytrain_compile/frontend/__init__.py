@@ -12,7 +12,7 @@ from tinytrain_compile.frontend.evaluator.model import EvaluatorLacksError, File
 from tinytrain_compile.frontend.file.guard import parse_model
 from tinytrain_compile.frontend.file.model import CONTROL_FLOW, LEARNED, OPSET, QUANTISED_OPS, OnnxModel
 from tinytrain_compile.frontend.importer import import_model
-from tinytrain_compile.frontend.operators.handlers import HANDLERS
+from tinytrain_compile.frontend.operators.handlers import FAMILIES
 from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.training_file.read import model_file, read_training_file
 from tinytrain_compile.ir.imported import ImportedModel
@@ -26,6 +26,7 @@ __all__ = [
     "ImportedModel",
     "Rounded",
     "load_model",
+    "operators_by_purpose",
     "supported_operators",
 ]
 
@@ -83,6 +84,12 @@ def _read(proto: onnx.ModelProto, path: Path, options: FrontendOptions, name: st
 
 def supported_operators() -> tuple[str, ...]:
     """Return the names of all ONNX operators that are imported (constants may be made by further ones)."""
+    return tuple(sorted({name for names in operators_by_purpose().values() for name in names}))
+
+
+def operators_by_purpose() -> dict[str, tuple[str, ...]]:
+    """Return purpose -> names of the ONNX operators that are imported for it; each name is in one purpose."""
     from tinytrain_compile.frontend.quantised.qoperators import QLINEAR_OPS
 
-    return tuple(sorted((*HANDLERS, *QUANTISED_OPS, *QLINEAR_OPS, "Constant", "Shape", "Size")))
+    found = {title: tuple(sorted(family.HANDLERS)) for title, family in FAMILIES.items()}
+    return {**found, "quantised files": (*QUANTISED_OPS, *QLINEAR_OPS), "constants": ("Constant", "Shape", "Size")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tinytrain_compile import errors
 from tinytrain_compile.ops import OPS, NonDifferentiable, OpDef
@@ -20,27 +20,95 @@ _EXIT_NAMES = {
 }
 
 
-def ops_markdown(onnx_operators: Sequence[str] = ()) -> str:
-    """Write docs/ops.md: every operator of the op table; onnx_operators: names that the frontend imports."""
-    lines = [_GENERATED.format(table="op table"), "", "# Operators", ""]
+_OPS_LEAD = (
+    "# Operators",
+    "",
+    "For engineers who want to know whether a model can be trained, and for contributors who look up an operator",
+    "of the graph. To check your model, let the compiler read it. It lists all unsupported operators at once",
+    "(E0501), each with the closest supported form:",
+    "",
+    "    tinytrain-compile model.onnx --dry-run",
+)
+_ONNX_LEAD = (
+    "## ONNX operators",
+    "",
+    "These operators are read. An attribute may restrict one; the error then names it. Recurrent layers have",
+    "[a page of their own](recurrent.md), and so have [the operators of training tools](training-graphs.md).",
+    "",
+    "Layers train through nearly all of them. Comparisons, logical operators, integers and selections (`ArgMax`,",
+    "`ArgMin`, `Hardmax`, `OneHot`, `Sign`, the indices of `TopK`) have no derivative. A layer before one of these",
+    "can be trained only if another path leads from it to the loss (E0502).",
+)
+_TABLES_LEAD = (
+    "## Operators of the compiler",
+    "",
+    "The graph in the compiler consists of these operators. `report.html`, plan.json and `--dump-after` show them.",
+    "",
+    "* An operand with ? may be missing, one with * stands for several.",
+    "* *In place of* an operand: the first result may use its memory, if nothing reads the operand later.",
+    "* *Overwrites*: the result is always in the memory of that operand.",
+    "* *View*: the operator moves nothing.",
+)
+_GROUPS = (
+    ("Forward pass", "*Gradient* says whether training passes through the operator.", ()),
+    (
+        "Backward pass",
+        "Gradients, and values that are kept for them. They are ordinary operators without a gradient of their own.",
+        (
+            "second derivatives are never needed",
+            "a backward op: training differentiates once",
+            "a mask is piecewise constant",
+            "an index: piecewise constant in its input",
+        ),
+    ),
+    (
+        "Updates and clipping",
+        "Steps of the optimizers, sums of gradients, and norms of `--clip-norm`.",
+        ("updates are not part of the differentiated function", "clipping is not part of the differentiated function"),
+    ),
+    (
+        "int8",
+        "Integer forms: the quantiser makes them from a graph that is already differentiated ([int8.md](int8.md)).",
+        ("the quantised graph is made from a differentiated one",),
+    ),
+    (
+        "Low-rank copies",
+        "Subspaces of `--activations asi` and `subspace` ([activations.md](activations.md)).",
+        (
+            "subspaces follow activations, which no loss says anything about",
+            "copies of activations, and errors in their subspaces, are read by gradients of weights alone",
+        ),
+    ),
+    (
+        "Made by the planner",
+        "Views, page moves and streams of a plan ([architecture.md](architecture.md#planning)).",
+        (
+            "parts of a buffer are planned after differentiation",
+            "lines are planned after differentiation",
+            "page moves are planned after differentiation",
+            "streams are planned after differentiation",
+        ),
+    ),
+)
+"""Tables of docs/ops.md: title, content, and the reasons (NonDifferentiable.why) of its operators; the first: the rest."""
+
+
+def ops_markdown(onnx_operators: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Write docs/ops.md: every operator of the op table; onnx_operators: those that are imported, by purpose."""
+    lines = [_GENERATED.format(table="op table"), "", *_OPS_LEAD]
     if onnx_operators:
+        lines += ["", *_ONNX_LEAD, "", "| purpose | operators |", "|---|---|"]
         lines += [
-            "## ONNX operators that are read",
-            "",
-            ", ".join(f"`{name}`" for name in sorted(onnx_operators)) + ".",
-            "",
+            f"| {title} | {', '.join(f'`{name}`' for name in sorted(onnx_operators[title]))} |"
+            for title in onnx_operators
         ]
-    lines += [
-        "## Operators of the compiler",
-        "",
-        "Backward and update operators are ordinary operators. *In place of* an operand: the first result may take its",
-        "memory where it dies; *overwrites*: it always does. An operand with ? may be missing, one with * stands for",
-        "several.",
-        "",
-        "| operator | meaning | operands -> results | attributes | gradient | memory |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [_op_row(OPS[name]) for name in sorted(OPS)]
+    lines += ["", *_TABLES_LEAD]
+    for title, about, reasons in _GROUPS:
+        found = [OPS[name] for name in sorted(OPS) if _group(OPS[name]) == title]
+        with_gradient = not reasons
+        heads = ["operator", "meaning", "operands -> results", "attributes", *["gradient"] * with_gradient, "memory"]
+        lines += ["", f"### {title}", "", about, "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        lines += [_op_row(definition, with_gradient) for definition in found]
     return "\n".join(lines) + "\n"
 
 
@@ -61,13 +129,20 @@ def ops_text() -> list[str]:
     return [f"{name:<{width}}  {' '.join(OPS[name].doc.split())}" for name in sorted(OPS)]
 
 
-def _op_row(definition: OpDef) -> str:
+def _group(definition: OpDef) -> str:
+    """Return the table of an operator: by the reason why it has no gradient, or the first one."""
+    rule = definition.gradient
+    why = rule.why if isinstance(rule, NonDifferentiable) else ""
+    return next((title for title, _, reasons in _GROUPS if why in reasons), _GROUPS[0][0])
+
+
+def _op_row(definition: OpDef, with_gradient: bool) -> str:
     cells = (
         f"`{definition.name}`",
         definition.doc,
         f"`{', '.join(definition.inputs)} -> {', '.join(definition.outputs)}`",
         _attributes(definition),
-        _gradient(definition),
+        *[_gradient(definition)] * with_gradient,
         _memory(definition),
     )
     return "| " + " | ".join(_cell(text) for text in cells) + " |"

@@ -15,5 +15,17 @@ from tinytrain_compile.frontend.operators import (
     windows,
 )
 
-_FAMILIES = (choice, elementwise, loss, normalisation, products, recurrent, reductions, shape, slicing, windows)
-HANDLERS = {op: handler for family in _FAMILIES for op, handler in family.HANDLERS.items()}
+FAMILIES = {
+    "convolutions and pools": windows,
+    "matrix products": products,
+    "recurrent layers": recurrent,
+    "element by element": elementwise,
+    "selections, comparisons, logic and similar": choice,
+    "normalisations and softmax": normalisation,
+    "reductions": reductions,
+    "shapes": shape,
+    "parts of tensors": slicing,
+    "losses": loss,
+}
+"""Purpose -> the module that imports the operators for it."""
+HANDLERS = {op: handler for family in FAMILIES.values() for op, handler in family.HANDLERS.items()}
