@@ -90,7 +90,7 @@ _GROUPS = (
         ),
     ),
 )
-"""Tables of docs/ops.md: title, content, and the reasons (NonDifferentiable.why) of its operators; the first: the rest."""
+"""Tables of docs/ops.md: title, content, and the reasons (NonDifferentiable.why) of its rows; the first: the rest."""
 
 
 def ops_markdown(onnx_operators: Mapping[str, Sequence[str]] | None = None) -> str:
