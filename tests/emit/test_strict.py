@@ -13,6 +13,7 @@ import pytest
 import tinytrain_compile as tt
 from testing.places import ROOT
 from tests.emit.test_generated_c import build, needs_gcc
+from tinytrain_compile.emit.example import MOST_LINES
 
 pytestmark = needs_gcc
 DIGITS = ROOT / "examples" / "digits"
@@ -71,9 +72,12 @@ def test_no_warning(name: str, quant: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 def check(folder: Path) -> None:
-    """All C files, the headers that users include, and a program in C++ that calls and reads all that these declare."""
+    """All C files, the example, the headers that users include, and a program in C++ that uses all of these headers."""
     for standard in ("gnu11", "c11", "c17"):
-        build(["gcc", f"-std={standard}", *WARNINGS, "-fsyntax-only", *c_files(folder)], folder)
+        build(
+            ["gcc", f"-std={standard}", *WARNINGS, "-fsyntax-only", "-I.", *c_files(folder), "example/main.c"], folder
+        )
+    assert len((folder / "example" / "main.c").read_text().splitlines()) <= MOST_LINES
     headers = [path for path in sorted(folder.glob("m_*.h")) if path.name not in ("m_internal.h", "m_plans.h")]
     (folder / "caller.cpp").write_text(caller(headers))
     build(["gcc", "-c", *c_files(folder)], folder)

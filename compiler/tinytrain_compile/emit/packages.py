@@ -50,6 +50,7 @@ def package_files(kind: Package, bundle: SourceBundle, facts: PackageFacts) -> d
     for path, template in _TEMPLATES[kind].items():
         if path != "toolchain.cmake" or facts.target.toolchain is not None:
             files[path] = environment().get_template(f"packages/{template}.j2").render(values)
+    files |= bundle.example(kind)
     return files | {path: write(values) for path, write in _JSON.get(kind, {}).items()}
 
 

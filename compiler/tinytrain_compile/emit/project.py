@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tinytrain_compile import __version__
 from tinytrain_compile.emit.board import board_files
 from tinytrain_compile.emit.c_text import Names, comment_lines, comment_text, prototype, readable
 from tinytrain_compile.emit.checkpoint import behind, checkpoint_bytes, contents, model_hash
+from tinytrain_compile.emit.example import example_files
 from tinytrain_compile.emit.interface import input_data, interface_of, shape_data, training_data, transient_offsets
 from tinytrain_compile.emit.part import Part, PlanCode
 from tinytrain_compile.emit.render import LICENCE, environment, render, words
@@ -120,7 +122,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     if options.debug_header:
         files["tt_debug.h"] = options.debug_header
     smaller = tuple(each.interface for each in codes[:-1])
-    return SourceBundle(files, interface, tuple(small), tuple(external), smaller, tuple(code.slices))
+    example = partial(example_files, code=code, model=public, render=rendered)
+    return SourceBundle(files, interface, tuple(small), tuple(external), smaller, tuple(code.slices), example)
 
 
 def _codes(

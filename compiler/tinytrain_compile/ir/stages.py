@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -414,7 +414,8 @@ class SourceBundle:
 
     external: C files of the user (--kernels), which the compiler's warnings do not judge.
     smaller: what a caller needs to know of smaller plans, by size, where there are several.
-    parts: of a step that can be computed in slices.
+    parts: of a step that can be computed in slices. example: writes the example of a package, None for the flat output:
+    path in the output folder -> text. No build of the project compiles it.
     """
 
     files: Mapping[str, str]
@@ -423,6 +424,7 @@ class SourceBundle:
     external: tuple[str, ...] = ()
     smaller: tuple[Interface, ...] = ()
     parts: tuple[StepPart, ...] = ()
+    example: Callable[[str | None], Mapping[str, str]] = lambda _package: {}
 
 
 # ---- verify -> report -----------------------------------------------------------------------------------------------

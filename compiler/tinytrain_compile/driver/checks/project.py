@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tinytrain_compile.emit.c_text import c_identifier
+from tinytrain_compile.emit.example import example_paths
 from tinytrain_compile.emit.packages import SOURCES, PackageFacts, package_files
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_text
@@ -93,14 +94,15 @@ def expected_files(options: CompileOptions) -> tuple[str, ...]:
     prefix, place = prefix_of(options), _place(options)
     made = (f"{prefix}_{name}" for name in ("train.h", "train.c", "internal.h", "kernels.c", "weights.c"))
     sources = (f"{place}{name}" for name in ("tt_runtime.h", *made))
+    example = example_paths(options.package, prefix, not options.inference_only)
     build = () if options.package else ("CMakeLists.txt",)
-    return ("report.json", "plan.json", *build, *sources)
+    return ("report.json", "plan.json", *build, *sources, *example)
 
 
 def project_files(bundle: SourceBundle, options: CompileOptions, target: Target) -> Mapping[str, str]:
     """Return the C project in the form that is asked for: path in the output folder -> text."""
     if options.package is None:
-        return bundle.files
+        return {**bundle.files, **bundle.example(None)}
     return package_files(options.package, bundle, PackageFacts(options.model.stem, target))
 
 

@@ -15,6 +15,7 @@ class Average(Part):
     """`m_average.h`."""
 
     name, row, files = "average", "runtime", ("average.h", "average.c")
+    has_fragments = True
     of_weights = True
     uncounted = "in flash or RAM of yours"
 

@@ -20,6 +20,7 @@ class Replay(Part):
     """`m_replay.h`."""
 
     name, row, files = "replay", "runtime", ("replay.h", "replay.c")
+    has_fragments = True
     flag, one_input = "--runtime replay", True
 
     def __init__(self, asked: RuntimeParts) -> None:

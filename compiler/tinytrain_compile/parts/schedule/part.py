@@ -9,6 +9,7 @@ class Schedule(Part):
     """`m_schedule.h`."""
 
     name, row, files = "schedule", "runtime", ("schedule.h", "schedule.c")
+    has_fragments = True
 
 
 PART = Schedule

@@ -14,6 +14,7 @@ class Store(Part):
     """`m_store.h`."""
 
     name, row, files = "store", "runtime", ("store.h", "store.c")
+    has_fragments = True
 
     def buffer(self, train: TrainGraph, feature_bytes: int) -> RuntimeBuffer:
         """Return the RAM of a store."""
