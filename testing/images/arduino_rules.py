@@ -22,15 +22,15 @@ def library_objects(library: Path, place: Path, compiler: str = "gcc", machine: 
     return objects
 
 
-def sketch_program(library: Path, place: Path) -> Path:
-    """The sketch, C++ behind Arduino.h, with the library, for this machine: setup and 400 times loop."""
-    (place / "sketch.cpp").write_text(f"#include <Arduino.h>\n{SKETCH.read_text()}")
+def sketch_program(library: Path, place: Path, sketch: Path = SKETCH) -> Path:
+    """A sketch, C++ behind Arduino.h, with the library, for this machine: setup and 400 times loop."""
+    (place / "sketch.cpp").write_text(f"#include <Arduino.h>\n{sketch.read_text()}")
     (place / "main.cpp").write_text(
         "#include <Arduino.h>\nint main() { setup(); for (int i = 0; i < 400; i++) { loop(); } }\n"
     )
     objects = [str(path) for path in library_objects(library, place)]
     sources = [str(place / "sketch.cpp"), str(place / "main.cpp")]
-    flags = ("-std=gnu++17", "-Os", *STRICT, f"-I{CORE}", f"-I{library / 'src'}")
+    flags = ("-std=gnu++17", "-Os", *STRICT, f"-I{CORE}", f"-I{library / 'src'}", f"-I{sketch.parent}")
     _run("g++", *flags, *sources, *objects, "-o", str(place / "sketch"))
     return place / "sketch"
 

@@ -62,7 +62,8 @@ def run(*command: str | Path, cwd: Path, timeout: float = 120) -> str:
 
 def test_a_package_has_its_sources_in_src_and_nothing_else_there(arduino: Path) -> None:
     assert sorted(path.suffix for path in (arduino / "src").iterdir()).count(".c") == 3
-    assert not [path for path in arduino.rglob("*.[ch]") if path.parent.name not in ("src", "verify")]
+    outside = [path for path in arduino.rglob("*.[ch]") if path.parent.name not in ("src", "verify")]
+    assert [path.name for path in outside] == ["hardware.h"]  # of the example
     main = (arduino / "verify" / "Makefile").read_text()
     assert "../src/digits_train.c" in main and "-I../src" in main
 
@@ -119,6 +120,26 @@ def test_the_sketch_builds_by_arduinos_rules_and_learns(package: str, project: P
     program = sketch_program(library, tmp_path)
     losses = [float(line) for line in run(program, cwd=tmp_path).split()]
     assert len(losses) == 8 and losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("package", ["arduino", "platformio"])
+def test_the_package_s_own_sketch_learns(package: str, project: Project, tmp_path: Path) -> None:
+    facts = PackageFacts("digits", load_target("nucleo-f746zg"))
+    library = _write(package_files(package, project.bundle, facts), tmp_path / "digits")  # type: ignore[arg-type]
+    program = sketch_program(library, tmp_path, library / "examples" / "train_digits" / "train_digits.ino")
+    printed = run(program, cwd=tmp_path).split()
+    assert printed[::2] == ["loss"] * 10 + ["output"] and float(printed[19]) < 0.5 * float(printed[1])
+
+
+@pytest.mark.parametrize("package", [None, "cmake", "makefile"])
+def test_the_output_s_own_program_learns(package: str | None, project: Project, tmp_path: Path) -> None:
+    """By the commands that its first lines name."""
+    facts, bundle = PackageFacts("digits", load_target("nucleo-f746zg")), project.bundle
+    flat = {**bundle.files, **bundle.example(None)}
+    place = _write(package_files(package, bundle, facts) if package else flat, tmp_path / "digits")  # type: ignore[arg-type]
+    (commands,) = re.findall(r"^ \* On a PC: (.*) \*/$", (place / "example" / "main.c").read_text(), re.MULTILINE)
+    losses = [int(number) for number in re.findall(r"^loss (\d+) / 1000$", run("sh", "-ec", commands, cwd=place), re.M)]
+    assert len(losses) == 10 and losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("standard", ["gnu11", "c11", "c17"])

@@ -116,3 +116,26 @@ def test_the_examples_of_sdks_build_by_their_own_cmake_files(
         done = subprocess.run(command, cwd=tmp_path, env=sdk, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == "learned: 0 (0 is well)\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "variable", "program"),
+    [
+        ("zephyr", "samples/train_digits", "ZEPHYR_BASE", "app"),
+        ("esp-idf", "examples/train_digits", "IDF_PATH", "train_digits"),
+    ],
+)
+def test_the_example_in_the_package_builds_by_its_own_cmake_files(
+    kind: str, source: str, variable: str, program: str, project: Project, tmp_path: Path
+) -> None:
+    place = package(project, kind, tmp_path / "digits")
+    sdk = {variable: str(SDKS / ("zephyr" if kind == "zephyr" else "idf")), "PATH": "/usr/bin:/bin"}
+    for command in (
+        ["cmake", "-S", place / source, "-B", "build"],
+        ["cmake", "--build", "build"],
+        [f"build/{program}"],
+    ):
+        done = subprocess.run(command, cwd=tmp_path, env=sdk, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    losses = [int(number) for number in re.findall(r"^loss (\d+) / 1000$", done.stdout, re.MULTILINE)]
+    assert len(losses) == 10 and losses[-1] < 0.5 * losses[0]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Stands in for ESP-IDF, so that its example builds for this machine: project() adds main and all of components/, and
+# Stands in for ESP-IDF, so that its example builds for this machine: project() adds main, all of components/ and
+# EXTRA_COMPONENT_DIRS, and
 # idf_component_register() takes the arguments that "Build System" in ESP-IDF's documents lists, and no others.
 include_guard(GLOBAL)
 
@@ -22,11 +23,18 @@ endfunction()
 
 macro(project name)
     _project(${name} C)
+    add_library(__idf_main_needs INTERFACE)
     file(GLOB components ${CMAKE_SOURCE_DIR}/components/*)
-    foreach(component ${components} ${CMAKE_SOURCE_DIR}/main)
-        add_subdirectory(${component})
+    foreach(component ${EXTRA_COMPONENT_DIRS} ${components} ${CMAKE_SOURCE_DIR}/main)
+        get_filename_component(folder ${component} ABSOLUTE)
+        get_filename_component(folder ${folder} NAME)
+        add_subdirectory(${component} ${folder})
+        if(NOT folder STREQUAL "main") # which needs all others, unless it says which
+            target_link_libraries(__idf_main_needs INTERFACE __idf_${folder})
+        endif()
     endforeach()
     file(WRITE ${CMAKE_BINARY_DIR}/start.c "void app_main(void);\nint main(void)\n{\n    app_main();\n    return 0;\n}\n")
     add_executable(${name} ${CMAKE_BINARY_DIR}/start.c)
+    target_link_libraries(__idf_main PUBLIC __idf_main_needs)
     target_link_libraries(${name} PRIVATE __idf_main)
 endmacro()
