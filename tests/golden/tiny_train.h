@@ -84,6 +84,10 @@ extern "C" {
 #define TINY_MODEL_HASH UINT64_C(0x49a8ba7d6ad9e710)
 /** Samples that a call trains on. */
 #define TINY_MICRO_BATCH 1
+/** Samples of an update: --batch. */
+#define TINY_BATCH 1
+/** Updates in a pass over so many samples. Those of a last batch that is not full are not trained on. */
+#define TINY_UPDATES_PER_EPOCH(samples) ((samples) / TINY_BATCH)
 /** Whether tiny_accumulate and tiny_apply are there: with batches of several calls. */
 #define TINY_HAS_ACCUMULATE 0
 /** Learning rate after tiny_init. */
