@@ -44,15 +44,13 @@ class Run:
 class Firmware:
     """A program of an example: main, with all C of the folder `out`, and the files that it reads (name -> bytes).
 
-    shown: a line that it prints as it is shown, from the line and all that was printed so far. flags: of the compiler,
-    besides those of every example.
+    shown: a line that it prints as it is shown, from the line and all that was printed so far.
     """
 
     main: Path
     out: Path
     files: Mapping[str, bytes]
     shown: Callable[[str, str], str] = lambda line, _so_far: f"  {line}"
-    flags: tuple[str, ...] = ()
 
 
 def say(text: str = "") -> None:
@@ -129,7 +127,7 @@ def _build_command(compiler: str, firmware: Firmware, board: Target | None) -> l
     """The compiler's command line; `board` None builds for the host what the board computes."""
     out = firmware.out
     sources = [str(path) for path in (*sorted(out.glob("*.c")), firmware.main)]
-    common = [*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, *firmware.flags, f"-I{out}", f"-I{out / 'verify'}", *sources]
+    common = [*COMPILE_FLAGS, *WARNING_FLAGS, CHECK_FLAG, f"-I{out}", f"-I{out / 'verify'}", *sources]
     if board is None:
         tail = [str(out / "verify" / "host.c"), "-no-pie", "-o", "firmware"]
         return [compiler, *HOST_FLAGS, *common, *tail]

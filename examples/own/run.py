@@ -8,9 +8,9 @@
 
 Any model and number format; own.npz is what finetune takes (docs/finetune.md). Its test samples train nothing. Where
 finetune asks for replay (--runtime replay=N) and there are x_old and y_old, one old sample follows every new one.
-Into the folder own/ go main.c with your model's name, to go on from, the checkpoint trained.bin, and judged.npz: the
-test samples with what the board made of them. Without arm-none-eabi-gcc or qemu-system-arm it trains on the host alone,
-and says so.
+Into the folder own/ go main.c and its headers with your model's name, to copy, the checkpoint trained.bin, and
+judged.npz: the test samples with what the board made of them. Without arm-none-eabi-gcc or qemu-system-arm it trains on
+the host alone, and says so.
 """
 
 from __future__ import annotations
@@ -95,13 +95,33 @@ def replayed_samples(report: Mapping[str, Any], arrays: Mapping[str, Any]) -> in
     return count
 
 
-def own_program(project: Path, work: Path) -> Path:
-    """main.c with the prefix of a project, and what it includes."""
-    (header,) = (path for path in project.glob("*_train.h"))
-    prefix = header.name.removesuffix("_train.h")
-    text = (HERE / "main.c").read_text(encoding="utf-8")
-    text = re.sub(r"\bown_", f"{prefix}_", re.sub(r"\bOWN_", f"{prefix.upper()}_", text))
-    (work / "main.c").write_text(text, encoding="utf-8")
+def own_program(project: Path, work: Path, samples: int, replayed: bool) -> Path:
+    """main.c with the prefix of a project, and beside it the files of parts/ that the project needs.
+
+    samples: of an epoch, old ones too. replayed: whether there are old ones.
+    """
+    (path,) = project.glob("*_train.h")
+    header, prefix = path.read_text(encoding="utf-8"), path.name.removesuffix("_train.h")
+
+    def has(macro: str) -> bool:
+        return f"#define {prefix.upper()}_{macro}" in header
+
+    chosen = {
+        "check.h": "check.h",
+        "memories.h": "memories_two.h" if has("MEMORY_1_BYTES") else "memories_one.h",
+        "input.h": "input_rows.h" if has("INPUT_ROWS") else "input_whole.h",
+        "samples.h": "samples_old_too.h" if replayed else "samples_new.h",
+        "update.h": "update_calls.h" if has("HAS_ACCUMULATE 1") else "update_one_call.h",
+        "rate.h": "rate_falling.h" if (project / f"{prefix}_schedule.h").is_file() else "rate_fixed.h",
+    }
+    epochs = "OWN_EPOCHS" if has("EPOCHS") else "10"  # what finetune, or --epochs, says
+    warm_up = "OWN_WARM_UP" if has("WARM_UP") else "0u"
+    settings = f"#define SAMPLES {samples}u\n#define EPOCHS {epochs}\n#define WARM_UP {warm_up}\n"
+    texts = {name: (HERE / "parts" / part).read_text(encoding="utf-8") for name, part in chosen.items()}
+    texts |= {"main.c": (HERE / "main.c").read_text(encoding="utf-8"), "settings.h": settings}
+    for name, text in texts.items():
+        named = re.sub(r"\bown_", f"{prefix}_", re.sub(r"\bOWN_", f"{prefix.upper()}_", text))
+        (work / name).write_text(named, encoding="utf-8")
     shutil.copyfile(HERE.parent / "firmware.h", work / "firmware.h")
     return work / "main.c"
 
@@ -134,17 +154,14 @@ def learn(given: argparse.Namespace, work: Path, project: Path) -> None:
     arrays = own_arrays(given.data, given.seed)
     work.mkdir(parents=True, exist_ok=True)
     with twin_of(given.model, project, work / "update.toml", given.calib, given.target) as twin:
-        program = own_program(project, work)
         report = json.loads((project / "report.json").read_text(encoding="utf-8"))
         replayed = replayed_samples(report, arrays)
-        updates = len(arrays["x"]) * (2 if replayed else 1) // report["batch"]
-        if updates == 0:
+        count = len(arrays["x"]) * (2 if replayed else 1)
+        if count < report["batch"]:
             sys.exit(f"a batch of {report['batch']} is more than the {len(arrays['x'])} samples to train on")
-        flags = (f"-DBATCH={report['batch']}u", f"-DUPDATES={updates}u")
+        program = own_program(project, work, count, replayed > 0)
         files = samples(twin, arrays, report["micro_batch"], given.seed, replayed)
-        result, host = train(
-            Firmware(program, project, files, flags=flags), work, given.host, given.target or report["target"]
-        )
+        result, host = train(Firmware(program, project, files), work, given.host, given.target or report["target"])
         folder = work / ("host" if host is None else "qemu")
         test = arrays["x_test"], arrays["y_test"]
         before = twin.evaluate(*test)
