@@ -41,6 +41,8 @@ _PAGE = """# Networks of other frameworks
 For users who want to know whether a network of their framework compiles and trains correctly. Look up a similar layer
 in the table.
 
+**Result:** {counts}. int8: {near} of {count} within {close:.0%}.
+
 Made by `python -m benchmarks zoo --write docs/zoo.md`. With `--verify host` the C of each network also runs on the
 host; `--int8` prints the int8 column. The networks are small and have random weights. PyTorch's two exporters and
 tf2onnx wrote them, and their framework computed five losses for each (SGD, one sample a step).
@@ -50,8 +52,6 @@ tf2onnx wrote them, and their framework computed five losses for each (SGD, one 
 * **noted**: the exporter has lost a parameter, and the compiler's note names the tensor that trains instead.
 * **refused**: the compiler rejects it with an error that names the reason.
 * **int8**: the difference of the first loss with `--quant int8 --calib` from the float32 loss.
-
-{counts}. int8: {near} of {count} within {close:.0%}.
 
 | network | | int8 | remark |
 |---|---|---|---|

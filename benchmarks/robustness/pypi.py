@@ -29,6 +29,10 @@ PYTHON = "3.12"
 
 _PAGE = """# Files that PyPI packages ship
 
+For users who want to know whether files that others made compile and train as they are.
+
+**Result:** {counts}
+
 Made by `python -m benchmarks pypi --write docs/pypi.md`, which downloads the packages and compiles the files as they
 are, each with the options in the table and `--verify host`. The list is `benchmarks/robustness/pypi.toml`.
 
@@ -36,7 +40,7 @@ are, each with the options in the table and `--verify host`. The list is `benchm
 * **plans**: PASS, but the file is too large to be run as a check.
 * **refused**: with the reason, and a way if there is one.
 
-{counts} The arena is for one sample a step, with these options and no limit (`--arena` sets one).
+The arena is for one sample a step, with these options and no limit (`--arena` sets one).
 
 | package, file | what it does | options | result | parameters trained | arena | remark |
 |---|---|---|---|---|---|---|
