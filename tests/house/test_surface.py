@@ -71,6 +71,11 @@ def test_a_command_that_is_gone_is_noticed() -> None:
     assert unknown_commands("make gone && bash .ci/gone; tox") == ["make gone", ".ci/gone", "tox"]
 
 
+def test_every_yaml_file_is_one() -> None:
+    files = [*GITHUB.rglob("*.yml"), *ROOT.glob("*.cff"), *ROOT.glob("*.yml"), *ROOT.glob(".*.yaml")]
+    assert len(files) == 9 and all(read(path) for path in files)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_is_one(name: str) -> None:
     form = read(GITHUB / "ISSUE_TEMPLATE" / name)
