@@ -175,6 +175,12 @@ FOUND: dict[int, dict[str, tuple[int, ...]]] = {
         "graphs: int8 calibrated": (64,),  # a low-rank copy of samples unlike those that its subspace is of
     },
     63: {"graphs: int8 calibrated": (313,)},  # the same
+    64: {
+        "graphs: int8 QDQ": (
+            277,  # a velocity in steps of a gradient that is clipped to a hundred-thousandth
+            339,  # a low-rank copy among the nodes of the update
+        )
+    },
 }
 """Cases by seed, each of which has once ended in E0605, E0607 or an internal error."""
 

@@ -258,7 +258,9 @@ class IntegerStep:
             for value in node.inputs:
                 if value.name not in held:
                     held[value.name] = held[trainer.owner(value.name) or value.name]
-            held |= trainer.run_nodes((node,), {value.name: held[value.name] for value in node.inputs})
+            read = [value.name for value in node.inputs]
+            read += [copy.source for copy in self.copies if copy.copy == node.outputs[0].name]
+            held |= trainer.run_nodes((node,), {name: held[name] for name in read})
             after |= {
                 owner: held[value.name]
                 for value in node.outputs

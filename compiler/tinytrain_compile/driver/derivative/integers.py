@@ -252,7 +252,7 @@ class IntegerCheck:
         if self._train.dropout is not None:
             yield "dropout: judged with nothing dropped"
         for name in self._hidden:
-            yield f"one update judged, not what a second one keeps of it: {name}, by rounding"
+            yield f"one update judged, not what a second one keeps of it: {name}, by rounding or saturation"
 
 
 __all__ = ["IntegerCheck", "IntegerSlopes", "check_integers"]
