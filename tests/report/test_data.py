@@ -81,6 +81,11 @@ def test_what_nobody_measured_is_null() -> None:
     assert report["flash"] == {
         "code_bytes": None,
         "const_bytes": None,
+        "kinds": [
+            {"what": "initial state", "part": "constants", "size_bytes": 132},
+            {"what": "frozen weights", "part": "constants", "size_bytes": 48},
+            {"what": "other constants", "part": "constants", "size_bytes": 4},
+        ],
         "infer_one_bytes": None,
         "budget_bytes": None,
         "code": "speed",

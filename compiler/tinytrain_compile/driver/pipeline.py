@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from tinytrain_compile.data.samples import labelled, load_inputs, load_samples, random_samples
-from tinytrain_compile.driver.candidate import AUTO, Candidate
+from tinytrain_compile.driver.candidate import AUTO, Candidate, core_model
 from tinytrain_compile.driver.candidates.external_kernels import Externals, blaming, load_externals
 from tinytrain_compile.driver.candidates.inference_only import inference_candidate, with_checkpoint
 from tinytrain_compile.driver.candidates.low_rank import as_locked
@@ -44,6 +44,7 @@ from tinytrain_compile.emit.tables import constant_bytes
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.frontend import FrontendOptions, load_model
 from tinytrain_compile.ir.buffers import part_ram
+from tinytrain_compile.ir.cost import NodeTimes
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import Samples, SourceBundle, TrainGraph, UpdatePlan
 from tinytrain_compile.ir.summary import BoardUse, OfferedKernels, Record, Summary, VerifyReport
@@ -53,6 +54,7 @@ from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions, taken
 from tinytrain_compile.parts.registry import asked_parts, parts_of
 from tinytrain_compile.plan.lock import Lock, read_lock
+from tinytrain_compile.plan.price import node_ps
 from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report.data import plan_json, report_json
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text
@@ -403,6 +405,8 @@ def _summarise(model: ImportedModel, candidate: Candidate, options: CompileOptio
 def _facts(model: ImportedModel, candidate: Candidate, options: CompileOptions, target: Target) -> Iterator[object]:
     """Yield what single rows of the report need."""
     scheme = scheme_text(entries_of_plan(model.graph, candidate.update), "")
+    core = core_model(target)
+    yield NodeTimes({node.name: node_ps(node, core) for node in candidate.train.graph.nodes})
     yield Record(recorded(options, model.training is not None, candidate.train), scheme)
     yield part_ram(target.board, candidate.plan, buffers_of(candidate, options) if options.runtime.names else ())
     if target.board is not None:

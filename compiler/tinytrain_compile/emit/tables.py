@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from tinytrain_compile.emit.c_text import Names, comment_text
 from tinytrain_compile.emit.checkpoint import contents, pieces
 from tinytrain_compile.emit.sequence import Sequencer, transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
-from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
+from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, flash_constants
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.int8.prepared import prepared_table, same_table
 from tinytrain_compile.ops.names import is_prepared, operand
@@ -74,20 +74,13 @@ def flash_tables(train: TrainGraph, plan: MemoryPlan, tables: Names) -> list[tup
         assert same_table(other, node), f"{other.name} and {node.name} read one weight in different orders"
     return [
         (tables.of(name), prepared_table(readers[name], data) if name in readers else data)
-        for name, data in _in_flash(train, plan).items()
+        for name, data in flash_constants(train, plan).items()
     ]
 
 
 def constant_bytes(train: TrainGraph, plan: MemoryPlan) -> int:
     """Return the bytes of these constants, which are known before any code; tables of kernels come on top."""
-    return sum(data.nbytes for data in _in_flash(train, plan).values())
-
-
-def _in_flash(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
-    state = {value.name for value in train.graph.state}
-    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
-    found = {**more, **train.graph.constants}
-    return {name: data for name, data in found.items() if name not in state or bool(np.any(data))}
+    return sum(data.nbytes for data in flash_constants(train, plan).values())
 
 
 def transposed_tables(train: TrainGraph, kernels: KernelSet, tables: Names) -> list[tuple[str, Array]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,13 @@ class StepCost:
     def pj(self) -> int:
         """Energy of the core and of further memories."""
         return self.compute_pj + self.memory_pj
+
+
+@dataclass(frozen=True)
+class NodeTimes:
+    """Modelled picoseconds of every node of a training graph, by name: computing alone, as in StepCost.compute_ps."""
+
+    ps: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -320,6 +320,14 @@ class Inference:
     plan: MemoryPlan
 
 
+def flash_constants(train: TrainGraph, plan: MemoryPlan) -> dict[str, Array]:
+    """Return the constants that code reads from flash, and initial values of the state that are not all zero."""
+    state = {value.name for value in train.graph.state}
+    more: Mapping[str, Array] = {} if plan.inference is None else plan.inference.graph.constants
+    found = {**more, **train.graph.constants}
+    return {name: data for name, data in found.items() if name not in state or bool(np.any(data))}
+
+
 # ---- plan -> emit -> report: the parts of a step between which it may pause (docs/adr/0037-slices.md) ---------------
 
 

@@ -13,7 +13,8 @@ from tinytrain_compile.ops.names import is_prepared
 from tinytrain_compile.ops.stream import StreamAttrs
 from tinytrain_compile.report.analysis import Analysis, analyse, work_of
 from tinytrain_compile.report.choice import choice_json, update_choice_json
-from tinytrain_compile.report.flash_and_ram import code_bytes, code_json, const_bytes, ram_json
+from tinytrain_compile.report.flash_and_ram import code_bytes, code_json, const_bytes, flash_kinds, ram_json
+from tinytrain_compile.report.layers import layers_json
 from tinytrain_compile.report.rows import json_of, parts_json
 from tinytrain_compile.report.trained import (
     fate_json,
@@ -62,8 +63,14 @@ def report_json(summary: Summary) -> dict[str, Any]:
         "low_rank": json_of("low_rank", summary, []),
         "parameters": [fate_json(fate) for fate in summary.fates],
         "memory": _memory(summary, analysis),
+        "layers": layers_json(summary, analysis),
         **parts_json(summary),
-        "flash": {"code_bytes": code_bytes(summary), "const_bytes": const_bytes(summary), **code_json(summary)},
+        "flash": {
+            "code_bytes": code_bytes(summary),
+            "const_bytes": const_bytes(summary),
+            "kinds": [asdict(kind) for kind in flash_kinds(summary, analysis)],
+            **code_json(summary),
+        },
         "plan": _plan(summary, analysis),
         "work": _work(summary),
         "quant_tensors": json_of("quant_tensors", summary, []),

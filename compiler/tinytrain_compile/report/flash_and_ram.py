@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from tinytrain_compile.ir.buffers import PartRam, RamUse
 from tinytrain_compile.ir.kernels import Copied
+from tinytrain_compile.ir.stages import flash_constants
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ops.int8.prepared import prepared_bytes
-from tinytrain_compile.ops.names import is_prepared, operand
+from tinytrain_compile.ops.names import is_prepared, operand, operands
+from tinytrain_compile.report.analysis import Analysis
 from tinytrain_compile.report.layout import bytes_text, grouped, plural, printable, share
 
 
@@ -118,6 +121,59 @@ def code_json(summary: Summary) -> dict[str, Any]:
 
 def _weights(weights: Iterable[Copied]) -> list[dict[str, Any]]:
     return [{"layer": weight.layer, "size_bytes": weight.size_bytes} for weight in weights]
+
+
+@dataclass(frozen=True)
+class FlashKind:
+    """A use of flash. part: code or constants."""
+
+    what: str
+    part: str
+    size_bytes: int
+
+
+def flash_kinds(summary: Summary, analysis: Analysis) -> list[FlashKind]:
+    """List what takes flash, as far as it is known: code if something measured it, constants by their readers."""
+    code, const, constants = code_bytes(summary), const_bytes(summary), _constant_kinds(summary)
+    found = [] if code is None else _code_kinds(summary, analysis, code)
+    tables = 0 if const is None else const - sum(constants.values())
+    sizes = {**constants, "tables of kernels": max(tables, 0)}
+    return [*found, *(FlashKind(what, "constants", size) for what, size in sizes.items() if size)]
+
+
+def _code_kinds(summary: Summary, analysis: Analysis, total: int) -> list[FlashKind]:
+    """Split the code by the passes that call a kernel; a kernel of both counts as one of the forward pass."""
+    sizes, forward, training = summary.verify.function_bytes, set[str](), set[str]()
+    for node, role in zip(summary.plan.order, analysis.roles, strict=True):
+        (forward if role == "forward" else training).add(summary.calls.get(node.name, ""))
+    kernels = {
+        "kernels, forward": sum(sizes.get(name, 0) for name in forward),
+        "kernels, backward and update": sum(sizes.get(name, 0) for name in training - forward),
+        "kernels to infer one sample": one_sample_bytes(summary) or 0,
+    }
+    rest = total - sum(kernels.values())
+    named = {**kernels, "API, order of the steps, helpers" if sizes else "code": max(rest, 0)}
+    return [FlashKind(what, "code", size) for what, size in named.items() if size]
+
+
+def _constant_kinds(summary: Summary) -> dict[str, int]:
+    """Return the bytes of constants by kind: the state at first, frozen parameters, and everything else."""
+    graph = summary.train.graph
+    other = "multipliers and other constants" if summary.train.integer else "other constants"
+    found = dict.fromkeys(("initial state", "frozen weights", "frozen biases", other), 0)
+    graphs = [graph] if summary.plan.inference is None else [summary.plan.inference.graph, graph]
+    kinds = {"w": "frozen weights", "bias": "frozen biases"}
+    read = {
+        value.name: kinds[name]
+        for one in graphs
+        for node in one.nodes
+        for name, value in operands(node).items()
+        if name in kinds
+    }
+    read |= {value.name: "initial state" for value in graph.state}
+    for name, data in flash_constants(summary.train, summary.plan).items():
+        found[read.get(name, other)] += data.nbytes
+    return found
 
 
 def code_bytes(summary: Summary) -> int | None:

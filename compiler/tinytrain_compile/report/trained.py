@@ -76,12 +76,12 @@ def layer_counts(summary: Summary) -> str:
     """Count the forward nodes that carry weights, by kind: `9 conv, 1 fc`."""
     graph = summary.train.graph
     forward, producers = graph.ancestors((*graph.outputs, summary.train.loss)), graph.producers()
-    kinds = [_layer_kind(node, producers) for node in graph.nodes if node.name in forward]
+    kinds = [layer_kind(node, producers) for node in graph.nodes if node.name in forward]
     counts = Counter(kind for kind in kinds if kind)
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no weights"
 
 
-def _layer_kind(node: Node, producers: Mapping[str, Node]) -> str:
+def layer_kind(node: Node, producers: Mapping[str, Node]) -> str:
     """Name the kind of a forward node with weights, "" for others; int8 dense layers and pools are convolutions."""
     if node.op != "QConv":
         return LAYER_KINDS.get(node.op, "")
