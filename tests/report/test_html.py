@@ -100,7 +100,7 @@ def test_peak_limit_and_arena_are_marked(text: str) -> None:
 
 def test_figures_are_in_a_table(text: str) -> None:
     page = Page(text)
-    assert "fc1" in page.texts["th"]
+    assert "fc1" in page.texts["span"]
     for expected in ("480 B", "400 B", "2,048 B", "512 B", "44 MAC", "11 steps", "132 B (what a checkpoint saves)"):
         assert expected in page.texts["td"], expected
     assert page.texts["td"].count("not measured") == 0

@@ -18,7 +18,7 @@ from tinytrain_compile.driver.search import choose as update_search
 from tinytrain_compile.driver.search.choose import choose
 from tinytrain_compile.driver.search.pareto import arenas, point_with
 from tinytrain_compile.ir.cost import ParetoPoint
-from tinytrain_compile.report.rows.pareto import curve_of, pareto_csv, pareto_table
+from tinytrain_compile.report.rows.pareto import pareto_csv, pareto_table
 from tinytrain_compile.sparse import PRIOR
 
 LOSS = ("--loss", "cross-entropy")
@@ -110,7 +110,6 @@ def test_nothing_is_proven_where_the_search_has_found_nothing(tmp_path: Path, mo
     assert ["proven" in row for row in rows[-2:]] == [False, True]
 
 
-def test_one_point_has_no_curve() -> None:
+def test_one_point_is_a_line_of_the_table() -> None:
     point = ParetoPoint(100, 96, 1, 2.0, 2.0, "auto: all", 1, 4, 1)
-    assert curve_of([point]) is None and curve_of([]) is None
     assert len(pareto_csv([point]).splitlines()) == 2

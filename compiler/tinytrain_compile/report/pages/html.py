@@ -20,15 +20,15 @@ from markupsafe import Markup
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ops.base import shown_name
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.choice import cost_pieces, gain_pieces, reason_text, rule_texts, tried_pieces
+from tinytrain_compile.report.choice import cost_pieces, gain_pieces, rule_texts, tried_pieces
 from tinytrain_compile.report.flash_and_ram import code_bytes, code_pieces, const_bytes, ram_pieces
 from tinytrain_compile.report.layout import bytes_text, grouped, macs_text, plural, printable, share
 from tinytrain_compile.report.pages.picture import Picture, about_text, build_picture, label_of, name_of, text_of
+from tinytrain_compile.report.pages.sections import agreement_rows, flash_bar, layer_rows, ram_bar, tiles
 from tinytrain_compile.report.rows import pieces_of, remarks_of
 from tinytrain_compile.report.text import bound_text, fit_verdict, memory_pieces, verify_pieces
 from tinytrain_compile.report.trained import (
     batch_text,
-    is_updated,
     layer_counts,
     layer_text,
     left_out,
@@ -45,6 +45,13 @@ CHARACTER_PIXELS, LABEL_PIXELS, STEP_PIXELS = 7.0, 12, 13
 """Width of a letter and height of a line at the font size of report.css; the least width of a numbered step."""
 THIN_PIXELS, FINE_PIXELS = 2, 5
 """Heights below which a rectangle has no outline, or a fine one: a full one would hide its colour."""
+STATES = (
+    ("whole", "trained"),
+    ("part", "trained in part"),
+    ("passed", "frozen, gradients pass through it"),
+    ("frozen", "frozen, forward only"),
+)
+"""States of a layer in the drawing of the network, and what they mean."""
 LARGEST_ROWS = 12
 """Buffers in the table of the largest; the others are folded away."""
 
@@ -59,6 +66,8 @@ def _page(summary: Summary) -> Mapping[str, Any]:
     plan = summary.plan
     style, script = page_asset("report.css"), page_asset("report.js")
     picture = build_picture(analysis, summary.arena_limit_bytes)
+    layers, ram, flash = layer_rows(summary, analysis), ram_bar(summary), flash_bar(summary, analysis)
+    agreement, curve = agreement_rows(summary), _curve(summary)
     return {
         "style": Markup(style),
         "script": Markup(script),
@@ -79,14 +88,20 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "numbers": {(box.holding.buffer.name, box.holding.buffer.kind): box.number for box in picture.boxes},
         "largest": sorted(picture.boxes, key=lambda box: (-box.holding.buffer.size_bytes, box.number)),
         "largest_rows": LARGEST_ROWS,
-        "updated": [layer for layer in summary.layers if is_updated(layer)],
-        "frozen": [layer for layer in summary.layers if not is_updated(layer)],
+        "contents": _contents(summary, bool(ram), bool(flash.parts), bool(agreement)),
+        "tiles": tiles(summary),
+        "layers": layers,
+        "states": STATES,
+        "timed": any(layer.time for layer in layers),
+        "coded": any(layer.figures.code_bytes is not None for layer in layers),
+        "reasons": any(layer.reason for layer in layers),
+        "ram": ram,
+        "flash": flash,
+        "agreement": agreement,
         "update_counts": update_counts(summary),
         "losses": _loss_curve(summary),
-        "reasons": () if summary.choice is None or summary.choice.update is None else summary.choice.update.layers,
-        "why": reason_text,
         "pareto": () if summary.choice is None else summary.choice.pareto,
-        "curve": _curve(summary),
+        "curve": curve,
     }
 
 
@@ -100,12 +115,32 @@ def _compared(analysis: Analysis) -> Any:
 
 
 def _curve(summary: Summary) -> Any:
-    """Return the curve of --pareto; None without it."""
-    if summary.choice is None or not summary.choice.pareto:
+    """Return the curve of --pareto; None with fewer than two points."""
+    if summary.choice is None or len(summary.choice.pareto) < 2:
         return None
-    from tinytrain_compile.report.rows.pareto import curve_of
+    from tinytrain_compile.report.pages.pareto import pareto_chart
 
-    return curve_of(summary.choice.pareto)
+    return pareto_chart(summary.choice.pareto)
+
+
+def _contents(summary: Summary, ram: bool, flash: bool, agreement: bool) -> list[tuple[str, str]]:
+    """List the sections that the page has: (anchor, title)."""
+    pareto = summary.choice is not None and bool(summary.choice.pareto)
+    sections = [
+        ("h-network", "Network", True),
+        ("h-arena", "Arena", True),
+        ("h-ram", "RAM of the part", ram),
+        ("h-memory", "Memory over time", True),
+        ("h-layers", "Layers", True),
+        ("h-flash", "Flash", flash),
+        ("h-agreement", "int8 and float32", agreement),
+        ("h-ways", "Other choices", bool(summary.suggestions)),
+        ("h-pareto", "Other arenas", pareto),
+        ("h-figures", "Figures", True),
+        ("h-live", "Buffers", True),
+        ("h-steps", "Steps", True),
+    ]
+    return [(place, title) for place, title, there in sections if there]
 
 
 class _Layout:

@@ -22,8 +22,15 @@ LIMIT_SHOWN = 1.5
 TICK_ROOM = 0.03
 """Height of the text at an axis, as a share of the picture's."""
 
+FOLDED_SHARE = 0.05
+"""Share of the picture above which permanent buffers are worth a button that folds them away."""
+
 NAME_CELLS, TEXT_CELLS, SHORT_LABEL = 90, 2000, 18
 """Letters of a name and of a text that a page shows, and of a label below which the beginning tells most."""
+MOST_PADDING = 15
+"""Bytes between permanent buffers that are only alignment."""
+VALUES_SEARCHED = 12
+"""Names of values of a buffer that the search knows."""
 VALUES_SHOWN = 5
 """Lines of a list in a description that is shown beside the pointer."""
 
@@ -47,7 +54,10 @@ class DrawnRing:
 
 @dataclass(frozen=True)
 class DrawnBuffer:
-    """A buffer's rectangle. top: distance of its upper edge from the upper edge of the picture, in bytes."""
+    """A buffer's rectangle. top: distance of its upper edge from the upper edge of the picture, in bytes.
+
+    values: names of what it holds one after the other, to search; "" if that is its own name alone.
+    """
 
     number: int
     holding: Holding
@@ -55,6 +65,7 @@ class DrawnBuffer:
     details: str
     top: int
     pieces: tuple[Piece, ...]
+    values: str = ""
     rings: tuple[DrawnRing, ...] = ()
 
 
@@ -87,7 +98,11 @@ class Area:
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything that the drawing needs; widths in steps, heights in bytes."""
+    """Everything that the drawing needs; widths in steps, heights in bytes.
+
+    height: of the whole picture; highest: of the highest line in it.
+    folded_bytes: of the permanent buffers at the bottom, which report.js folds away; 0 if they take little.
+    """
 
     steps: int
     height: int
@@ -98,6 +113,8 @@ class Picture:
     areas: tuple[Area, ...]
     area_height: int
     categories: tuple[Category, ...]
+    highest: int
+    folded_bytes: int = 0
 
 
 def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
@@ -121,7 +138,19 @@ def build_picture(analysis: Analysis, limit_bytes: int | None) -> Picture:
         tuple(_areas(analysis, categories, area_height)),
         area_height,
         categories,
+        highest,
+        _folded_bytes(analysis, height),
     )
+
+
+def _folded_bytes(analysis: Analysis, height: int) -> int:
+    """Return the end of the permanent buffers that begin at address 0 and follow each other without a gap."""
+    last, end = len(analysis.plan.order) - 1, 0
+    for buffer in sorted((holding.buffer for holding in analysis.holdings), key=lambda buffer: buffer.offset):
+        if buffer.offset > end + MOST_PADDING or buffer.first_step > 0 or buffer.last_step < last:
+            break
+        end = buffer.offset + buffer.size_bytes
+    return end if FOLDED_SHARE * height < end < analysis.plan.total_bytes else 0
 
 
 def axis_text(size_bytes: int) -> str:
@@ -210,7 +239,9 @@ def _box(analysis: Analysis, number: int, holding: Holding, height: int) -> Draw
     top = height - buffer.offset - buffer.size_bytes
     bottom = top + buffer.size_bytes
     rings = tuple(DrawnRing(bottom - ring.offset - size, size) for ring, size in _rings(analysis, buffer))
-    return DrawnBuffer(number, holding, name_of(buffer.name), describe(analysis, holding), top, tuple(pieces), rings)
+    names = [name_of(value) for value in buffer.values[:VALUES_SEARCHED] if value != buffer.name]
+    details = describe(analysis, holding)
+    return DrawnBuffer(number, holding, name_of(buffer.name), details, top, tuple(pieces), " ".join(names), rings)
 
 
 def _runs(tenants: tuple[Tenant, ...]) -> list[list[Tenant]]:

@@ -1,11 +1,10 @@
-"""What --pareto found, for people and programs: a table, pareto.csv, and a curve of gain over arena in report.html."""
+"""What --pareto found, for people and programs: a table, and pareto.csv."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinytrain_compile.ir.cost import ParetoPoint
 from tinytrain_compile.ir.summary import Summary
@@ -13,8 +12,6 @@ from tinytrain_compile.report.layout import bytes_text, grouped
 
 PARETO_CSV = "pareto.csv"
 """The file of the output."""
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 260, 56, 14, 16, 34
-"""Pixels of the curve: whole, and the margins around it."""
 COLUMNS = ("limit_bytes", "arena_bytes", "gain", "best_gain", "layers", "parameters", "depth", "step_us", "label")
 
 
@@ -66,39 +63,3 @@ def pareto_table(points: Sequence[ParetoPoint]) -> list[str]:
     wide = [max(len(row[column]) for row in (head, *table)) for column in range(len(head))]
     lines = ["  ".join(cell.rjust(size) for cell, size in zip(row, wide, strict=True)) for row in (head, *table)]
     return ["what --update auto trains in other arenas:", *(f"  {line}" for line in lines)]
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A point of the curve in pixels, with its label."""
-
-    x: float
-    y: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Gain over arena: steps, since a larger arena than a point's gives what that gives until the next one."""
-
-    marks: tuple[Mark, ...]
-    path: str
-    most_bytes: int
-    most_gain: float
-
-
-def curve_of(points: Sequence[ParetoPoint]) -> Curve | None:
-    """Draw at least two points, both axes from 0; None of fewer."""
-    if len(points) < 2:
-        return None
-    most, top = max(point.limit_bytes for point in points), max(point.gain for point in points)
-
-    def place(point: ParetoPoint) -> Mark:
-        x = LEFT + (WIDTH - LEFT - RIGHT) * point.limit_bytes / most
-        y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * point.gain / (top or 1.0)
-        text = f"--arena {point.limit_bytes}: gain {point.gain:.1f}, {grouped(point.parameters)} parameters"
-        return Mark(round(x, 1), round(y, 1), text)
-
-    marks = tuple(place(point) for point in points)
-    steps = "".join(f" H{mark.x} V{mark.y}" for mark in marks[1:])
-    return Curve(marks, f"M{marks[0].x} {marks[0].y}{steps}", most, top)
