@@ -33,7 +33,8 @@ from tinytrain_compile.learn.training import Build, LearningRun, area, learn_all
 from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.average.twin import Average
 from tinytrain_compile.parts.schedule.twin import Schedule
-from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml
+from tinytrain_compile.report.learning import finding_lines, finding_toml
+from tinytrain_compile.report.pages.finetune import finding_html
 
 
 @pytest.fixture

@@ -38,7 +38,8 @@ from tinytrain_compile.options.compile_options import CompileOptions
 from tinytrain_compile.options.effort import FinetuneEffort
 from tinytrain_compile.parts.part import refuse_shifted
 from tinytrain_compile.parts.replay.part import record_bytes
-from tinytrain_compile.report.learning import finding_html, finding_lines, finding_toml, score_text
+from tinytrain_compile.report.learning import finding_lines, finding_toml, score_text
+from tinytrain_compile.report.pages.finetune import finding_html
 from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.verify.build import build_library
 from tinytrain_compile.verify.tools import find_tools, work_folder

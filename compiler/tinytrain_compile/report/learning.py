@@ -1,22 +1,16 @@
-"""What `finetune` found, for people and programs: lines for the terminal, finetune.html with curves, a TOML file."""
+"""What `finetune` found, for people and programs: lines for the terminal, and a TOML file."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-from markupsafe import Markup
 
 from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score, Tried
 from tinytrain_compile.report.layout import grouped, plural, printable
-from tinytrain_compile.report.pages.html import page_asset, page_hash, page_template
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 220, 56, 14, 16, 34
-"""Pixels of a curve: whole, and the margins around it."""
 MOST_BARS = 60
 """Epochs that a line of the terminal shows."""
 
@@ -161,61 +155,3 @@ def _toml(found: Mapping[str, Any], finding: Finding) -> str:
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in found.items()]
     said = [f"# {line}" for line in (*_learned(finding, finding.taken)[:1], *_costs(finding), *_advice(finding))]
     return "\n".join(("# tinytrain-compile finetune", *said, "", *lines, ""))
-
-
-@dataclass(frozen=True)
-class Line:
-    """One curve of a picture: its name, its points in pixels, and what its ends are."""
-
-    name: str
-    points: str
-    first: str
-    last: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    """Curves over epochs with one scale; low and high are its ends."""
-
-    title: str
-    lines: tuple[Line, ...]
-    epochs: int
-    low: str
-    high: str
-
-
-def finding_html(finding: Finding, model: str) -> str:
-    """Return the page: curves and tables. It needs nothing else (see `pages/html.py`)."""
-    style = page_asset("learning.css")
-    named = {"without replay" if not one.replay else f"with {one.replay} replayed": one for one in finding.learned}
-    pictures = [picture("Test samples", {name: one.curve for name, one in named.items()})]
-    if finding.learned[0].old:
-        pictures.append(picture("Old samples", {name: one.old for name, one in named.items()}))
-    tried = {f"rate {one.rate:.3g}": one.curve for one in finding.rounds[-1]}
-    pictures.append(picture("Rates of the last round, on samples that were held back", tried))
-    return page_template("learning.html.j2").render(
-        style=Markup(style), style_hash=page_hash(style), model=model, pictures=pictures, lines=finding_lines(finding)
-    )
-
-
-def picture(title: str, curves: Mapping[str, Sequence[Score]]) -> Picture:
-    """Draw curves of accuracies, or of losses if there are none."""
-    right = all(one.accuracy is not None for curve in curves.values() for one in curve)
-    each = {name: [_figure(one, right) for one in curve] for name, curve in curves.items()}
-    known = [value for values in each.values() for value in values if math.isfinite(value)] or [0.0]
-    low, high, epochs = min(known), max(known), max(map(len, each.values())) - 1
-    shown = "{:.1%}" if right else "{:.4g}"
-
-    def points(values: Sequence[float]) -> str:
-        across, up = (WIDTH - LEFT - RIGHT) / max(1, epochs), (HEIGHT - TOP - BOTTOM) / (high - low or 1.0)
-        places = ((LEFT + across * i, HEIGHT - BOTTOM - up * (min(v, high) - low)) for i, v in enumerate(values))
-        return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-
-    lines = tuple(
-        Line(name, points(values), shown.format(values[0]), shown.format(values[-1])) for name, values in each.items()
-    )
-    return Picture(f"{title}: {'accuracy' if right else 'loss'}", lines, epochs, shown.format(low), shown.format(high))
-
-
-def _figure(score: Score, right: bool) -> float:
-    return score.accuracy if right and score.accuracy is not None else score.loss

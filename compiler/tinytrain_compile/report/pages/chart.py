@@ -57,13 +57,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class Axis:
-    """A direction of a chart. text: a number in words. unit: ticks are round multiples of it."""
+    """A direction of a chart. unit: ticks are round multiples of it. text: a tick in words; exact: any number."""
 
     name: str
     text: Callable[[float], str]
     unit: float = 1.0
     whole: bool = False
     """Whether only multiples of the unit exist, such as epochs."""
+    exact: Callable[[float], str] | None = None
 
 
 def chart(
@@ -89,13 +90,15 @@ def chart(
         low, high = scale[0], scale[-1]
         return round(100 * (min(value, high) - low) / (high - low), 3)
 
+    exact = up.exact or up.text
+
     def curve(name: str, points: Sequence[tuple[float, float]]) -> Curve:
-        said = {(x, y): f"{name}, {across.name} {across.text(x)}: {up.text(y)}" for x, y in points}
+        said = {(x, y): f"{name}, {across.name} {across.text(x)}: {exact(y)}" for x, y in points}
         shown = marks if marks is not None else said if len(points) <= MOST_DOTS else {}
         places = {point: (share(point[0], xs), round(100 - share(point[1], heights), 3)) for point in points}
         path = " ".join(f"{10 * places[point][0]:.1f},{10 * places[point][1]:.1f}" for point in points)
         dots = tuple(Dot(*places[point], text) for point, text in shown.items() if point in places)
-        return Curve(name, path, dots, up.text(points[0][1]), up.text(points[-1][1]))
+        return Curve(name, path, dots, exact(points[0][1]), exact(points[-1][1]))
 
     return Chart(
         title,

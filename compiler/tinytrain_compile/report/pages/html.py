@@ -99,6 +99,7 @@ def _page(summary: Summary) -> Mapping[str, Any]:
         "flash": flash,
         "agreement": agreement,
         "update_counts": update_counts(summary),
+        "untrained": [(head.removesuffix(":"), ", ".join(names)) for head, names in untrained_texts(summary)],
         "losses": _loss_curve(summary),
         "pareto": () if summary.choice is None else summary.choice.pareto,
         "curve": curve,
@@ -212,7 +213,6 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("Loss", loss_text(summary)),
         ("Optimizer", f"{summary.optimizer}, learning rate {summary.learning_rate:g}, {batch_text(summary.train)}"),
         ("Trained", f"{name_of(summary.update_label)}: {update_counts(summary)}"),
-        *(("Not trained", f"{head} {', '.join(names)}") for head, names in untrained_texts(summary)),
         (
             "Persistent, all memories" if plan.further else "Arena, persistent",
             f"{bytes_text(plan.persistent_bytes)} (what a checkpoint saves)",

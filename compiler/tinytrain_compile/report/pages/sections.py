@@ -99,14 +99,14 @@ def ram_bar(summary: Summary) -> Bar | None:
 
 
 def flash_bar(summary: Summary, analysis: Analysis) -> Bar:
-    """Return flash by kind; against the flash of a board, if the code was measured for one."""
+    """Return flash by kind; a board's flash is in words, since few models take enough of it to be seen in a bar."""
     kinds, board = flash_kinds(summary, analysis), summary.fact(BoardUse)
     parts, used = [(one.what, one.part, one.size_bytes) for one in kinds], sum(one.size_bytes for one in kinds)
     if code_bytes(summary) is None:
         return _bar(parts, None, f"{bytes_text(used)} of constants; the code is not measured")
     size = None if board is None else board.board.flash_bytes
     of = "" if size is None else f" of {bytes_text(size)} ({share(used, size)})"
-    return _bar(parts, size, f"{bytes_text(used)}{of}")
+    return _bar(parts, None, f"{bytes_text(used)}{of}")
 
 
 def _bar(uses: list[tuple[str, str, int]], size: int | None, text: str) -> Bar:
@@ -135,6 +135,13 @@ class LayerRow:
     more: str
 
     @property
+    def label(self) -> str:
+        """The name without the operator that PyTorch's exporter puts at its end: `b1_conv/Conv` is `b1_conv`."""
+        layer = self.figures.update
+        head, _, end = ("" if layer is None else layer.name).rpartition("/")
+        return head if head and end.isalpha() else end
+
+    @property
     def trained_share(self) -> float:
         """Trained parameters, per cent."""
         layer = self.figures.update
@@ -151,7 +158,7 @@ def layer_rows(summary: Summary, analysis: Analysis) -> list[LayerRow]:
 
 
 def _layer_row(one: LayerFigures, whole_ps: int, reason: LayerReason | None) -> LayerRow:
-    time = "" if one.step_ps is None else milliseconds(one.step_ps)
+    time = "" if one.step_ps is None else f"{one.step_ps / 1e9:.3g} ms"
     part = "" if one.step_ps is None or not whole_ps else share(one.step_ps, whole_ps)
     return LayerRow(one, _state(one), _trained_text(one), time, part, reason, "" if reason is None else _more(reason))
 
