@@ -162,7 +162,7 @@ def _constant_kinds(summary: Summary) -> dict[str, int]:
     other = "multipliers and other constants" if summary.train.integer else "other constants"
     found = dict.fromkeys(("initial state", "frozen weights", "frozen biases", other), 0)
     graphs = [graph] if summary.plan.inference is None else [summary.plan.inference.graph, graph]
-    kinds = {"w": "frozen weights", "bias": "frozen biases"}
+    kinds = {"w": "frozen weights", "w_rest": "frozen weights", "bias": "frozen biases"}
     read = {
         value.name: kinds[name]
         for one in graphs
