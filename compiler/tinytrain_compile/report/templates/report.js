@@ -252,12 +252,19 @@
     if (area.right < view.left + 20 || area.left > view.right - 20) { scroll.scrollLeft += area.left - view.left - 40; }
   }
 
+  // The buffer of exactly this name comes first, then those that need no unfolding.
+  function rank(box, words) {
+    if (details[box.id].split("\n")[0].toLowerCase() === words) { return 0; }
+    return Number(box.getAttribute("data-offset")) < folded ? 2 : 1;
+  }
+
   function search() {
     var words = find.value.trim().toLowerCase();
     matches = !words ? [] : boxes.filter(function (box) {
       return (details[box.id].split("\n")[0] + " " + (box.getAttribute("data-values") || "")).toLowerCase().indexOf(words) >= 0;
     });
     match = 0;
+    matches.sort(function (one, other) { return rank(one, words) - rank(other, words); });
     boxes.forEach(function (box) { box.classList.toggle("found", matches.indexOf(box) >= 0); });
     arena.classList.toggle("searched", matches.length > 0);
     showMatch();
