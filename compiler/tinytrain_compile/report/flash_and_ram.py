@@ -160,7 +160,7 @@ def _constant_kinds(summary: Summary) -> dict[str, int]:
     """Return the bytes of constants by kind: the state at first, frozen parameters, and everything else."""
     graph = summary.train.graph
     other = "multipliers and other constants" if summary.train.integer else "other constants"
-    found = dict.fromkeys(("initial state", "frozen weights", "frozen biases", other), 0)
+    found: dict[str, int] = {"initial state": 0, "frozen weights": 0, "frozen biases": 0, other: 0}
     graphs = [graph] if summary.plan.inference is None else [summary.plan.inference.graph, graph]
     kinds = {"w": "frozen weights", "w_rest": "frozen weights", "bias": "frozen biases"}
     read = {

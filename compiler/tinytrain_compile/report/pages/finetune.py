@@ -118,9 +118,13 @@ def curves_chart(title: str, curves: Mapping[str, Sequence[Score]]) -> Chart:
         name: [(float(epoch), _figure(one, right)) for epoch, one in enumerate(curve)] for name, curve in curves.items()
     }
     first = next(iter(points.values()))[0][1]
-    ticks = (lambda value: f"{100 * value:.3g}%") if right else text
+    ticks = _percent if right else text
     axes = Axis("epoch", "{:g}".format, whole=True), Axis("accuracy" if right else "loss", ticks, exact=text)
     return chart(f"{title}: {axes[1].name} by epoch", axes, points, {f"before training {text(first)}": first})
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _figure(score: Score, right: bool) -> float:
