@@ -54,7 +54,7 @@ def test_bytes_that_nobody_uses_are_seen() -> None:
 def check_with(made: Project, first_line: str) -> None:
     """The check of the project whose training step begins with one more line of C."""
     source = made.bundle.files["net_train.c"]
-    changed = re.sub(r"(static void step_1\(.*\n\{\n)", rf"\g<1>    {first_line}\n", source, count=1)
+    changed = re.sub(r"(static void step_forward\w*\(.*\n\{\n)", rf"\g<1>    {first_line}\n", source, count=1)
     assert changed != source
     bundle = SourceBundle({**made.bundle.files, "net_train.c": changed}, made.bundle.interface)
     chain.check(replace(made, bundle=bundle), mode="host")

@@ -133,7 +133,7 @@ def test_corrupted_plan_is_stopped_before_any_c(sound: chain.Project) -> None:
 
 def test_write_beyond_the_arena(sound: chain.Project) -> None:
     size = sound.plan.arena_bytes
-    change = once(r"(static void step_1\(.*\n\{\n)", rf"\g<1>    *F32({size}) = 1.0f;\n")
+    change = once(r"(static void step_forward\w*\(.*\n\{\n)", rf"\g<1>    *F32({size}) = 1.0f;\n")
     text = failure(planted(sound, "net_train.c", change))
     assert "writes outside the arena" in text
     assert "above it" in text

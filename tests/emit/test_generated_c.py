@@ -236,6 +236,38 @@ def test_sanitizers_report_nothing(name: str, bundles: dict[str, SourceBundle], 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def code_of(text: str) -> str:
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_macros_and_enumerators_are_used(name: str, bundles: dict[str, SourceBundle]) -> None:
+    for file in sources(bundles[name]):
+        code = code_of(bundles[name].files[file])
+        enums = "".join(re.findall(r"^enum \{\n(.*?)^\};", code, re.DOTALL | re.MULTILINE))
+        defined = re.findall(r"^#define (\w+)", code, re.MULTILINE) + re.findall(r"^ +(\w+)", enums, re.MULTILINE)
+        assert [each for each in defined if len(re.findall(rf"\b{each}\b", code)) < 2] == []
+
+
+def test_offsets_say_what_is_there() -> None:
+    text = bundle_of(models.mlp()).files["net_train.c"]
+    enum = text.partition("enum {\n")[2].partition("};")[0]
+    persistent, transient = enum.split("    /* Transient: valid inside a call, in these steps. */\n")
+    heading, *kept = persistent.splitlines()
+    assert (
+        heading == "    /* Persistent: kept between calls. */" and "    AT_learning_rate = 16, /* 4 B, float */" in kept
+    )
+    size = r"    AT_\w+ = \d+, /\* [\d,]+ B, \w+(\[[\dx]+\])?(, scratch)?"
+    assert [line for line in kept if not re.fullmatch(size + r" \*/", line)] == []
+    lasting = size + r", (step \d+|steps \d+\.\.\d+) \*/"
+    assert [line for line in transient.splitlines() if not re.fullmatch(lasting, line)] == []
+    called = {int(number) for number in re.findall(r"^ +/\* \[(\d+)\] .*: \w+ \*/$", text, re.MULTILINE)}
+    assert 0 in called and len(called) > 8  # the steps that the offsets speak of
+
+
 # ---- goldens --------------------------------------------------------------------------------------------------------
 
 

@@ -9,27 +9,27 @@
  * headers are Apache-2.0 WITH LLVM-exception, which asks nothing of compiled firmware.
  *
  * @par Memory
- * Everything that changes lies in one arena that the caller owns, and keeps as long as the model: 224 bytes,
+ * Everything that changes is in one arena that the caller owns and keeps as long as the model: 224 bytes,
  * of which 108 are state, which is what tiny_save writes.
- * No malloc, no other static RAM. Several instances may live side by side, each in memory of its own.
+ * No malloc, no other static RAM. Several instances may exist at once, each in its own memory.
  *
  * @par Order of calls
- * tiny_init first: every other function takes the handle that it gives. Then in any order, again and again:
+ * tiny_init first: every other function takes the handle that it returns. Then in any order, as often as you like:
  * fill what tiny_input points to, and call tiny_infer or tiny_train_step. tiny_set_lr, tiny_save and tiny_load may
- * stand between any two calls.
+ * be called between any two.
  *
  * @par Threads and interrupts
  * Calls on different instances are independent. Calls on one instance must not overlap: not from two threads without a
  * lock, not from an interrupt that may come during another call. Any call may be interrupted by code that leaves the
- * instance alone and keeps the FPU's registers, as Cortex-M does by itself. A step that is never finished (reset,
- * killed thread) leaves parameters of which some are updated: go on from a checkpoint. Calls take time in proportion to
+ * instance alone and keeps the FPU's registers, as Cortex-M does by itself. A step that never ends (reset, killed
+ * thread) leaves some parameters updated and others not: continue from a checkpoint. Calls take time in proportion to
  * the model, and run on the caller's stack; none waits for anything but the callbacks of tiny_save and tiny_load.
  *
  * @par Compilers
  * Results are the same bytes on the board and on a host, with GCC and Clang, and these change nothing: -O0 to -O3 and
  * -Os, -std=c11, gnu11 and later, -flto, -ffp-contract (of GCC), vectorising, -fwrapv, -fno-strict-aliasing,
- * -fshort-enums, -funsigned-char. -ffast-math and each of its parts that changes results is an error. The FPU has to
- * round to nearest and keep denormals, as it does after a reset. The .c files are C11; C++ may include this header.
+ * -fshort-enums, -funsigned-char. -ffast-math, or any part of it that changes results, is an error. The FPU must round
+ * to nearest and keep denormals, as it does after a reset. The .c files are C11; C++ may include this header.
  */
 #ifndef TINY_TRAIN_H
 #define TINY_TRAIN_H
@@ -41,13 +41,13 @@
 extern "C" {
 #endif
 
-/** Memories that the model lives in. */
+/** Number of memories that the model uses. */
 #define TINY_MEMORIES 1
 /** Bytes of the arena. */
 #define TINY_ARENA_BYTES 224u
-/** Every memory begins at a multiple of so many bytes. */
+/** Required alignment of each memory, in bytes. */
 #define TINY_ALIGNMENT 8u
-/** Bytes that outlive a call: parameters, optimizer, and what else training remembers. */
+/** Bytes that persist between calls: parameters, optimizer, and what else training remembers. */
 #define TINY_STATE_BYTES 108u
 /** Bytes that tiny_save writes: the state, its header and its CRC. */
 #define TINY_CHECKPOINT_BYTES 128u
@@ -58,29 +58,29 @@ extern "C" {
 #define TINY_OUTPUT_ELEMENTS 2u
 /** Elements of the label. */
 #define TINY_LABEL_ELEMENTS 1u
-/** Type of a label; classes that it may name (0: it is no class). */
+/** Type of a label. TINY_LABEL_CLASSES: number of classes (0: a label is not a class). */
 #define TINY_LABEL_TYPE int32_t
 /** See TINY_LABEL_TYPE. */
 #define TINY_LABEL_CLASSES 2
-/** Axes of the input, and their sizes, as an initialiser. */
+/** Number of axes of the input. TINY_INPUT_SHAPE: their sizes, as an initialiser. */
 #define TINY_INPUT_RANK 2
 /** See TINY_INPUT_RANK. */
 #define TINY_INPUT_SHAPE {1, 3}
-/** Axes of the output of one sample, and their sizes, as an initialiser. */
+/** Number of axes of the output of one sample. TINY_OUTPUT_SHAPE: their sizes, as an initialiser. */
 #define TINY_OUTPUT_RANK 2
 /** See TINY_OUTPUT_RANK. */
 #define TINY_OUTPUT_SHAPE {1, 2}
-/** Axes of the label, and their sizes, as an initialiser. */
+/** Number of axes of the label. TINY_LABEL_SHAPE: their sizes, as an initialiser. */
 #define TINY_LABEL_RANK 1
 /** See TINY_LABEL_RANK. */
 #define TINY_LABEL_SHAPE {1}
-/** Type of an element of the input; for #if: whether it is float. */
+/** Type of an element of the input. TINY_INPUT_IS_FLOAT: 1 if it is float, for #if. */
 #define TINY_INPUT_TYPE float
 /** See TINY_INPUT_TYPE. */
 #define TINY_INPUT_IS_FLOAT 1
 /** Version of tinytrain-compile. */
 #define TINY_VERSION "0.3.0.dev0"
-/** tiny_load takes checkpoints of models with the same hash. */
+/** Hash of the model: tiny_load accepts checkpoints with the same one. */
 #define TINY_MODEL_HASH UINT64_C(0x49a8ba7d6ad9e710)
 /** Samples that a call trains on. */
 #define TINY_MICRO_BATCH 1
@@ -88,25 +88,24 @@ extern "C" {
 #define TINY_BATCH 1
 /** Updates in a pass over so many samples. Those of a last batch that is not full are not trained on. */
 #define TINY_UPDATES_PER_EPOCH(samples) ((samples) / TINY_BATCH)
-/** Whether tiny_accumulate and tiny_apply are there: with batches of several calls. */
+/** 1 if tiny_accumulate and tiny_apply exist: if a batch takes several calls. */
 #define TINY_HAS_ACCUMULATE 0
 /** Learning rate after tiny_init. */
 #define TINY_LR 0.01f
 
-/** What a call returns. One that does not return TINY_OK has changed nothing that outlives it, but for tiny_load. */
+/** Status codes. On any error except from tiny_load the model is unchanged. */
 typedef enum {
     /** Done. */
     TINY_OK = 0,
-    /** A null pointer, a label that is no class, or a learning rate that is negative or not finite. */
+    /** A null pointer, a label that is not a class, or a learning rate that is negative or not finite. */
     TINY_ERR_ARGUMENT = 1,
     /** The arena is smaller than TINY_ARENA_BYTES. */
     TINY_ERR_SIZE = 2,
     /** The arena is not aligned to TINY_ALIGNMENT. */
     TINY_ERR_ALIGNMENT = 3,
-    /** The handle is not what tiny_init gave, or a callback of another call on it is running. */
+    /** The handle is not one that tiny_init returned, or a callback of another call on it is running. */
     TINY_ERR_STATE = 4,
-    /** The loss is NaN or infinite, or the input is: the call changed nothing that outlives it. Or the state is, and
-     * was not written. */
+    /** The loss is NaN or infinite, or the input is: the model is unchanged. Or the state is, and was not written. */
     TINY_ERR_NAN = 5,
     /** A read or write callback failed. */
     TINY_ERR_IO = 6,
@@ -114,7 +113,7 @@ typedef enum {
     TINY_ERR_FORMAT = 7
 } tiny_status;
 
-/** An instance of the model: a handle that lies in the arena. */
+/** An instance of the model: a handle inside the arena. */
 typedef struct tiny tiny_t;
 
 /** A sample: 1x3. */
@@ -122,7 +121,7 @@ typedef struct {
     float values[TINY_INPUT_ELEMENTS];
 } tiny_input_t;
 
-/** What the model computes of one sample. */
+/** Output of the model for one sample. */
 typedef struct {
     float values[TINY_OUTPUT_ELEMENTS];
 } tiny_output_t;
@@ -130,26 +129,27 @@ typedef struct {
 /** A label: a class, 0 to 1. */
 typedef int32_t tiny_label_t;
 
-/** Writes `size` bytes of a checkpoint; 0, or anything else to stop. What it calls on the instance that calls it is
- * TINY_ERR_STATE; tiny_init is not, but then the call that was running is. It has to return: no longjmp. */
+/** Writes `size` bytes of a checkpoint. Returns 0, or anything else to stop. A call on the same instance from inside
+ * returns TINY_ERR_STATE; tiny_init works, but then the running call returns that. It must return: no longjmp. */
 typedef int (*tiny_write_fn)(void *ctx, const void *data, size_t size);
-/** Reads `size` bytes of a checkpoint; 0, or anything else to stop. As tiny_write_fn it may not call the instance. */
+/** Reads `size` bytes of a checkpoint. Returns 0, or anything else to stop. Like tiny_write_fn it may not call the
+ * instance. */
 typedef int (*tiny_read_fn)(void *ctx, void *data, size_t size);
 
 /**
- * Makes an instance in its memories, and writes its initial state. May be called again, which starts anew.
+ * Creates an instance in its memories and writes its initial state. May be called again, to start anew.
  * @param[out] m The handle; it is the address of the arena.
- * @param mem Where every memory begins, aligned to TINY_ALIGNMENT: the arena alone. Not needed afterwards.
- * @param size Bytes of every memory, at least as many as its macro above says.
+ * @param mem Start of every memory, aligned to TINY_ALIGNMENT: the arena alone. Not needed afterwards.
+ * @param size Size of every memory in bytes, at least what its macro above says.
  * @return TINY_OK, TINY_ERR_ARGUMENT, TINY_ERR_SIZE or TINY_ERR_ALIGNMENT.
  */
 tiny_status tiny_init_memories(tiny_t **m, void *const mem[TINY_MEMORIES], const size_t size[TINY_MEMORIES]);
 
 /**
- * tiny_init_memories for the one memory that there is.
+ * Calls tiny_init_memories with the only memory.
  * @param[out] m The handle; it is the arena's address.
- * @param arena Memory that the model has to itself from now on, aligned to TINY_ALIGNMENT.
- * @param bytes Its size, at least TINY_ARENA_BYTES.
+ * @param arena Memory that only the model uses from now on, aligned to TINY_ALIGNMENT.
+ * @param bytes Its size in bytes, at least TINY_ARENA_BYTES.
  * @return As tiny_init_memories.
  */
 static inline tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
@@ -159,15 +159,14 @@ static inline tiny_status tiny_init(tiny_t **m, void *arena, size_t bytes)
 
 /**
  * The input slot inside the arena: fill it before every call that infers or trains; each of them may destroy its
- * content. Numbers must be finite: with one that is NaN or infinite every such call is TINY_ERR_NAN, and changes
- * nothing.
- * @return NULL where the handle is not what tiny_init gave.
+ * content. Numbers must be finite: if one is NaN or infinite, every such call returns TINY_ERR_NAN and changes nothing.
+ * @return NULL if the handle is not one that tiny_init returned.
  */
 tiny_input_t *tiny_input(tiny_t *m);
 
 /**
  * Forward pass of the sample in the slot. Changes nothing that training reads.
- * @param[out] out What the model computes.
+ * @param[out] out The output of the model.
  * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT or TINY_ERR_NAN.
  */
 tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
@@ -175,7 +174,7 @@ tiny_status tiny_infer(tiny_t *m, tiny_output_t *out);
 /**
  * The sample in the slot: forward, backward, update.
  * @param label The label; only read.
- * @param[out] loss Its loss, before the update. Written where the result is TINY_OK or TINY_ERR_NAN.
+ * @param[out] loss Its loss, before the update. Written if the result is TINY_OK or TINY_ERR_NAN.
  * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT or TINY_ERR_NAN.
  */
 tiny_status tiny_train_step(tiny_t *m, const tiny_label_t *label, float *loss);
@@ -192,14 +191,14 @@ size_t tiny_state_size(void);
 
 /**
  * Writes a checkpoint: the state with the learning rate, the model's hash and a CRC, in one stream of several calls.
- * @param write, ctx The callback, and what it is called with.
- * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT, TINY_ERR_IO, or TINY_ERR_NAN: no such state is written.
+ * @param write, ctx The callback, and the context that is passed to it.
+ * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT, TINY_ERR_IO, or TINY_ERR_NAN: such a state is not written.
  */
 tiny_status tiny_save(tiny_t *m, tiny_write_fn write, void *ctx);
 
 /**
- * Reads a checkpoint of this model, whichever build has written it. A load that fails leaves the initial state.
- * @param read, ctx The callback, and what it is called with.
+ * Reads a checkpoint of this model, whichever build wrote it. After a load that fails the model has its initial state.
+ * @param read, ctx The callback, and the context that is passed to it.
  * @return TINY_OK, TINY_ERR_STATE, TINY_ERR_ARGUMENT, TINY_ERR_IO or TINY_ERR_FORMAT.
  */
 tiny_status tiny_load(tiny_t *m, tiny_read_fn read, void *ctx);

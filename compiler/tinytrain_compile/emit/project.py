@@ -16,7 +16,7 @@ from tinytrain_compile.emit.example import example_files
 from tinytrain_compile.emit.interface import input_data, interface_of, shape_data, training_data, transient_offsets
 from tinytrain_compile.emit.part import Part, PlanCode
 from tinytrain_compile.emit.render import LICENCE, environment, render, words
-from tinytrain_compile.emit.sequence import Section, Sequencer
+from tinytrain_compile.emit.sequence import Section, Sequencer, in_halves
 from tinytrain_compile.emit.tables import all_tables, declaration, state_block, table
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.kernels import KernelSet
@@ -166,6 +166,7 @@ def _code(
         code.model |= part.values(code)
     code.model["watched"] = [line for watch in watches for line in watch.tables()]
     code.model["offsets"] = sequencer.offsets()  # last: it has what the calls and the fragments have named
+    code.model |= {"accesses": sequencer.accesses(), "further_accesses": sequencer.accesses(further=True)}
     return code
 
 
@@ -200,6 +201,7 @@ def _sections(code: PlanCode, options: EmitOptions) -> dict[str, object]:
     trained = (node for node in training if node.name in called)
     code.step = sequencer.sections("step", trained, infer, {*starts, after_loss})
     code.cut = next(i for i, section in enumerate(code.step) if section.first == after_loss)
+    code.step = in_halves(code.step, code.cut, infer)
     code.slices = sequencer.step_parts(code.step)
     inference = _inference(code, infer)
     own = [section for section in code.step if section not in infer]

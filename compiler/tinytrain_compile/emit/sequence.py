@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinytrain_compile.emit.c_text import Names, comment_text
+from tinytrain_compile.emit.places import ACCESS, C_TYPES, Label, Row, places
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, StepPart, StepPieces, TrainGraph
@@ -18,7 +19,6 @@ CALLS_PER_FUNCTION = 14
 """Kernels that one function of a step calls, so that it can be read. Hardly matters otherwise: of the digits on a
 Cortex-M4 (--count), 7 takes 88 bytes of code and 40 of stack less, and 5 instructions more in an inference; 28 is
 the same."""
-_ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,26 @@ class Sequencer:
         if inference is not None:
             self._places |= inference.plan.offsets
             self._scratch |= inference.plan.scratch_offsets
-        self._offsets: dict[str, int] = {}
+        self._offsets: dict[str, Label] = {}
+        of_nodes = (value for node in (*nodes, *plan.all_nodes) for value in (*node.inputs, *node.outputs))
+        self._values = {value.name: value for value in (*train.graph.inputs, *train.graph.state, *of_nodes)}
+        self._steps = {node.name: index for index, node in enumerate(plan.order)}
+        if inference is not None:
+            self._steps |= {node.name: index for index, node in enumerate(inference.plan.order)}
+        self._accesses: set[tuple[str, bool]] = set()
+        """Macros that calls and templates use: (name, whether of a further memory)."""
         self.guards: Mapping[str, str] = {}
         """Node -> condition in C under which its call is made; all others are made always."""
         self._coming: set[str] = set()
         """What page moves of the pass at hand bring in and nobody has read yet."""
 
-    def offsets(self) -> list[tuple[str, int]]:
-        """Return (name, byte offset) of every buffer that was addressed so far, by offset."""
-        return sorted(self._offsets.items(), key=lambda item: (item[1], item[0]))
+    def offsets(self) -> list[tuple[str, list[Row]]]:
+        """Return (heading, rows of name, byte offset and comment) of every buffer that was addressed so far."""
+        return places(self._train, self._plan, self._offsets.values())
+
+    def accesses(self, further: bool = False) -> list[tuple[str, str]]:
+        """Return (macro, C type) of those that make pointers of offsets, as far as they are used."""
+        return [(name, ctype) for name, ctype in C_TYPES.items() if (name, further) in self._accesses]
 
     def at(self, value_name: str) -> str:
         """Return the C name of a value's offset."""
@@ -106,15 +117,19 @@ class Sequencer:
 
     def typed(self, access: str, value_name: str) -> str:
         """Return the same as a pointer to a type: F32, I32, ..."""
-        return _typed(access, self.memory(value_name), self.at(value_name))
+        return self._typed(access, self.memory(value_name), self.at(value_name))
+
+    def _typed(self, access: str, memory: int, label: str) -> str:
+        self._accesses.add((access, memory > 0))
+        return f"{access}_AT({memory}, {label})" if memory else f"{access}({label})"
 
     def memory(self, value_name: str) -> int:
         """Return the number of the memory that holds a value; 0 is the arena."""
         return self._plan.place(self._places[value_name])[0]
 
-    def _label(self, key: str, offset: int) -> str:
+    def _label(self, key: str, offset: int, access: str = "") -> str:
         name = self._labels.of(key)
-        self._offsets[name] = self._plan.place(offset)[1]
+        self._offsets[name] = Label(name, *self._plan.place(offset), key, self._values.get(key), access)
         return name
 
     def scratch(self, node: Node, offset: int = 0) -> str:
@@ -161,7 +176,9 @@ class Sequencer:
     def _section(self, name: str, nodes: Sequence[Node], piece: int = 0) -> Section:
         lines: list[str] = []
         for node in nodes:
-            lines.append(f"/* {comment_text(node.origin or node.name)}: {shown_name(node)} */")
+            lines.append(
+                f"/* [{self._steps[node.name]}] {comment_text(node.origin or node.name)}: {shown_name(node)} */"
+            )
             lines += [f"/* {said} */" for said in self._views_of(node)]
             guard = self.guards.get(node.name)
             lines += self._waits(node) if guard else []  # other calls read what comes as well, and all steps make them
@@ -184,8 +201,8 @@ class Sequencer:
             base = self._base(value)
             if base != value and value.name in self._places and base.name in self._places:
                 apart = self._places[value.name] - self._places[base.name]
-                where = f"{apart} bytes into {self.at(base.name)}" if apart else self.at(base.name)
-                found.append(f"{self.at(value.name)} is {where}: nothing was copied")
+                inside = f", {apart} bytes in" if apart else ""
+                found.append(f"{self.at(value.name)} is a view of {self.at(base.name)}{inside} (no copy)")
         return found
 
     def _call(self, node: Node, piece: int = 0) -> list[str]:
@@ -276,8 +293,9 @@ class Sequencer:
         arguments += self._turns_of_piece(node, piece)
         if kernel.scratch_dtype:
             offset = self._scratch[node.name]
-            label = self._label(f"{node.name}.scratch", offset)
-            arguments.append(_typed(_ACCESS[kernel.scratch_dtype], self._plan.place(offset)[0], label))
+            access = ACCESS[kernel.scratch_dtype]
+            label = self._label(f"{node.name}.scratch", offset, access)
+            arguments.append(self._typed(access, self._plan.place(offset)[0], label))
         if node.name in self._numbers:
             arguments.append(self._numbers[node.name])
         return wrap_call(f"{kernel.name}{ending}", [*arguments, *_calls_of_piece(node, piece), *more])
@@ -311,7 +329,20 @@ class Sequencer:
             return "row"
         if value.name in self._constants and value.name not in self._state:
             return self._tables.of(value.name)
-        return self.typed(_ACCESS[value.dtype], value.name)
+        return self.typed(ACCESS[value.dtype], value.name)
+
+
+def in_halves(sections: Sequence[Section], cut: int, known: Sequence[Section]) -> list[Section]:
+    """Name the functions of a step by what they compute: up to the loss (the first `cut`), or after it.
+
+    known: functions that an inference calls too; they keep their names.
+    """
+    named: list[Section] = []
+    for stem, half in (("step_forward", sections[:cut]), ("step_backward", sections[cut:])):
+        own = [section for section in half if section not in known]
+        names = {id(section): f"{stem}_{i}" if len(own) > 1 else stem for i, section in enumerate(own, 1)}
+        named += [replace(each, name=names[id(each)]) if id(each) in names else each for each in half]
+    return named
 
 
 def _calls_of_piece(node: Node, piece: int | None) -> list[str]:
@@ -330,10 +361,6 @@ def transposed_name(node: Node) -> str:
 def _under(condition: str, lines: Sequence[str]) -> list[str]:
     """Put an indented `if` around statements."""
     return [f"    {condition}", *(f"        {line}" for line in lines), "    }"]
-
-
-def _typed(access: str, memory: int, label: str) -> str:
-    return f"{access}_AT({memory}, {label})" if memory else f"{access}({label})"
 
 
 def wrap_call(function: str, arguments: Sequence[str], width: int = 112) -> list[str]:
