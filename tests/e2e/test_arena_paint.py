@@ -67,7 +67,7 @@ def test_what_a_step_leaves_in_a_second_memory_is_lost() -> None:
     assert chain.check(made, mode="host").result == "pass"
     top = made.plan.further[0].used_bytes - 4
     assert top >= made.bundle.interface.transient_offsets[1]
-    byte = f"*U8_AT(1, {top})"
+    byte = f"memory_1(arena)[{top}]"
     with pytest.raises(CompileError, match="E0601"):
         check_with(made, f"*F32(AT_learning_rate) += 1e-3f * (float)({byte} == 0xa5u || {byte} == 0x5au);")
 
@@ -75,6 +75,6 @@ def test_what_a_step_leaves_in_a_second_memory_is_lost() -> None:
 def test_what_a_step_leaves_in_transient_memory_is_lost() -> None:
     """An update that reads the arena's transient part of the step before: painted over in between, so it differs."""
     made = chain.project(NETS["mlp, adam"]())
-    byte = f"*U8({made.plan.arena_bytes - 4})"
+    byte = f"arena[{made.plan.arena_bytes - 4}]"
     with pytest.raises(CompileError, match="E0601"):
         check_with(made, f"*F32(AT_fc3_bias) += 1e-3f * (float)({byte} == 0xa5u || {byte} == 0x5au);")
