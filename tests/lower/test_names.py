@@ -13,6 +13,7 @@ from testing.ops import case_quantised as quantised
 from testing.ops.cases import Case, cases_of, make
 from tinytrain_compile.lower import LowerOptions, lower_nodes
 from tinytrain_compile.lower.tir_walk import ByNode
+from tinytrain_compile.ops.activation import ClipAttrs
 from tinytrain_compile.ops.conv import ConvAttrs
 from tinytrain_compile.ops.int8.error import NO_CLAMP
 from tinytrain_compile.ops.int8.exponents import ExponentAttrs
@@ -80,13 +81,20 @@ def test_what_is_switched_on_is_named() -> None:
     assert names(*cases) == ["p_exponent_update_2_float_peak", "p_exponent_update_2"]
 
 
-def test_operands_are_named_in_the_comment() -> None:
-    text = source(cases_of("Gemm")[0])
-    head = re.search(r"/\* Gemm: (.*?)\. ", text)
-    assert head is not None
-    assert re.fullmatch(r"x [\dx]+, w [\dx]+(, bias \d+)? -> y [\dx]+", head[1])
-    update = source(cases_of("SgdUpdate")[0])
-    assert re.search(r"/\* SgdUpdate: w [\dx]+, g [\dx]+, rate scalar(, scale scalar)? -> w in place\. ", update)
+def test_comments_have_geometry_and_the_names_of_parameters() -> None:
+    """Every name in front of a shape is a parameter of the C function."""
+    for op in ("Gemm", "Conv", "ConvGradInput", "SgdUpdate", "Clip", "MaxPoolGrad", "QConv", "ConvGradWeightSgdUpdate"):
+        text = source(cases_of(op)[0])
+        comment, _, code = text.partition("*/")
+        operands, _, results = comment.partition("Shapes: ")[2].rstrip(". ").partition(" -> ")
+        names = re.findall(r"(\w+) (?:[\dx]+|scalar)(?=, |$)", f"{operands}, {results}")
+        assert names and set(names) <= set(re.findall(r"\*(?:restrict )?(\w+)[,)]", code.partition("{")[0])), text[:600]
+    assert source(conv((1, 8, 8, 1), 8)).startswith(
+        "/* Conv: 3x3, stride 1, pad 1, 1 -> 8 channels, 8x8. Padding: the first window begins 9 elements before x. "
+        "Shapes: x 1x8x8x1, w 8x3x3x1 -> y 1x8x8x8. */\n"
+    )
+    relu = make("Clip", images((1, 4)), ClipAttrs(low=0.0))
+    assert source(relu).startswith("/* Clip: y = max(x, 0). Shapes: x 1x4 -> y 1x4. */\n")
 
 
 def test_loops_say_what_they_count() -> None:

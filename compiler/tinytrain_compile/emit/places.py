@@ -39,7 +39,7 @@ def places(train: TrainGraph, plan: MemoryPlan, labels: Iterable[Label]) -> list
     """Return (heading, rows by offset) of every group of offsets that has any: persistent ones first."""
     kept = {value.name for value in (*train.graph.state, *train.graph.accumulators)}
     step = _buffers(plan.buffers)
-    one = {} if plan.inference is None else _buffers(plan.inference.plan.buffers)
+    one: Mapping[str, Buffer] = {} if plan.inference is None else _buffers(plan.inference.plan.buffers)
     groups: dict[str, list[Row]] = {PERSISTENT: [], TRANSIENT: [], OF_INFERENCE: []}
     for label in sorted(labels, key=lambda label: (label.memory, label.offset, label.name)):
         buffer = step.get(label.key) or one.get(label.key)

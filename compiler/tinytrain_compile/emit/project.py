@@ -14,12 +14,13 @@ from tinytrain_compile.emit.c_text import Names, comment_lines, comment_text, pr
 from tinytrain_compile.emit.checkpoint import behind, checkpoint_bytes, contents, model_hash
 from tinytrain_compile.emit.example import example_files
 from tinytrain_compile.emit.interface import input_data, interface_of, shape_data, training_data, transient_offsets
+from tinytrain_compile.emit.kernel_comments import with_layers
 from tinytrain_compile.emit.part import Part, PlanCode
 from tinytrain_compile.emit.render import LICENCE, environment, render, words
 from tinytrain_compile.emit.sequence import Section, Sequencer, in_halves
 from tinytrain_compile.emit.tables import all_tables, declaration, state_block, table
 from tinytrain_compile.emit.watch import Watch
-from tinytrain_compile.ir.kernels import KernelSet
+from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, SourceBundle, StepPieces, TrainGraph
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.ops.base import op_def
@@ -85,7 +86,8 @@ def emit_project(train: TrainGraph, plan: MemoryPlan, kernels: KernelSet, option
     # The header may know one sample of a plan whose calls take several (--plans with --micro-batch auto).
     public = {**model, **{key: value for part in parts for key, value in part.public(code).items()}}
     constants = all_tables([(each.train, each.plan, each.tables) for each in codes], kernels)
-    kernel_files = _kernel_files(model, kernels, prefix)
+    functions = with_layers(kernels, [(each.train, each.plan) for each in codes])
+    kernel_files = _kernel_files(model, functions, prefix)
     apart = next((files for part in parts if (files := part.sequences(codes, rendered)) is not None), None)
     calls = {f"{prefix}_train.c": rendered("train.c.j2", model)} if apart is None else apart
     of_parts = {f"{prefix}_{name}": rendered(f"{part.name}/{name}.j2", public) for part in parts for name in part.files}
@@ -273,10 +275,10 @@ def _memory(code: PlanCode) -> dict[str, object]:
     }
 
 
-def _kernel_files(model: dict[str, object], kernels: KernelSet, prefix: str) -> dict[str, str]:
+def _kernel_files(model: dict[str, object], functions: Sequence[Kernel], prefix: str) -> dict[str, str]:
     """Write the kernels' C files: those for speed, and those for small code, if there are any."""
-    fast = [readable(kernel.source) for kernel in kernels.functions if not kernel.small]
-    small = [readable(kernel.source) for kernel in kernels.functions if kernel.small]
+    fast = [readable(kernel.source) for kernel in functions if not kernel.small]
+    small = [readable(kernel.source) for kernel in functions if kernel.small]
     files: dict[str, str] = {}
     if fast or not small:
         files[f"{prefix}_kernels.c"] = _source(model, fast, "The kernels, one per distinct operation.")

@@ -11,7 +11,7 @@ from tvm.tirx import PrimFunc
 from tinytrain_compile.ir.kernels import Kernel, KernelCache, KernelSet
 from tinytrain_compile.ir.types import Node
 from tinytrain_compile.lower.external import external_kernel, external_names
-from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
+from tinytrain_compile.lower.function import lower_spec, printer_of
 from tinytrain_compile.lower.kernels import (
     KERNELS,
     VECTOR_KERNELS,
@@ -25,6 +25,8 @@ from tinytrain_compile.lower.streams.driver import stream_kernel
 from tinytrain_compile.lower.turns import cut_open
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.ops.base import alias_of, shown_name
+from tinytrain_compile.ops.describe import comment as comment_of
+from tinytrain_compile.ops.describe import parameter_names
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,14 @@ def lower_node(
     in_turns: a call may compute some turns of its longest loop, if it has one.
     """
     if node.external is not None:
-        return external_kernel(node, name, describe(node, external_names(node)))
+        return external_kernel(node, name, comment_of(node, external_names(node)))
     if node.op == "Stream":
         return stream_kernel(node, name, context, fuse_multiply_add, lower_node)
     definition = op_def(node.op)
     spec = kernel_spec(node, context)
     lowered, computed, loops = lower_spec(spec)
     count, shared = len(node.inputs), _shared(node)
-    labels = parameter_names(node, spec.inputs)
+    labels = parameter_names(node)
     indices = [*range(count), *(count + out for out in computed)]  # among all inputs and outputs of the node
     parameters = [Parameter(labels[i], p, i in shared) for i, p in zip(indices, lowered.params, strict=True)]
     same = {indices.index(count + out): i for out, i in alias_of(node) if out in computed}
@@ -146,7 +148,7 @@ def lower_node(
 
     printer, turns = printed(lowered), 0
     cut = cut_open(lowered.body, printer.scratch.names) if in_turns else None
-    counts, comment = (), describe(node, labels)
+    counts, comment = (), comment_of(node)
     if cut is not None:
         printer, turns, counts = printed(lowered.with_body(cut.body)), cut.count, (cut.begin, cut.end)
         comment = comment.replace(" */", " A call computes iterations [begin, end) of the longest loop. */")

@@ -85,8 +85,9 @@ def _shared(family: Sequence[Kernel], name: str) -> tuple[Kernel, list[Column]]:
     head, _, rest = body.partition(") {\n")
     loads = "".join(f"    const int32_t {letter}{i} = numbers[{i}];\n" for i in range(len(basis)))
     signature = head.replace("(", f"{name}(", 1) + (", const int32_t *restrict numbers)" if basis else ")")
-    comment = first.source.partition("*/\n")[0].replace("/* ", f"/* Shared by {len(family)} kernels. The first: ", 1)
-    source = f"{comment}*/\n{signature} {{\n{loads}{rest}"
+    comment = first.source.partition("*/\n")[0]
+    shared = f"{len(family)} kernels share it and differ in `numbers`: this is the first. "
+    source = f"{comment}{shared}*/\n{signature} {{\n{loads}{rest}"
     rows = [tuple(column[i] for column in basis) for i in range(len(family))]
     return replace(first, name=name, source=source, declaration=f"{signature};"), rows
 

@@ -11,6 +11,7 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic
 from tinytrain_compile.ops.base import Bounds, GradientContext, NonDifferentiable, operator, traits
+from tinytrain_compile.ops.describe import number
 from tinytrain_compile.ops.elementwise import (
     HEAVY,
     LIGHT,
@@ -73,15 +74,38 @@ def _clip_grad(m: Arithmetic, dy: Any, y: Any, a: ClipAttrs) -> Any:
     return dy if inside is None else m.where(inside, dy, 0.0)
 
 
+def _clip_says(node: Node) -> str:
+    a = attrs_of(node, ClipAttrs)
+    text = "x" if a.low == -math.inf else f"max(x, {number(a.low)})"
+    return f"y = {text if a.high == math.inf else f'min({text}, {number(a.high)})'}"
+
+
+def _inside(a: ClipAttrs) -> str:
+    """Write the condition under which y is strictly between finite bounds."""
+    if a.low == -math.inf:
+        return "true" if a.high == math.inf else f"y < {number(a.high)}"
+    above = f"y > {number(a.low)}"
+    return above if a.high == math.inf else f"{above} && y < {number(a.high)}"
+
+
+def _clip_grad_says(node: Node) -> str:
+    return f"dx = {_inside(attrs_of(node, ClipAttrs))} ? dy : 0"
+
+
+def _mask_says(node: Node) -> str:
+    return f"mask = {_inside(attrs_of(node, ClipAttrs))}, a bit per element: kept for the backward pass instead of y"
+
+
 _OF_CLAMP = traits("elementwise", "read_output", "through_clamp")
 unary(
     "Clip",
     "max(low, min(x, high)); Relu is Clip(0, inf).",
     lambda m, x, a: m.clamp(x, a.low, a.high),
-    Slope("y", "dy where low < y < high, else 0.", _clip_grad, LIGHT, _OF_CLAMP),
+    Slope("y", "dy where low < y < high, else 0.", _clip_grad, LIGHT, _OF_CLAMP, _clip_grad_says),
     ClipAttrs,
     LIGHT,
     traits("elementwise", "clamps", "between"),
+    says=_clip_says,
 )
 
 
@@ -322,6 +346,7 @@ operator(
     rows=element_rows,
     inputs=("y",),
     outputs=("mask",),
+    says=_mask_says,
     traits=traits("read_output", "marks"),
 )
 
@@ -341,7 +366,7 @@ def _masked(arrays: tuple[Array, ...], _attrs: Attrs) -> tuple[Array, ...]:
 
 operator(
     "MaskedGrad",
-    "dy where the mask is set, else 0.",
+    "dx = dy where the bit of mask is set, else 0.",
     _masked_infer,
     _masked,
     SECOND_ORDER,

@@ -257,6 +257,8 @@ class OpDef:
         that ends in "?" is there if the operand is that it overwrites.
     shown: attributes -> (name, doc) of this form of the operator, for generated code, reports and names of nodes;
         None: `name` and `doc`. What decides anything asks for attributes, never for these.
+    says: node -> a sentence for the comment of its kernel, by shapes and attributes and in the names of its operands;
+        None: `doc` (ops/describe.py).
     infer: input values and attributes -> output types; raises ValueError on a shape that makes no sense.
     reference: numpy arrays -> numpy arrays; the definition of truth. Works in float32 and in float64 (gradient checks):
         it must compute in the dtype of its float inputs. A "bits" value is a packed uint8 array (bitorder little).
@@ -302,6 +304,7 @@ class OpDef:
     owned: Owned | None = None
     bounds: Bounds | None = None
     shown: Callable[[Any], tuple[str, str]] | None = None
+    says: Callable[[Node], str] | None = None
 
     @property
     def view(self) -> bool:

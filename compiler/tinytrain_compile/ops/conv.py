@@ -20,6 +20,7 @@ from tinytrain_compile.ops.conv_form import (
     gathers_error,
     is_product,
 )
+from tinytrain_compile.ops.describe import padding, times, window
 from tinytrain_compile.ops.linear import WEIGHT, join_split, present_parts, split_operands, whole_shape
 from tinytrain_compile.ops.names import attrs_of, expect_float, named, operand, operands, result
 from tinytrain_compile.ops.rows import LEAST, RowForm, few_elements, window_rows
@@ -171,6 +172,42 @@ def _conv_macs(node: Node) -> int:
     return result(node, "y").elements * taps * operand(node, "x").shape[3] // attrs.groups
 
 
+def conv_says(conv: ConvAttrs, image: tuple[int, ...], channels: int) -> str:
+    """Describe a convolution of an image (sample, height, width, channels) by its geometry: "3x3, stride 1, ..."."""
+    size = conv.output_hw(image[1], image[2])
+    form = window(conv.kernel, conv.strides, conv.pads, conv.dilations)
+    if conv.groups == image[3] == channels and channels > 1:
+        return f"depthwise {form}, {channels} channels, {times(size)}"
+    groups = f", {conv.groups} groups" if conv.groups > 1 else ""
+    return f"{form}, {image[3]} -> {channels} channels{groups}, {times(size)}"
+
+
+def _conv_says(node: Node) -> str:
+    conv, x = attrs_of(node, ConvAttrs), operand(node, "x").shape
+    geometry = conv_says(conv, x, result(node, "y").shape[3])
+    return f"{geometry}.{padding(*conv.pads[:2], x, 'x')}"
+
+
+def conv_grad_says(conv: ConvAttrs, image: tuple[int, ...], error: tuple[int, ...], name: str) -> str:
+    """Describe the gradient of a convolution for its image; error: shape of the gradient `name` that it reads."""
+    text = f"{name} with w, {conv_says(conv, image, error[3])} in the forward pass."
+    if conv.strides != (1, 1):
+        return text
+    top, left = ((conv.kernel[i] - 1) * conv.dilations[i] - conv.pads[i] for i in (0, 1))
+    return f"{text}{padding(top, left, error, name)}"
+
+
+def _grad_input_says(node: Node) -> str:
+    attrs, dy = attrs_of(node, ConvGradInputAttrs), operand(node, "dy").shape
+    return f"dx = transposed convolution of {conv_grad_says(attrs.conv, result(node, 'dx').shape, dy, 'dy')}"
+
+
+def _grad_weight_says(node: Node) -> str:
+    conv, x, dy = attrs_of(node, ConvAttrs), operand(node, "x").shape, operand(node, "dy").shape
+    geometry = conv_says(conv, x, dy[3])
+    return f"dw = correlation of x with dy, {geometry} in the forward pass.{padding(*conv.pads[:2], x, 'x')}"
+
+
 operator(
     "Conv",
     "2-D convolution (cross-correlation) with groups, strides, padding, dilation and an optional bias.",
@@ -184,6 +221,7 @@ operator(
     rows=_conv_rows,
     inputs=("x", *WEIGHT, "bias?"),
     present=_present,
+    says=_conv_says,
     traits=traits("matrix", "layer", "requantised"),
 )
 
@@ -286,6 +324,7 @@ operator(
     inputs=("dy", *WEIGHT),
     outputs=("dx",),
     present=lambda attrs: present_parts(attrs.conv.split),
+    says=_grad_input_says,
     traits=traits("matrix", "data_gradient", "requantised"),
 )
 
@@ -335,6 +374,7 @@ CONV_GRAD_WEIGHT = operator(
     samples=Samples(sums=lambda _attrs: True),
     inputs=("x", "dy"),
     outputs=("dw",),
+    says=_grad_weight_says,
     traits=traits("weight_gradient"),
 )
 
@@ -346,6 +386,8 @@ __all__ = [
     "ConvGradInputAttrs",
     "backward_patch",
     "backward_phases",
+    "conv_grad_says",
+    "conv_says",
     "forward_patch",
     "gathers",
     "gathers_error",

@@ -105,6 +105,7 @@ def elementwise(
     by_rows: bool = True,
     traits: frozenset[Trait] = ELEMENTWISE,
     bounds: Bounds | None = None,
+    says: Callable[[Node], str] | None = None,
 ) -> None:
     """Register an operator by its formula. reuses: all operands, if none are given; see OpDef and Elementwise."""
     entry = FORMULAS[name] = Elementwise(formula, lanes, attrs is not Attrs)
@@ -130,6 +131,7 @@ def elementwise(
         reuses=inputs if reuses is None else reuses,
         traits=traits,
         bounds=bounds,
+        says=says,
         exact=reading(EXACT),
         **more,
     )
@@ -139,7 +141,7 @@ def elementwise(
 class Slope:
     """The backward operator of a unary one, named <op>Grad: formula(m, dy, kept[, attributes]) -> dx.
 
-    kept: what it reads besides dy, "x" or "y". lanes: see Elementwise. traits: of the backward operator.
+    kept: what it reads besides dy, "x" or "y". lanes: see Elementwise. traits, says: of the backward operator.
     """
 
     kept: str
@@ -147,6 +149,7 @@ class Slope:
     formula: Formula
     lanes: int | Callable[[Any], int] = 0
     traits: frozenset[Trait] = ELEMENTWISE
+    says: Callable[[Node], str] | None = None
 
 
 def unary(
@@ -158,10 +161,11 @@ def unary(
     lanes: int | Callable[[Any], int] = 0,
     traits: frozenset[Trait] = ELEMENTWISE,
     bounds: Bounds | None = None,
+    says: Callable[[Node], str] | None = None,
 ) -> None:
     """Register an operator of one operand, which it may overwrite, and its backward operator if that is a Slope."""
     rule = emits(f"{name}Grad", gradient.kept) if isinstance(gradient, Slope) else gradient
-    elementwise(name, doc, formula, rule, ("x",), attrs=attrs, lanes=lanes, traits=traits, bounds=bounds)
+    elementwise(name, doc, formula, rule, ("x",), attrs=attrs, lanes=lanes, traits=traits, bounds=bounds, says=says)
     if isinstance(gradient, Slope):
         backward(f"{name}Grad", gradient, attrs)
 
@@ -169,7 +173,13 @@ def unary(
 def backward(name: str, slope: Slope, attrs: type[Attrs]) -> None:
     """Register a backward operator, which may overwrite either operand."""
     inputs = ("dy", slope.kept)
-    more: dict[str, Any] = {"output": "dx", "attrs": attrs, "lanes": slope.lanes, "traits": slope.traits}
+    more: dict[str, Any] = {
+        "output": "dx",
+        "attrs": attrs,
+        "lanes": slope.lanes,
+        "traits": slope.traits,
+        "says": slope.says,
+    }
     elementwise(name, slope.doc, slope.formula, SECOND_ORDER, inputs, **more)
 
 

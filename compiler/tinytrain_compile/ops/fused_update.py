@@ -24,6 +24,7 @@ from tinytrain_compile.ops.base import (
     operator,
     steps_floats,
 )
+from tinytrain_compile.ops.describe import description
 from tinytrain_compile.ops.int8.update import Q_SUM, Q_UPDATE, QSumAttrs, QUpdateAttrs
 from tinytrain_compile.ops.names import attrs_of
 from tinytrain_compile.ops.owned import OF_PARTS
@@ -141,6 +142,14 @@ def _shown(attrs: FusedUpdateAttrs) -> tuple[str, str]:
     return f"{attrs.gradient}{squared}{name}", f"{stem}; g is not stored{squares}. {op_def(attrs.gradient).doc}"
 
 
+def _says(node: Node) -> str:
+    """Describe both operators: the update, and g, which it takes."""
+    gradient, *squares, own = taken_apart(node)
+    added = " Its squares are added to rows." if squares else ""
+    what = description(gradient).rstrip(".").partition("= ")[2]
+    return f"{description(own).rstrip('.')}; g, which is not stored, = {what}.{added}"
+
+
 def _operands() -> Iterator[str]:
     """Yield every operand that a pair may have, in an order that suits all pairs."""
     of_floats = [op_def(name).inputs for name in (update.ACCUMULATE.name, *_STEPS)]
@@ -172,4 +181,5 @@ FUSED_UPDATE = operator(
     owned=OF_PARTS,
     present=lambda attrs: attrs.names,
     shown=_shown,
+    says=_says,
 )

@@ -178,6 +178,28 @@ def _gemm_macs(node: Node) -> int:
     return result(node, "y").elements * operand(node, "x").shape[-1]
 
 
+def _gemm_says(node: Node) -> str:
+    x, y = operand(node, "x").shape, result(node, "y").shape
+    bias = " + bias[n]" if attrs_of(node, GemmAttrs).bias else ""
+    return f"dense {x[-1]} -> {y[-1]}, y[m,n] = sum_k x[m,k] w[n,k]{bias}"
+
+
+def _grad_input_says(node: Node) -> str:
+    into, out = result(node, "dx").shape[-1], operand(node, "dy").shape[-1]
+    return f"dx[m,k] = sum_n dy[m,n] w[n,k], {into} -> {out} in the forward pass"
+
+
+def _grad_weight_says(node: Node) -> str:
+    into, out = operand(node, "x").shape[-1], operand(node, "dy").shape[-1]
+    return f"dw[n,k] = sum_m dy[m,n] x[m,k], {into} -> {out} in the forward pass"
+
+
+def _matmul_says(node: Node) -> str:
+    a = attrs_of(node, MatMulAttrs)
+    first, second = "transposed a" if a.transpose_a else "a", "transposed b" if a.transpose_b else "b"
+    return f"y = {first} times {second}, for each matrix"
+
+
 operator(
     "Gemm",
     "Dense layer: y[m,n] = sum_k x[m,k] w[n,k] + bias[n].",
@@ -190,6 +212,7 @@ operator(
     inputs=("x", *WEIGHT, "bias?"),
     present=_present,
     traits=traits("matrix", "layer", "requantised"),
+    says=_gemm_says,
 )
 
 
@@ -224,6 +247,7 @@ operator(
     outputs=("dx",),
     present=lambda attrs: present_parts(attrs.split),
     traits=traits("data_gradient"),
+    says=_grad_input_says,
 )
 
 
@@ -256,6 +280,7 @@ GEMM_GRAD_WEIGHT = operator(
     inputs=("x", "dy"),
     outputs=("dw",),
     traits=traits("weight_gradient"),
+    says=_grad_weight_says,
 )
 
 
@@ -317,6 +342,7 @@ operator(
     macs=_matmul_macs,
     exact=lambda arrays, attrs: (product(*_factors(arrays, attrs)),),
     inputs=("a", "b"),
+    says=_matmul_says,
 )
 
 

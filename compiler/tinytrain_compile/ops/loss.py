@@ -232,6 +232,17 @@ def _bce_rule(ctx: GradientContext, node: Node, gradients: tuple[Value | None, .
     return {0: ctx.emit("SigmoidCrossEntropyGrad", (only(gradients), *node.inputs), NO_ATTRS)}
 
 
+def _nll_says(node: Node) -> str:
+    a = attrs_of(node, NllAttrs)
+    each = "-logp[label]" + (" * weights[label]" if "weights" in operands(node) else "")
+    ignored = "" if a.ignore_index is None else f"; label {a.ignore_index} does not count"
+    return f"loss = {each if a.reduction == 'none' else f'{a.reduction} of {each}'}{ignored}"
+
+
+def _nll_grad_says(_node: Node) -> str:
+    return "dlogp = gradient of NegativeLogLikelihood: 0 but for the element of each label"
+
+
 operator(
     "NegativeLogLikelihood",
     "Minus the log probability of the label, weighted per class and reduced (ONNX NegativeLogLikelihoodLoss).",
@@ -242,6 +253,7 @@ operator(
     exact=_nll_exact,
     inputs=("logp", "labels", "weights?"),
     outputs=("loss",),
+    says=_nll_says,
 )
 operator(
     "NegativeLogLikelihoodGrad",
@@ -253,10 +265,11 @@ operator(
     exact=_nll_grad_exact,
     inputs=("dloss", "labels", "weights?"),
     outputs=("dlogp",),
+    says=_nll_grad_says,
 )
 operator(
     "MeanSquaredError",
-    "mean((y - t) ** 2) as a scalar.",
+    "loss = mean((y - target)^2).",
     partial(_infer_pair, "MeanSquaredError"),
     partial(_mse, REFERENCE),
     _mse_rule,
@@ -267,7 +280,7 @@ operator(
 )
 operator(
     "MeanSquaredErrorGrad",
-    "Gradient of MeanSquaredError with respect to y: element-wise, so it may overwrite y.",
+    "dy = dloss 2 (y - target) / n, the gradient of MeanSquaredError; it may overwrite y.",
     partial(_infer_pair_grad, "MeanSquaredErrorGrad"),
     _mse_grad,
     BACKWARD,
@@ -278,7 +291,7 @@ operator(
 )
 operator(
     "SigmoidCrossEntropy",
-    "mean(max(z, 0) - z * t + log1p(exp(-|z|))): binary cross entropy of logits z with targets t.",
+    "loss = mean(max(y, 0) - y * target + log1p(exp(-|y|))): binary cross entropy of logits y.",
     partial(_infer_pair, "SigmoidCrossEntropy"),
     partial(_bce, REFERENCE),
     _bce_rule,
@@ -289,7 +302,7 @@ operator(
 )
 operator(
     "SigmoidCrossEntropyGrad",
-    "Gradient of SigmoidCrossEntropy with respect to z: (sigmoid(z) - t) / n, element-wise, may overwrite z.",
+    "dy = dloss (sigmoid(y) - target) / n, the gradient of SigmoidCrossEntropy; it may overwrite y.",
     partial(_infer_pair_grad, "SigmoidCrossEntropyGrad"),
     partial(_bce_grad, REFERENCE),
     BACKWARD,

@@ -6,7 +6,7 @@ forward input alone, so the planner runs it early and the input dies; one byte p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import GradientContext, NonDifferentiable, Overlap, operator, traits
+from tinytrain_compile.ops.describe import padding, times, window
 from tinytrain_compile.ops.exact import F32, LOWEST, largest_of, sequential_sum
 from tinytrain_compile.ops.names import BACKWARD, attrs_of, emits, expect_float, only, operand
 from tinytrain_compile.ops.overlap import windows
@@ -301,6 +302,27 @@ def _rows(node: Node) -> RowForm | None:
     return window_rows(attrs.kernel, attrs.strides, attrs.dilations, attrs.pads)
 
 
+def _window_says(what: str) -> Callable[[Node], str]:
+    """Return the rule of an operator that makes one number of each window."""
+
+    def says(node: Node) -> str:
+        a, x = attrs_of(node, PoolAttrs), operand(node, "x").shape
+        geometry = f"{window(a.kernel, a.strides, a.pads, a.dilations)}, {x[3]} channels, {times(a.output_hw)}"
+        return f"{what}: {geometry}.{padding(*a.pads[:2], x, 'x')}"
+
+    return says
+
+
+def _window_grad_says(what: str) -> Callable[[Node], str]:
+    """Return the rule of the gradient of such an operator."""
+
+    def says(node: Node) -> str:
+        a = attrs_of(node, PoolGradAttrs).pool
+        return f"{what}: {window(a.kernel, a.strides, a.pads, a.dilations)} in the forward pass"
+
+    return says
+
+
 operator(
     "MaxPool",
     "Largest element of each window (padding never wins).",
@@ -312,6 +334,7 @@ operator(
     overlaps=_overlaps,
     rows=_rows,
     inputs=("x",),
+    says=_window_says("y = largest element of each window"),
     traits=traits("moves_data", "between"),
 )
 operator(
@@ -325,6 +348,7 @@ operator(
     rows=_rows,
     inputs=("x",),
     outputs=("index",),
+    says=_window_says("index = position in its window of the first largest element"),
     traits=traits("marks"),
 )
 operator(
@@ -336,6 +360,7 @@ operator(
     PoolGradAttrs,
     inputs=("dy", "index"),
     outputs=("dx",),
+    says=_window_grad_says("dx = sum of dy over the windows in which an element was the largest"),
     traits=traits("pool_gradient"),
 )
 operator(
@@ -349,6 +374,7 @@ operator(
     overlaps=_overlaps,
     rows=_rows,
     inputs=("x",),
+    says=_window_says("y = mean of each window"),
     traits=traits("requantised", "between"),
 )
 operator(
@@ -361,5 +387,6 @@ operator(
     exact=_average_pool_grad_exact,
     inputs=("dy",),
     outputs=("dx",),
+    says=_window_grad_says("dx = sum of dy over the windows of an element, each divided by the size of its window"),
     traits=traits("pool_gradient"),
 )

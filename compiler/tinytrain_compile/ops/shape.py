@@ -10,6 +10,7 @@ import numpy as np
 
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.base import MOVES_DATA, GradientContext, Overlap, Placed, Samples, operator, traits
+from tinytrain_compile.ops.describe import number, summed
 from tinytrain_compile.ops.exact import scaled, sum_over
 from tinytrain_compile.ops.names import attrs_of, emits, expect_float, kept_layout, only, operand
 from tinytrain_compile.ops.overlap import embedded, never_upwards, within_concat
@@ -248,6 +249,39 @@ def _embed_overlaps(node: Node) -> tuple[Overlap, ...]:
 # Expand and Reduce may run in place only when sizes agree: then nothing is stretched or summed, and both are
 # element-wise multiplications that read element i before they write it.
 
+
+def _transpose_says(node: Node) -> str:
+    return f"y = x with its axes in the order {', '.join(map(str, attrs_of(node, TransposeAttrs).perm))}"
+
+
+def _concat_says(node: Node) -> str:
+    return f"y = the inputs one after the other along axis {attrs_of(node, ConcatAttrs).axis}"
+
+
+def _slice_says(node: Node) -> str:
+    a = attrs_of(node, SliceAttrs)
+    return f"y = x from ({', '.join(map(str, a.starts))}) in steps of ({', '.join(map(str, a.steps))})"
+
+
+def _embed_says(node: Node) -> str:
+    a = attrs_of(node, EmbedAttrs)
+    places = f"from ({', '.join(map(str, a.starts))}) in steps of ({', '.join(map(str, a.steps))})"
+    return f"y = {number(a.value)}, with x placed {places}"
+
+
+def _expand_says(node: Node) -> str:
+    scale = attrs_of(node, ExpandAttrs).scale
+    return f"y = x repeated{'' if scale == 1 else f', times {number(scale)}'}"
+
+
+def _reduce_says(node: Node) -> str:
+    a, shape = attrs_of(node, ReduceAttrs), operand(node, "x").shape
+    count = math.prod(shape[axis] for axis in a.axes)
+    mean = count > 1 and math.isclose(a.scale * count, 1.0, rel_tol=1e-6)
+    factor = "" if mean or a.scale == 1 else f", times {number(a.scale)}"
+    return f"y = {'mean' if mean else 'sum'} of x over {summed(a.axes, shape)}{factor}"
+
+
 operator(
     "Reshape",
     "The same elements in another shape.",
@@ -270,6 +304,7 @@ operator(
     samples=Samples(lambda _node, attrs, _count: along(attrs, attrs.perm[1:])),
     inputs=("x",),
     traits=traits("moves_data", "rearranges", "between"),
+    says=_transpose_says,
 )
 
 
@@ -285,6 +320,7 @@ operator(
     samples=Samples(lambda _node, attrs, _count: along(attrs, (attrs.axis,))),
     inputs=("x*",),
     traits=traits("moves_data", "keeps_channels"),
+    says=_concat_says,
 )
 operator(
     "Slice",
@@ -299,6 +335,7 @@ operator(
     samples=Samples(repeat_places),
     inputs=("x",),
     traits=traits("moves_data", "keeps_channels", "between", "cuts"),
+    says=_slice_says,
 )
 operator(
     "Embed",
@@ -311,6 +348,7 @@ operator(
     samples=Samples(repeat_places),
     inputs=("x",),
     traits=MOVES_DATA,
+    says=_embed_says,
 )
 operator(
     "Expand",
@@ -324,6 +362,7 @@ operator(
     inputs=("x",),
     reuses=("x",),
     traits=traits("repeats"),
+    says=_expand_says,
 )
 operator(
     "Reduce",
@@ -337,4 +376,5 @@ operator(
     inputs=("x",),
     reuses=("x",),
     traits=traits("requantised", "reduces"),
+    says=_reduce_says,
 )

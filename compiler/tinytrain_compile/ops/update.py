@@ -15,10 +15,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tinytrain_compile.ir.stages import Velocity
-from tinytrain_compile.ir.types import Array, Attrs, TensorType, Value
+from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops.arithmetic import REFERENCE, Arithmetic, Steps, run_steps
 from tinytrain_compile.ops.base import ELEMENTWISE, NonDifferentiable, OpDef, Trait, operator, traits
-from tinytrain_compile.ops.names import Named, named
+from tinytrain_compile.ops.describe import number
+from tinytrain_compile.ops.names import Named, attrs_of, named, operands
 from tinytrain_compile.ops.owned import Int8, IntegerStep, Kind, Owned
 
 _UPDATE = NonDifferentiable("updates are not part of the differentiated function")
@@ -125,6 +126,7 @@ def _register(
     owned: Owned,
     present: Callable[[Any], Iterable[str]] | None = None,
     *more: Trait,
+    says: Callable[[Node], str] | None = None,
 ) -> OpDef:
     """Register an operator whose results overwrite its first operands, those that `owned` names.
 
@@ -162,6 +164,7 @@ def _register(
         owned=owned,
         present=present,
         traits=own,
+        says=says,
     )
 
 
@@ -175,6 +178,7 @@ def update_operator(
     *shared: str,
     lanes: bool = False,
     low_rank: bool = False,
+    says: Callable[[Node], str] | None = None,
 ) -> OpDef:
     """Register the update of a parameter by its gradient.
 
@@ -190,7 +194,7 @@ def update_operator(
     listed = (f"[{stem}]" if f"{stem}?" in shared else stem for stem in (*holds, "g", "rate", *stems))
     doc = doc if "; operands" in doc else f"{doc}; operands ({', '.join(listed)}, [scale])."
     inputs = (*holds, "g", "rate", *shared, "scale?")
-    return _register(name, doc, Update(formula, lanes, low_rank), attrs, inputs, Owned(holds, int8), present)
+    return _register(name, doc, Update(formula, lanes, low_rank), attrs, inputs, Owned(holds, int8), present, says=says)
 
 
 def _gradient(o: Named[Any], decay: float) -> Any:
@@ -201,6 +205,55 @@ def _gradient(o: Named[Any], decay: float) -> Any:
 
 def _blend(old: Any, share: float, new: Any) -> Any:
     return share * old + new if share else new
+
+
+def _gradient_text(attrs: SgdAttrs | AdaptiveAttrs | LionAttrs | AdamAttrs, decay: float) -> str:
+    """Write `_gradient` as a factor."""
+    g = "g * scale" if attrs.scaled else "g"
+    return f"({g} + {number(decay)} * w)" if decay else f"({g})" if attrs.scaled else g
+
+
+def _sgd_says(node: Node) -> str:
+    a = attrs_of(node, SgdAttrs)
+    return f"w -= rate * {_gradient_text(a, a.weight_decay)}"
+
+
+def _momentum_says(node: Node) -> str:
+    a = attrs_of(node, SgdAttrs)
+    g, momentum = _gradient_text(a, a.weight_decay), number(a.momentum)
+    step = f"({g} + {momentum} * v)" if a.nesterov else "v"
+    return f"v = {momentum} * v + {'gain * ' if a.damped else ''}{g}; w -= rate * {step}"
+
+
+def _adam_says(node: Node) -> str:
+    a = attrs_of(node, AdamAttrs)
+    g = _gradient_text(a, 0.0 if a.decoupled else a.weight_decay)
+    m, v = (
+        f"m = {number(a.beta1)} * m + {number(1 - a.beta1)} * {g}",
+        f"v = {number(a.beta2)} * v + {number(1 - a.beta2)} * {g}^2",
+    )
+    root = "sqrt(v)" if a.raw else "sqrt(v / power[1])"
+    factor = " * sqrt(power[1])" if a.raw else ""
+    decay = f"; w also decays by rate * {number(a.weight_decay)}" if a.decoupled and a.weight_decay else ""
+    return f"{m}; {v}; w -= rate * m / power[0]{factor} / ({root} + {number(a.epsilon)}){decay}"
+
+
+def _adaptive_says(node: Node) -> str:
+    a, kept = attrs_of(node, AdaptiveAttrs), operands(node)
+    g, alpha, rest = _gradient_text(a, a.weight_decay), number(a.alpha), number(1 - a.alpha)
+    parts = ["s += g^2".replace("g", g) if node.op == "AdagradUpdate" else f"s = {alpha} * s + {rest} * {g}^2"]
+    parts += [f"a = {alpha} * a + {rest} * {g}"] if "a" in kept else []
+    step = f"{g} / (sqrt({'max(s - a^2, 0)' if 'a' in kept else 's'}) + {number(a.epsilon)})"
+    parts += [f"v = {number(a.momentum)} * v + {step}", "w -= rate * v"] if "v" in kept else [f"w -= rate * {step}"]
+    return "; ".join(parts)
+
+
+def _lion_says(node: Node) -> str:
+    a = attrs_of(node, LionAttrs)
+    g = _gradient_text(a, 0.0)
+    blend = [f"{number(beta)} * m + {number(1 - beta)} * {g}" for beta in (a.beta1, a.beta2)]
+    decay = f" + {number(a.weight_decay)} * w" if a.weight_decay else ""
+    return f"w -= rate * (sign({blend[0]}){decay}); m = {blend[1]}"
 
 
 def _sgd(_m: Arithmetic, o: Named[Any], a: SgdAttrs) -> Steps:
@@ -229,6 +282,7 @@ SGD_UPDATE = update_operator(
     IntegerStep(SgdAttrs, lambda _attrs: None, refused=_no_decay),
     lanes=True,
     low_rank=True,
+    says=_sgd_says,
 )
 
 
@@ -248,6 +302,7 @@ MOMENTUM_UPDATE = update_operator(
     "gain?",
     lanes=True,
     low_rank=True,
+    says=_momentum_says,
 )
 
 
@@ -275,6 +330,7 @@ ADAM_UPDATE = update_operator(
     "refused",
     "power",
     low_rank=True,
+    says=_adam_says,
 )
 
 
@@ -305,6 +361,7 @@ ADAGRAD_UPDATE = update_operator(
     AdaptiveAttrs,
     {"w": "PARAMETER", "s": "NOT_NEGATIVE"},
     "refused",
+    says=_adaptive_says,
 )
 RMS_PROP_UPDATE = update_operator(
     "RmsPropUpdate",
@@ -313,6 +370,7 @@ RMS_PROP_UPDATE = update_operator(
     AdaptiveAttrs,
     {"w": "PARAMETER", "s": "NOT_NEGATIVE"},
     "refused",
+    says=_adaptive_says,
 )
 RMS_PROP_MOMENTUM_UPDATE = update_operator(
     "RmsPropMomentumUpdate",
@@ -321,6 +379,7 @@ RMS_PROP_MOMENTUM_UPDATE = update_operator(
     AdaptiveAttrs,
     {"w": "PARAMETER", "s": "NOT_NEGATIVE", "v": "FINITE"},
     "refused",
+    says=_adaptive_says,
 )
 RMS_PROP_CENTERED_UPDATE = update_operator(
     "RmsPropCenteredUpdate",
@@ -329,6 +388,7 @@ RMS_PROP_CENTERED_UPDATE = update_operator(
     AdaptiveAttrs,
     {"w": "PARAMETER", "s": "NOT_NEGATIVE", "a": "FINITE", "v": "FINITE"},
     "refused",
+    says=_adaptive_says,
 )
 
 
@@ -353,6 +413,7 @@ LION_UPDATE = update_operator(
     {"w": "PARAMETER", "m": "FINITE"},
     IntegerStep(LionAttrs, _lion_velocity, "m", _no_decay),
     low_rank=True,
+    says=_lion_says,
 )
 
 
@@ -407,6 +468,11 @@ operator(
     AdamAttrs,
     inputs=("power",),
     outputs=("power",),
+    says=lambda node: (
+        "power[i] += (1 - beta[i]) * (1 - power[i]): 1 - beta^t of the next step, beta {:g} and {:g}".format(
+            *(getattr(attrs_of(node, AdamAttrs), beta) for beta in ("beta1", "beta2"))
+        )
+    ),
     owned=Owned({"power": "POWERS"}, "float"),
 )
 operator(
@@ -418,6 +484,7 @@ operator(
     SetAttrs,
     inputs=("x",),
     outputs=("x",),
+    says=lambda node: f"x = {number(attrs_of(node, SetAttrs).value)}, from the second update on",
     owned=Owned({"x": "FINITE"}, "float"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,14 @@ from tvm.tirx import Buffer, Stmt
 
 from tinytrain_compile.ir.kernels import Kernel
 from tinytrain_compile.ir.types import Node
-from tinytrain_compile.lower.function import describe, lower_spec, parameter_names, printer_of
+from tinytrain_compile.lower.function import lower_spec, printer_of
 from tinytrain_compile.lower.kernels import KernelContext
 from tinytrain_compile.lower.kernels.row_blocks import RowBlockSpec, row_block_spec
 from tinytrain_compile.lower.printing.printer import Parameter, Printer
 from tinytrain_compile.lower.tir_walk import buffers_of
 from tinytrain_compile.ops.base import alias_of
+from tinytrain_compile.ops.describe import comment as comment_of
+from tinytrain_compile.ops.describe import parameter_names
 from tinytrain_compile.ops.rows import RowSum
 
 
@@ -61,7 +64,7 @@ def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True
     block = row_block_spec(node, context)
     spec, count = block.kernel, len(node.inputs)
     lowered, computed, loops = lower_spec(spec)
-    names = parameter_names(node, spec.inputs[:count])
+    names = parameter_names(node)
     extra = [TABLE] * (len(spec.inputs) - count)
     given = [*names[:count], *extra, *(names[count + i] for i in computed)]
     maps = {names[i] for i in block.maps} | {names[count]}
@@ -70,11 +73,11 @@ def lower_rows(node: Node, name: str, context: KernelContext, fused: bool = True
     same = {given.index(names[count + out]): i for out, i in alias_of(node) if out in computed}
     printer = printer_of(context)(lowered, parameters, same, fused, context.style.unroll_moves, loops)
     before, each = _split(lowered.body, printer, maps | {TABLE})
-    comment = describe(node, names)
+    comment = re.sub(r" Padding: [^.]*\.", "", comment_of(node))  # the rows that it reads are in a table
     prepare = None
     if before is not None:
-        prepare = _function(printer, f"{name}_prepare", comment.replace("/* ", "/* The weights of ", 1), before)
-    rows = _function(printer, name, comment.replace("/* ", "/* A few rows of ", 1), each, (block.count,))
+        prepare = _function(printer, f"{name}_prepare", comment.replace(" */", " Prepares the weights. */"), before)
+    rows = _function(printer, name, comment.replace(" */", " Computes `count` rows. */"), each, (block.count,))
     return RowKernel(prepare, rows, printer.scratch.size_bytes, printer.scratch.dtype, tuple(names), block)
 
 

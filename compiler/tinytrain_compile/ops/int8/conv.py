@@ -15,7 +15,16 @@ import numpy as np
 from tinytrain_compile.ir.types import Array, Attrs, Node, TensorType, Value
 from tinytrain_compile.ops import fixed_point as fx
 from tinytrain_compile.ops.base import Overlap, op_def, operator, traits
-from tinytrain_compile.ops.conv import ConvAttrs, ConvGradInputAttrs, forward_patch, gathers, gathers_error
+from tinytrain_compile.ops.conv import (
+    ConvAttrs,
+    ConvGradInputAttrs,
+    conv_grad_says,
+    conv_says,
+    forward_patch,
+    gathers,
+    gathers_error,
+)
+from tinytrain_compile.ops.describe import padding
 from tinytrain_compile.ops.int8.conv_form import (
     backward_dense,
     backward_depthwise,
@@ -34,7 +43,7 @@ from tinytrain_compile.ops.int8.conv_form import (
 from tinytrain_compile.ops.int8.error import BACKWARD, NO_CLAMP, MaskAttrs, error_infer, expect_dtypes, finish_error
 from tinytrain_compile.ops.int8.rows import convolution_rows, error_rows
 from tinytrain_compile.ops.linear import WEIGHT, present_parts
-from tinytrain_compile.ops.names import named, operand, result
+from tinytrain_compile.ops.names import attrs_of, named, operand, result
 from tinytrain_compile.ops.overlap import pixel_strips, row_strips
 from tinytrain_compile.ops.owned import ErrorState
 
@@ -157,6 +166,14 @@ def _conv_macs(node: Node) -> int:
     return result(node, "y").elements * taps * operand(node, "x").shape[3] // conv.groups
 
 
+def _qconv_says(node: Node) -> str:
+    attrs, x = attrs_of(node, QConvAttrs), operand(node, "x").shape
+    geometry = conv_says(attrs.conv, x, result(node, "y").shape[3])
+    centred = f"(x {-attrs.x_zero:+d})".replace("+", "+ ").replace("-", "- ") if attrs.x_zero else "x"
+    total = f"y = requantised sum of {centred} * w + bias, clamped to {attrs.low}..{attrs.high}."
+    return f"{geometry}. {total}{padding(*attrs.conv.pads[:2], x, 'x')}"
+
+
 operator(
     "QConv",
     "int8 convolution: int32 sums of (x - zero) w plus bias, requantised per output channel and clamped.",
@@ -171,6 +188,7 @@ operator(
     rows=convolution_rows,
     inputs=("x", *WEIGHT, "bias", "multiplier", "shift"),
     present=lambda attrs: present_parts(attrs.conv.split),
+    says=_qconv_says,
 )
 
 
@@ -221,6 +239,12 @@ def _grad_macs(node: Node) -> int:
     return operand(node, "g").elements * taps * result(node, "error").shape[3] // conv.groups
 
 
+def _qgrad_says(node: Node) -> str:
+    attrs, g = attrs_of(node, QConvGradInputAttrs), operand(node, "g").shape
+    text = conv_grad_says(attrs.conv, result(node, "error").shape, g, "g")
+    return f"error = transposed convolution of {text} Requantised per channel to exponent p_out"
+
+
 operator(
     "QConvGradInput",
     "int8 error of a convolution's data: int32 sums of g w, requantised per channel to exponent p_out, masked.",
@@ -237,4 +261,5 @@ operator(
     error=ErrorState(("p_in",)),
     rows=error_rows,
     traits=traits("own_unit"),
+    says=_qgrad_says,
 )

@@ -184,7 +184,7 @@ def _along_macs(node: Node) -> int:
 
 operator(
     "QModeProductInt8",
-    "Every fibre of an int8 tensor along an axis times an int8 matrix: int32 sums of m[k,c] (x[c] - x_zero),"
+    "Every fibre of an int8 tensor along an axis times an int8 matrix: int32 sums of matrix[k,c] (x[c] - x_zero),"
     " requantised by a factor for each row k, plus y_zero, clamped.",
     _along_infer,
     _along,

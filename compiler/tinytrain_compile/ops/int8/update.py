@@ -345,9 +345,9 @@ def _bias_rows(node: Node) -> RowForm | None:
 _BIAS_SHOWN = {
     False: (
         "QBiasUpdate",
-        "Bias gradient and update in one: b -= step times the sum of g; operands (b, g, multiplier, shift, rate, p).",
+        "Bias gradient and update: bias -= step times the sum of g; operands (bias, g, multiplier, shift, rate, p).",
     ),
-    True: ("QBiasApply", "b -= step times the accumulated sum; operands (b, sum, multiplier, shift, rate, p)."),
+    True: ("QBiasApply", "bias -= step times the accumulated sum; operands (bias, sum, multiplier, shift, rate, p)."),
 }
 operator(
     "QBiasUpdate",
@@ -525,7 +525,7 @@ def _shared_infer(inputs: tuple[Value, ...], _attrs: Attrs) -> tuple[TensorType,
 
 operator(
     "QSharedBias",
-    "A bias in the unit of one of the layers that share it; operands (b, multiplier, shift), one per channel.",
+    "A bias in the unit of one of the layers that share it; operands (bias, multiplier, shift), one per channel.",
     _shared_infer,
     lambda arrays, _attrs: (fx.requantise(*arrays).astype(np.int32),),
     BACKWARD,
