@@ -1,4 +1,4 @@
-/* Gemm: x 1x3, w 4x3, bias 4 -> y 1x4. Dense layer: y[m,n] = sum_k x[m,k] w[n,k] + bias[n]. */
+/* Gemm: dense 3 -> 4, y[m,n] = sum_k x[m,k] w[n,k] + bias[n]. Shapes: x 1x3, w 4x3, bias 4 -> y 1x4. */
 void tiny_gemm_4(const float *restrict x, const float *restrict w, const float *restrict bias, float *restrict y)
 {
     float acc_0 = 0.0f, acc_1 = 0.0f, acc_2 = 0.0f, acc_3 = 0.0f;

@@ -29,7 +29,7 @@ PLANTED = (
     ("QConvGradInput", "&peak[0]));", "&(int32_t) {0}));"),
     ("QConv", "&multiplier[0], &shift", "&bias[0], &shift"),
     ("QConvGradInput", "p_in[0] - p_out[0], ", "p_in[0] - p_out[0] + 1, "),
-    ("QClipMask", "tt_passed_bits8(&y_out[0], &y[0]", "tt_passed_bits8(&y_out[0], &y[1]"),
+    ("QClipMask", "tt_passed_bits8(&mask[0], &y[0]", "tt_passed_bits8(&mask[0], &y[1]"),
     ("QConvGradInput", "tt_dot16_x4(&acc_0, ", "tt_dot16_x4(&acc_1, "),
     ("QConv", "tt_copy8(&patches[", "tt_copy8(&patches[0 * "),
     ("QConv", "_above_x4(", "_x4("),
