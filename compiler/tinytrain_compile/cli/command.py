@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +28,7 @@ from tinytrain_compile.cli.process import UnreadError, guarded_output, interrupt
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.files.output_folder import WRITTEN
 from tinytrain_compile.files.resources import with_pages
+from tinytrain_compile.near import hint
 from tinytrain_compile.options.compile_options import CompileOptions
 
 _HELP = """Compile MODEL (ONNX) to C11 that trains it on a microcontroller in one static arena, and verify it in QEMU.
@@ -59,9 +62,10 @@ def _ops() -> list[str]:
 
 
 def _explain(code: str) -> list[str]:
+    code = f"E{code:0>4}" if code.isdigit() else code
     kind = ERRORS.get(code.upper())
     if kind is None:
-        raise click.UsageError(f"unknown error {code!r}; known: {', '.join(ERRORS)}")
+        raise CompileError("E0101", "--explain", f"there is no error {code!r}", hint(code, ERRORS, "docs/errors.md"))
     return [f"{code.upper()}: {kind.title} (exit code {kind.exit_code})", "", kind.explanation]
 
 
@@ -153,6 +157,10 @@ def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
     if name in _OTHERS:  # imported when it is asked for: --help of a compilation has no use for it
         module = import_module(f"tinytrain_compile.cli.{name}")
         return getattr(module, name), f"tinytrain-compile {name}", arguments[1:]
+    if re.fullmatch("[a-z]+", name) and name != "compile" and not Path(name).exists():
+        from tinytrain_compile.cli.refusals import check_command
+
+        check_command(name, _OTHERS)
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 

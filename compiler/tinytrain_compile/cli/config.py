@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from tinytrain_compile.cli.refusals import near_option
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import TableKind, load_toml, read_text
 from tinytrain_compile.options.compile_options import OPTIONS, REMOVED
@@ -40,9 +40,9 @@ def read_settings(path: Path, command: click.Command, without: Container[str]) -
         if f"--{key}" in REMOVED:
             raise CompileError("E0101", where, f"key {key!r} {REMOVED[f'--{key}']}", "delete that line")
         if item is None:
-            near = difflib.get_close_matches(key, known, 2)
-            hint = f"known: {', '.join(near)}" if near else "see docs/options.md"
-            raise CompileError("E0101", where, f"key {key!r} is no option", hint)
+            near = near_option(key, known, tuple(known))
+            way = f"did you mean {near}?" if near else "docs/options.md lists all options"
+            raise CompileError("E0101", where, f"key {key!r} is not an option of this command", way)
         wanted = _wanted(item)
         each = value if isinstance(value, list) and item.multiple else [value]  # pyright: ignore[reportUnknownVariableType]
         if not all(type(one) in _TYPES[wanted] for one in each):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from tinytrain_compile.driver.checks.combinations import check_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import with_pages
-from tinytrain_compile.options.compile_options import OPTIONS, REMOVED, CompileOptions
+from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
 from tinytrain_compile.options.effort import ContributionEffort, FinetuneEffort
 from tinytrain_compile.options.option import GROUPS, Group, Option, options_in
 
@@ -36,13 +36,14 @@ class GroupedCommand(click.Command):
     """A command whose --help shows its options by group; click's own --help is in the last one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; an option that was removed is reported as such."""
+        """Read the arguments. CompileError E0101 for what cannot be read."""
+        typed = tuple(args)  # reading takes them out of the list
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as problem:
-            if problem.option_name not in REMOVED:
-                raise
-            raise click.UsageError(f"{problem.option_name} {REMOVED[problem.option_name]}", ctx) from problem
+        except click.UsageError as problem:
+            from tinytrain_compile.cli.refusals import refusal
+
+            raise refusal(problem, self, typed) from problem
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for every group."""

@@ -19,14 +19,16 @@ from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.config import long_name
 from tinytrain_compile.cli.options import options_of
 from tinytrain_compile.cli.python_inputs import ARRAYS
+from tinytrain_compile.cli.refusals import near_option
 from tinytrain_compile.data.samples import said
 from tinytrain_compile.errors import CompileError
-from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
+from tinytrain_compile.options.compile_options import OPTIONS, REMOVED, CompileOptions
 from tinytrain_compile.options.option import GROUPS, Option
 
 
 def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOptions:
     """Return the options that the command would have; CompileError E0101 for those that it would refuse."""
+    _check_names(options)
     try:
         with (
             redirect_stdout(io.StringIO()),
@@ -37,6 +39,18 @@ def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOption
         raise CompileError("E0101", "options", "one of them only answers a question", "leave it out") from problem
     except click.ClickException as problem:
         raise CompileError("E0101", "options", problem.format_message().rstrip("."), "see docs/options.md") from problem
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise E0101 for an argument that is not an option, with the nearest one as Python calls it."""
+    flags = (flag for item in command.params if isinstance(item, click.Option) for flag in item.opts)
+    known = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
+    for name in options:
+        plain = name.replace("_", "-")
+        if plain not in known and f"--{plain}" not in REMOVED:
+            near = near_option(plain, known, known).replace("-", "_")
+            way = f"did you mean {near}=?" if near else "help(tt.compile) lists all options"
+            raise CompileError("E0101", f"{name}=", "compile has no such option", way)
 
 
 def _arguments(options: Mapping[str, Any]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.runtime_parts import IN_FLASH, MAX_SAMPLES, PARTS, RuntimeParts
+from tinytrain_compile.near import hint
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -207,7 +208,7 @@ def parse_reports(text: str, where: str) -> tuple[str, ...]:
     kinds = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = sorted(set(kinds) - set(REPORTS))
     if unknown:
-        raise CompileError("E0101", where, f"unknown kind {unknown[0]!r}", f"use {', '.join(REPORTS)}")
+        raise CompileError("E0101", where, f"unknown kind {unknown[0]!r}", hint(unknown[0], REPORTS))
     return kinds
 
 
@@ -217,8 +218,10 @@ def parse_runtime(text: str, where: str) -> RuntimeParts:
     for item in (part.strip() for part in text.split(",") if part.strip()):
         name, sign, count = item.partition("=")
         if name not in PARTS or name in names:
-            what = f"{name!r} is named twice" if name in names else f"unknown part {name!r}"
-            raise CompileError("E0101", where, what, f"use {', '.join(PARTS)}")
+            what, way = f"unknown part {name!r}", hint(name, PARTS)
+            if name in names:
+                what, way = f"{name!r} is named twice", "name it once"
+            raise CompileError("E0101", where, what, way)
         if sign:
             numbers[name] = 0 if item == f"monitor={IN_FLASH}" else _number_of_part(name, count, where)
         names.append(name)

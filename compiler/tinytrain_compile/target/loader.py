@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import data_dir
 from tinytrain_compile.files.user_file import Table, TableKind, parse_table, read_table
+from tinytrain_compile.near import hint, nearest
 from tinytrain_compile.target.boards import CORE_KEY, board_target
 from tinytrain_compile.target.model import (
     Architecture,
@@ -57,9 +58,16 @@ def load_target(name_or_path: str) -> Target:
     elif name_or_path.endswith(".toml"):
         path = Path(name_or_path)
     else:
-        known = ", ".join((*list_targets(), *list_boards()))
-        raise CompileError("E0102", "--target", f"there is no target {name_or_path!r}", f"choose one of: {known}")
+        raise CompileError("E0102", "--target", f"unknown target {name_or_path!r}", _way(name_or_path))
     return _target(read_table(path, name_or_path, _KIND))
+
+
+def _way(name: str) -> str:
+    """Return what to do about an unknown target."""
+    near = nearest(name, (*list_targets(), *list_boards()))
+    cores = ", ".join(list_targets())
+    listed = "--list-targets lists all cores and boards"
+    return f"did you mean {near}? ({listed})" if near else f"name the core of your part ({cores}); {listed}"
 
 
 def parse_target(text: str, where: str) -> Target:
@@ -72,7 +80,7 @@ def _target(root: Table) -> Target:
         return _core_target(root)
     named = root.text(CORE_KEY)
     if named not in list_targets():
-        raise root.error(CORE_KEY, f"names no core (one of: {', '.join(list_targets())})")
+        raise root.error(CORE_KEY, f"names the unknown core {named!r}: {hint(named, list_targets())}")
     target = board_target(root, load_target(named))
     _check_name(target, root)
     return target

@@ -1,0 +1,150 @@
+"""What is wrong with a command line, as CompileError E0101: the option, the fault and the nearest thing that works.
+
+Click finds the faults, but its messages do not say what to type instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from importlib import import_module
+
+import click
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.near import hint, nearest
+from tinytrain_compile.options.compile_options import REMOVED
+
+COMMANDS = ("contribution", "finetune", "export")
+"""Commands beside `compile`, by the names of their modules."""
+EXAMPLE = "tinytrain-compile model.onnx --arena 256KB --target cortex-m7"
+_OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("learning-rate", "rate", "step-size"), "lr"),
+    **dict.fromkeys(("batch-size", "batchsize", "bs"), "batch"),
+    **dict.fromkeys(("ram", "ram-size", "ram-budget", "memory-limit", "memory-budget", "sram"), "arena"),
+    **dict.fromkeys(("board", "mcu", "cpu", "core", "chip", "device", "platform"), "target"),
+    **dict.fromkeys(("dataset", "samples", "train-data", "training-data", "inputs"), "data"),
+    **dict.fromkeys(("quantize", "quantise", "quantization", "int8", "dtype", "precision"), "quant"),
+    **dict.fromkeys(("output", "output-dir", "outdir", "output-folder"), "out"),
+    **dict.fromkeys(("layers", "train", "train-layers", "scheme"), "update"),
+    **dict.fromkeys(("flash", "flash-size", "rom"), "flash-budget"),
+    **dict.fromkeys(("clip", "grad-clip", "clip-grad", "clip-grad-norm", "max-norm"), "clip-norm"),
+    **dict.fromkeys(("calibration", "calib-data", "calibration-data", "representative-dataset"), "calib"),
+    **dict.fromkeys(("num-classes", "n-classes"), "classes"),
+    **dict.fromkeys(("optimiser", "opt", "optim", "solver"), "optimizer"),
+    **dict.fromkeys(("wd", "l2"), "weight-decay"),
+    **dict.fromkeys(("shape", "input-size", "input-dim"), "input-shape"),
+    **dict.fromkeys(("freeze", "frozen-layers"), "frozen"),
+    **dict.fromkeys(("ckpt", "weights-file"), "checkpoint"),
+}
+"""Names of options in other tools -> the long name here."""
+_NUMBERS = {"float": "a number", "integer": "a whole number", "integer range": "a whole number"}
+"""Kinds of click's types in its messages -> as an error says them."""
+
+
+def near_option(name: str, known: Container[str], names: Sequence[str]) -> str:
+    """Return the long name that another name means, without `--`: of another tool, or misspelt; "" for none."""
+    meant = _OTHER_NAMES.get(name, "")
+    return meant if meant in known else nearest(name, names)
+
+
+def refusal(problem: click.UsageError, command: click.Command, arguments: Sequence[str]) -> CompileError:
+    """Return the error for what click found wrong. arguments: as typed, after the name of the command."""
+    name = problem.ctx.command_path if problem.ctx is not None else "tinytrain-compile"
+    if isinstance(problem, click.NoSuchOption):
+        return _no_option(problem.option_name, name, command, arguments)
+    if isinstance(problem, click.MissingParameter):
+        return _missing(problem.param, name)
+    if isinstance(problem, click.BadParameter):
+        return _bad_value(problem)
+    if isinstance(problem, click.BadOptionUsage):
+        option = next((item for item in command.params if problem.option_name in item.opts), None)
+        kind = "" if option is None else f" {option.make_metavar(click.Context(command))}"
+        return CompileError("E0101", problem.option_name, "needs a value", f"give {problem.option_name}{kind}")
+    extra = re.match(r"Got unexpected extra arguments? \((.*)\)", problem.message)
+    if extra is not None and extra[1].split():
+        return _extra(extra[1].split()[0], arguments)
+    return CompileError("E0101", "command line", problem.message.rstrip("."), f"see {name} --help")
+
+
+def _no_option(flag: str, name: str, command: click.Command, arguments: Sequence[str]) -> CompileError:
+    typed = next((text for text in arguments if text.startswith(flag)), flag).split("=")[0]
+    if flag in REMOVED:
+        return CompileError("E0101", "command line", f"{flag} {REMOVED[flag]}", f"see {name} --help")
+    own = _long_names(command)
+    plain = typed.lstrip("-")
+    what = f"{name} has no such option"
+    if plain in own:
+        return CompileError("E0101", typed, what, f"write --{plain}, with two dashes")
+    others = [other for other in ("compile", *COMMANDS) if plain in _long_names(_command(other))]
+    if others:
+        whole = "tinytrain-compile" if others[0] == "compile" else f"tinytrain-compile {others[0]}"
+        return CompileError("E0101", typed, what, f"leave it out: it is an option of {whole}")
+    near = near_option(plain, own, own)
+    way = f"did you mean --{near}?" if near else f"{name} --help lists all options"
+    return CompileError("E0101", typed, what, way)
+
+
+def _command(name: str) -> click.Command:
+    if name == "compile":
+        return import_module("tinytrain_compile.cli.command").command
+    return getattr(import_module(f"tinytrain_compile.cli.{name}"), name)
+
+
+def _long_names(command: click.Command) -> list[str]:
+    options = [item for item in command.params if isinstance(item, click.Option)]
+    return [flag.removeprefix("--") for item in options for flag in item.opts if flag.startswith("--")]
+
+
+def _missing(param: click.Parameter | None, name: str) -> CompileError:
+    if isinstance(param, click.Option):
+        flag = param.opts[-1]
+        return CompileError("E0101", name, f"{flag} is missing", f"add {flag} {param.metavar or 'VALUE'}")
+    example = f"{name} model.onnx" if name.split()[-1] in COMMANDS else EXAMPLE
+    return CompileError("E0101", "MODEL", "no model file is given", f"for example {example}")
+
+
+def _bad_value(problem: click.BadParameter) -> CompileError:
+    param, message = problem.param, problem.message.rstrip(".")
+    flag = param.opts[-1] if param is not None else str(problem.param_hint or "command line")
+    word = re.match(r"'(.*)' is not one of ", message)
+    if word is not None and param is not None and isinstance(param.type, click.Choice):
+        known = [str(choice) for choice in param.type.choices]
+        return CompileError("E0101", flag, f"unknown value {word[1]!r}", hint(word[1], known))
+    number = re.match(r"'(.*)' is not a valid (.*)$", message)
+    if number is not None and number[2] in _NUMBERS:
+        return CompileError("E0101", flag, f"{number[1]!r} is not {_NUMBERS[number[2]]}", _as_number(number[1], flag))
+    limits = re.match(r"(.*) is not in the range (-?\d+)<=x<=(-?\d+)$", message)
+    if limits is not None:
+        return CompileError("E0101", flag, f"{limits[1]} is out of range", f"use {limits[2]} to {limits[3]}")
+    first, _, rest = message.partition("; ")
+    return CompileError("E0101", flag, first, rest or "see --help")
+
+
+def _as_number(text: str, flag: str) -> str:
+    """Say how a number is typed, from a text that was meant as one."""
+    if re.fullmatch(r"-?\d+,\d+", text):
+        return f"write a decimal point: {flag} {text.replace(',', '.')}"
+    whole = re.fullmatch(r"(\d+)(?:\.0*|[eE]\+?0*)", text)
+    return f"for example {flag} {whole[1] if whole else 1}"
+
+
+def _extra(word: str, arguments: Sequence[str]) -> CompileError:
+    """Return the error for a word that no option takes."""
+    before = arguments[arguments.index(word) - 1] if word in arguments and arguments.index(word) else ""
+    what = "this word belongs to no option"
+    if re.fullmatch(r"[0-9.]+", before) and re.fullmatch(r"[A-Za-z]{1,3}", word):
+        return CompileError("E0101", f"{before} {word}", "a size or time is one word", f"write {before}{word}")
+    if word.endswith(".onnx"):
+        return CompileError("E0101", word, "a second model; a run compiles one", "run the command once for each model")
+    if word.endswith((".npz", ".npy", ".csv")):
+        return CompileError("E0101", word, what, f"for samples write --data {word}")
+    return CompileError("E0101", word, what, "put quotes around a value with spaces or *, or leave it out")
+
+
+def check_command(word: str, commands: Sequence[str]) -> None:
+    """Raise E0101 for a word in place of the model, which is no file, that is nearly a command."""
+    near = nearest(word, commands)
+    if near:
+        what = "is neither a command nor a model file"
+        raise CompileError("E0101", word, what, f"did you mean tinytrain-compile {near}?")
