@@ -250,7 +250,7 @@ def test_a_bad_kernel_file_is_one_line(toml: str, says: str, tmp_path: Path) -> 
 
 def test_a_missing_kernel_file(tmp_path: Path) -> None:
     outcome = run(DIGITS / "digits.onnx", "--kernels", tmp_path / "no.toml", "-o", tmp_path / "out")
-    assert "no.toml: No such file" in outcome.check_error("E0108", 2).err
+    assert "no.toml: there is no such file" in outcome.check_error("E0108", 2).err
 
 
 def test_sources_of_kernels_are_not_overwritten(tmp_path: Path) -> None:

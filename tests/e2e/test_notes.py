@@ -201,7 +201,7 @@ def test_labels_of_pixels_with_an_axis_too_many(tmp_path: Path) -> None:
         (np.eye(4)[Y], "y is one-hot, of shape (samples, 4); give class indices of shape (samples,): y.argmax(axis=1)"),
         (Y.astype(np.float32), "class indices are integers 0..3: y.astype('int32')"),
         (np.stack([Y, Y], 1), "y has shape (samples, 2); this loss takes (samples,)"),
-        (Y[:20], "y has shape (20,); this loss takes (24,)"),
+        (Y[:20], "y has 20 labels for 24 samples; give one label for each sample"),
         (Y[None], "y has shape (1, 24); this loss takes (24,)"),
     ],
 )

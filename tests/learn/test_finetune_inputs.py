@@ -31,7 +31,7 @@ def test_parts_have_all_classes() -> None:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"y": 0}, "has no x"),
+        ({"y": 0}, "has no array x; it holds y"),
         ({"x": 1}, "has no y"),
         ({"x": 1, "y": 1, "x_test": 1}, "has x_test and no y_test"),
         ({"x": 1, "y": 1, "y_old": 1}, "has y_old and no x_old"),
@@ -95,7 +95,11 @@ def test_a_number_that_nothing_can_hold_is_named_by_its_place(name: str, value: 
     [
         ("y", lambda y: np.eye(10)[y], r"one-hot, of shape \(samples, 10\); give .* \(samples,\)"),
         ("y", lambda y: np.stack([y] * 5, 1), r"y has shape \(samples, 5\); this loss takes \(samples,\)"),
-        ("x", lambda x: x.reshape(60, -1), r"\(samples, 64\); expected .* \(samples, 1, 8, 8\)"),
+        (
+            "x",
+            lambda x: x.reshape(60, -1),
+            r"\(samples, 64\), the model takes \(samples, 1, 8, 8\); .* x.reshape\(-1, 1, 8, 8\)",
+        ),
     ],
 )
 def test_shapes_have_no_number_that_the_file_has_not(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import permutations
-from pathlib import Path
 
 from tinytrain_compile.ir.types import Array
 
@@ -28,6 +28,9 @@ def way_to_shape(name: str, shape: Shape, wanted: Shape) -> str:
     """
     if shape == wanted:
         return f"add an axis for the samples: {name} = {name}[None]"
+    turned = _order(shape, wanted)
+    if turned is not None:
+        return f"reorder its axes and add one for the samples: {name} = {name}.transpose{turned}[None]"
     return (
         _transposed(name, shape, wanted)
         or _samples_elsewhere(name, shape, wanted)
@@ -69,7 +72,7 @@ def _samples_elsewhere(name: str, shape: Shape, wanted: Shape) -> str:
 def _reshaped(name: str, shape: Shape, wanted: Shape) -> str:
     size, each = math.prod(wanted), math.prod(shape[1:])
     numbers = ", ".join(map(str, wanted))
-    if len(shape) > 1 and each == size:
+    if shape and each == size:
         return f"give each sample this shape: {name} = {name}.reshape(-1, {numbers})"
     if len(shape) > 2 and shape[2:] == wanted:
         return f"join the batches: {name} = {name}.reshape(-1, {numbers})"
@@ -105,27 +108,55 @@ def _other_image(name: str, given: Shape, wanted: Shape) -> str:
     return f"give images of {wanted[channel]} channels"
 
 
+OBJECTS = "bring the rows to one length and give numbers: np.array(rows, dtype='float32')"
+"""Way out of an array of Python objects, which would have to be unpickled."""
+
+
 def way_to_numbers(name: str, array: Array) -> str:
     """Return how an array that holds no numbers becomes one that does."""
     if array.dtype.kind == "b":
-        return f"{name} = {name}.astype('uint8')"
+        return f"give numbers: {name} = {name}.astype('uint8')"
     if array.dtype.kind == "c":
-        return f"take its parts or its size, for example {name} = np.abs({name})"
-    return "give an array of float32 or integers"
+        return f"give real numbers, for example {name} = np.abs({name})"
+    return "give an array of numbers: float32 or integers"
 
 
-def way_to_npz(path: Path, start: bytes, names: tuple[str, ...]) -> tuple[str, str]:
-    """Return what a file that is no .npz is by its first bytes, and how to make an .npz of it."""
-    arrays = ", ".join(f"{name}=..." for name in names)
-    made = repr(path.with_suffix(".npz").name)
-    save = f"np.savez({made}, {arrays})"
+def missing_arrays(file: str, missing: Sequence[str], wanted: Sequence[str], there: Sequence[str]) -> tuple[str, str]:
+    """Return which arrays are missing, and how to add them. file: "" for a dict; there: names of its arrays."""
+    held = f"it holds {', '.join(there[:_LISTED])}{', ...' if there[_LISTED:] else ''}" if there else "it is empty"
+    what = f"has no array {' and no '.join(missing)}; {held}"
+    rest = [one for one in there if one not in wanted]
+    new = {name: name if name in there else _meant(name, rest) or "..." for name in wanted}
+    pairs = ", ".join(f"{name}={value}" for name, value in new.items())
+    return what, f"save it again: np.savez({file!r}, {pairs})" if file else f"give dict({pairs})"
+
+
+_LISTED = 6
+"""Arrays of a file that an error names."""
+_MEANT = {
+    "x": ("x", "x_train", "xs", "images", "image", "data", "inputs", "input", "features", "samples", "arr_0"),
+    "y": ("y", "y_train", "ys", "labels", "label", "targets", "target", "classes", "arr_1"),
+}
+"""Usual names of samples and labels in files of other programs."""
+
+
+def _meant(name: str, there: Sequence[str]) -> str:
+    """Return the array of a file that is probably meant by a name; "" if none is."""
+    known = _MEANT.get(name, (name,))
+    return next((one for usual in known for one in there if one.lower() == usual), "")
+
+
+def way_to_npz(file: str, start: bytes, names: Sequence[str]) -> tuple[str, str]:
+    """Return what a file that is no .npz is, and how to make one of it. start: its first bytes."""
+    made = repr(f"{file.rpartition('.')[0] or file}.npz")
+    save = f"np.savez({made}, {', '.join(f'{name}=...' for name in names)})"
     if not start:
         return "is empty", f"write it again: {save}"
     if start.startswith(b"\x93NUMPY"):
         labels = "".join(f", {name}=..." for name in names[1:])
-        return "is one array (.npy)", f"write an .npz: np.savez({made}, {names[0]}=np.load({path.name!r}){labels})"
+        return "is one array (.npy)", f"write an .npz: np.savez({made}, {names[0]}=np.load({file!r}){labels})"
     if start.startswith(b"PK"):
-        return "is a damaged or cut .npz", "copy or write it again"
+        return "is an .npz that breaks off", "copy or write it again"
     if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
-        return "is text", f"read it with np.loadtxt or pandas and write an .npz: {save}"
+        return "is text, not an .npz", f"read it with numpy.loadtxt or pandas, then write an .npz: {save}"
     return "is not an .npz file", f"write one: {save}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tinytrain_compile.data.array_advice import missing_arrays
 from tinytrain_compile.data.samples import check_finite, class_count, read_arrays, samples_of
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import open_file
@@ -49,11 +50,12 @@ def read_own_data(path: Path, seed: int) -> tuple[dict[str, Array], tuple[str, .
     """
     try:
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
-            there = [name for name in _NAMES if f"{name}.npy" in archive.namelist()]
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
     except (OSError, ValueError, zipfile.BadZipFile):
-        there = ["x"]  # whose reading says what is wrong
+        names = ["x"]  # whose reading says what is wrong
+    there = [name for name in _NAMES if name in names]
     if "x" not in there:
-        raise CompileError("E0105", path.name, "has no x, which is the one data input", _HINT)
+        raise CompileError("E0105", path.name, *missing_arrays(path.name, ("x",), ("x", "y"), names))
     found, notes = dict(zip(there, read_arrays(path, tuple(there)), strict=True)), ()
     for name, array in found.items():  # before they are split: messages shall count as the file does
         check_finite(path.name, name, array)

@@ -10,6 +10,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from tinytrain_compile.data.array_advice import (
+    OBJECTS,
+    missing_arrays,
+    shape_of_samples,
+    way_to_npz,
+    way_to_numbers,
+    way_to_shape,
+)
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file
 from tinytrain_compile.ir.imported import DataInput, ImportedModel, WholeNumbers
@@ -38,7 +46,8 @@ def as_array(where: str, name: str, value: Any) -> Array:
         what = f"{name}, {said(value)}, cannot be read as an array"
         raise CompileError("E0105", where, what, "give an array of numbers") from problem
     if array.dtype.kind not in "fiub":
-        raise CompileError("E0105", where, f"{name} is {said(value)} of {array.dtype}", "give an array of numbers")
+        what = f"{name} is {said(value)} of {array.dtype}"
+        raise CompileError("E0105", where, what, way_to_numbers(name, array))
     return array
 
 
@@ -52,37 +61,48 @@ def shaped_labels(name: str, y: Array, wanted: tuple[int, ...], classes: int) ->
     if y.shape[:1] == wanted[:1] and _significant(y.shape) == _significant(wanted):
         return y.reshape(wanted)
     # Where the number of samples is no fault it is left out: `finetune` splits a file before this looks at it.
-    show = shape_of_samples if y.shape[:1] == wanted[:1] else str
+    same = y.shape[:1] == wanted[:1]
+    show = shape_of_samples if same else str
     given, taken = show(y.shape), show(wanted)
     what, way = f"y has shape {given}", f"this loss takes {taken}"
-    if classes and _is_one_hot(y, wanted, classes):
+    if not same and y.ndim and y.shape[1:] == wanted[1:]:
+        what, way = f"y has {len(y)} labels for {wanted[0]} samples", f"give one label for each sample: shape {taken}"
+    elif classes and _is_one_hot(y, wanted, classes):
         what, way = f"y is one-hot, of shape {given}", f"give class indices of shape {taken}: y.argmax(axis=1)"
     elif classes and y.dtype.kind == "f" and y.size == math.prod(wanted) * classes:
         way = f"classes are integers of shape {taken}; for values: --loss mse (or bce for yes and no)"
     raise CompileError("E0305", name, what, way)
 
 
-def shape_of_samples(shape: tuple[int, ...]) -> str:
-    """Return the shape of an array of samples with a word in place of their number, like "(samples, 8, 8)"."""
-    return f"({', '.join(['samples', *map(str, shape[1:])])}{',' if len(shape) == 1 else ''})"
-
-
 def class_indices(name: str, y: Array, classes: int, ignored: tuple[int, ...]) -> Array:
     """Return labels as int32 class indices; E0305 for others, with a word on what they may be meant for."""
+    if y.dtype.kind in "USO":
+        raise _words(name, y)
     if y.dtype.kind not in "iu":
         whole = y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()
-        way = f"class indices are integers 0..{classes - 1}" + (": y.astype('int32')" if whole else "")
+        way = f"class indices are integers 0..{classes - 1}"
+        way += ": y.astype('int32')" if whole else "; for values: --loss mse"
         raise CompileError("E0305", name, f"y is {y.dtype}", way)
-    wrong = y[((y < 0) | (y >= classes)) & ~np.isin(y, ignored)]
-    if wrong.size:
+    wrong = ((y < 0) | (y >= classes)) & ~np.isin(y, ignored)
+    if wrong.any():
         from_one = int(y.min()) == 1 and int(y.max()) == classes
         way = f"class indices are 0..{classes - 1}" + (", not from 1: subtract 1" if from_one else "")
-        raise CompileError("E0305", name, f"y holds {wrong[0]}", way)
+        if not from_one and y.min() >= 0:
+            way += f"; --classes {int(y.max()) + 1} gives the model more"
+        raise CompileError("E0305", name, f"y holds {y[wrong][0]}", way)
     return np.ascontiguousarray(y.astype(np.int32))
+
+
+def _words(where: str, y: Array) -> CompileError:
+    """Return the error for labels that are text."""
+    what = f"y holds {str(y.reshape(-1)[0])[:40]!r}, which is no number" if y.size else f"y is of type {y.dtype}"
+    return CompileError("E0305", where, what, "number the labels: names, y = np.unique(y, return_inverse=True)")
 
 
 def label_values(name: str, y: Array) -> Array:
     """Return labels that are numbers, as float32; E0305 unless they are finite."""
+    if y.dtype.kind in "USO":
+        raise _words(name, y)
     if y.dtype.kind not in "fiub":
         raise CompileError("E0305", name, f"y is {y.dtype}", "this loss takes finite numbers")
     check_finite(name, "y", y, "E0305")
@@ -299,12 +319,22 @@ def load_inputs(path: Path, model: ImportedModel) -> Array:
 def read_arrays(path: Path, names: tuple[str, ...]) -> list[Array]:
     """Read arrays of an .npz by name; CompileError E0105."""
     try:
-        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
-            return [_array(archive, name) for name in names]
+        with open_file(path) as stream:
+            start = stream.read(16)
+            if not zipfile.is_zipfile(stream):
+                raise CompileError("E0105", path.name, *way_to_npz(path.name, start, names))
+            with zipfile.ZipFile(stream) as archive:
+                there = tuple(name.removesuffix(".npy") for name in archive.namelist())
+                missing = [name for name in names if name not in there]
+                if missing:
+                    raise CompileError("E0105", path.name, *missing_arrays(path.name, missing, names, there))
+                return [_array(archive, name) for name in names]
+    except CompileError:
+        raise
     except Exception as problem:  # a damaged or hostile file breaks zipfile and numpy in many ways
-        reason = problem.args[0] if isinstance(problem, KeyError) else getattr(problem, "strerror", None) or problem
-        hint = f"give an .npz with {' and '.join(names)}"
-        raise CompileError("E0105", str(path.name), f"cannot be read ({reason})", hint) from problem
+        reason = getattr(problem, "strerror", None) or problem
+        way = f"give an .npz with {' and '.join(names)}"
+        raise CompileError("E0105", path.name, f"cannot be read ({reason})", way) from problem
 
 
 def graph_inputs(where: str, x: Array | Mapping[str, Array], model: ImportedModel) -> Array:
@@ -334,7 +364,7 @@ def _by_name(where: str, x: Array | Mapping[str, Array], model: ImportedModel) -
         x = {names[0]: x["x"], **x}
     missing = [name for name in names if name not in x]
     if missing:
-        raise CompileError("E0105", where, f"has no array {missing[0]}", f"give {', '.join(names)}")
+        raise CompileError("E0105", where, *missing_arrays("", missing, names, tuple(map(str, x))))
     return {name: np.asarray(x[name]) for name in names}
 
 
@@ -342,11 +372,16 @@ def _graph_input(where: str, name: str, x: Array, one: DataInput, model: Importe
     axis = one.perm[0] if one.perm else 0  # of the samples: the second if time is the first
     given = (axis, *(i for i in range(len(one.shape)) if i != axis))
     wanted = tuple(one.shape[i] for i in given[1:])
-    if x.ndim != len(wanted) + 1 or x.shape[1:] != wanted or len(x) == 0 or x.dtype.kind not in "fiu":
-        # How many there are is no fault unless there are none: `finetune` splits a file before this looks at it.
-        shown = shape_of_samples(x.shape) if x.ndim and len(x) else x.shape
-        hint = f"expected numbers of shape {shape_of_samples((0, *wanted))}"
-        raise CompileError("E0105", where, f"{name} is {x.dtype} {shown}", hint)
+    if x.dtype.kind not in "fiu":
+        raise CompileError("E0105", where, f"{name} is of type {x.dtype}", way_to_numbers(name, x))
+    if x.shape[1:] != wanted or not x.ndim:
+        # How many there are is no fault: `finetune` splits a file before this looks at it.
+        one = sorted(x.shape) == sorted(wanted)
+        shown = x.shape if one or not x.ndim else shape_of_samples(x.shape)
+        what = f"{name} is {x.dtype} of shape {shown}, the model takes {shape_of_samples((0, *wanted))}"
+        raise CompileError("E0105", where, what, way_to_shape(name, x.shape, wanted))
+    if len(x) == 0:
+        raise CompileError("E0105", where, f"{name} has no samples: its shape is {x.shape}", "give at least one")
     check_finite(where, name, x)
     rows, whole = rows_of(model.graph, source), one.whole
     if rows and not (x.dtype.kind in "iu" and x.min() >= 0 and x.max() < rows):
@@ -364,7 +399,13 @@ def _array(archive: zipfile.ZipFile, name: str) -> Array:
     if archive.getinfo(f"{name}.npy").file_size > MOST_DATA_BYTES:
         raise ValueError(f"{name} is larger than {MOST_DATA_BYTES >> 20} MB")
     with archive.open(f"{name}.npy") as stream:
-        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+        try:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+        except ValueError as problem:
+            if "allow_pickle" not in str(problem):
+                raise
+            what = f"{name} holds Python objects, for example rows of different lengths"
+            raise CompileError("E0105", Path(archive.filename or name).name, what, OBJECTS) from problem
 
 
 def label_shape(count: int, model: ImportedModel, train: TrainGraph) -> tuple[int, ...]:

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.near import nearest
 
 JOURNAL = ".tinytrain-journal"
 """Folder in the output folder, while files are moved."""
@@ -65,6 +67,8 @@ MOST_TEXT_BYTES = 64 << 20
 """Of a file of text: targets, schemes, plans."""
 MOST_DATA_BYTES = 1 << 30
 """Of anything else: models, weights, samples."""
+_LOOKED_AT = 1000
+"""Names in a folder that a misspelt one is compared with."""
 _PIECE_BYTES = 16 << 20
 """Read at a time: a file that turns out to be too long has taken no more memory than it may, and one piece."""
 
@@ -80,15 +84,28 @@ def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False,
         if half:
             raise OSError(errno.EBUSY, half)
         state = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as problem:
+        raise OSError(problem.errno, missing(path)) from problem
     except ValueError as problem:  # a zero byte, or what the file system cannot write
         raise OSError(errno.EINVAL, "the path cannot be one") from problem
     if stat.S_ISDIR(state.st_mode):
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise OSError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(state.st_mode) and not pipe:
         raise OSError(errno.EINVAL, "it is no regular file")
     if state.st_size > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MB")
     return path.open("rb")
+
+
+def missing(path: Path) -> str:
+    """Say that a file is not there, and which one of the same folder has nearly its name."""
+    with suppress(OSError, ValueError):
+        if not path.parent.is_dir():
+            return f"there is no folder {path.parent}"
+        near = nearest(path.name, sorted(islice((each.name for each in path.parent.iterdir()), _LOOKED_AT)))
+        if near:
+            return f"there is no such file; did you mean {path.with_name(near)}?"
+    return "there is no such file"
 
 
 def read_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False, moving: bool = False) -> bytes:

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file, read_file
+from tinytrain_compile.frontend.file.foreign import foreign, foreign_folder
 from tinytrain_compile.frontend.file.model import MICROSOFT
 from tinytrain_compile.ir.types import Array
 
@@ -32,14 +33,12 @@ def read_proto(path: Path) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        if data[:1] == bytes([_IR_VERSION_TAG]):
-            raise _damaged(path.name) from error
-        raise _not_onnx(path) from error
+        raise _unreadable(path, data, damaged=data[:1] == bytes([_IR_VERSION_TAG])) from error
     if not _is_text(proto):
-        raise _damaged(path.name)
+        raise _unreadable(path, data, damaged=True)
     if not proto.HasField("graph"):
-        if proto.ir_version == 0:
-            raise _not_onnx(path)
+        if proto.ir_version == 0 or foreign(path, data) is not None:
+            raise _unreadable(path, data, damaged=False)
         raise CompileError("E0202", path.name, "the model has no graph", "export the model again")
     return proto
 
@@ -55,9 +54,15 @@ def _is_text(message: Message) -> bool:
     return True
 
 
-def _damaged(name: str) -> CompileError:
-    """Return the error for a file that begins well and breaks off."""
-    return CompileError("E0214", name, "the file breaks off or is garbled", "copy or download it again")
+def _unreadable(path: Path, data: bytes, damaged: bool) -> CompileError:
+    """Return the error for a file that is not ONNX. damaged: it begins like ONNX and breaks off."""
+    known = foreign(path, data)
+    if known is not None:
+        return CompileError("E0213", path.name, *known)
+    if damaged:
+        return CompileError("E0214", path.name, "the file breaks off or is garbled", "copy or download it again")
+    way = "export the model to a binary .onnx file (docs/pytorch-to-board.md)"
+    return CompileError("E0213", path.name, "this is not an ONNX file", way)
 
 
 def _read(path: Path) -> bytes:
@@ -67,12 +72,11 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model") from error
+        known = foreign_folder(path.parent)
+        if known is not None and error.errno == errno.ENOENT:
+            raise CompileError("E0213", str(path.parent), *known) from error
         reason = error.strerror or "unreadable"
         raise CompileError("E0201", str(path), f"cannot read the model ({reason})", "check the path") from error
-
-
-def _not_onnx(path: Path) -> CompileError:
-    return CompileError("E0213", path.name, "this is not an ONNX file", "give a model in ONNX protobuf form (.onnx)")
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""What a file is that is not an ONNX model, and how its framework exports one. Only an error asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+_KERAS = 'import tf2onnx, keras; tf2onnx.convert.from_keras(keras.models.load_model("{file}"), output_path="{onnx}")'
+_TORCH = 'torch.onnx.export(net.eval(), (x[:1],), "{onnx}", dynamo=True, optimize=False)'
+_WAYS = {
+    "torch": (
+        "is a PyTorch file",
+        f"export the module in Python, x being an input: {_TORCH} (docs/pytorch-to-board.md)",
+    ),
+    "safetensors": (
+        "holds weights without their network",
+        'load them in PyTorch with net.load_state_dict(safetensors.torch.load_file("{file}")), '
+        f"then export: {_TORCH}",
+    ),
+    "keras": ("is a Keras model", f"export it in Python: {_KERAS}"),
+    "tflite": ("is a LiteRT (TFLite) model", "convert it: python -m tf2onnx.convert --tflite {file} --output {onnx}"),
+    "saved model": (
+        "is a TensorFlow SavedModel",
+        "convert it: python -m tf2onnx.convert --saved-model {folder} --output {onnx}",
+    ),
+    "graph": (
+        "is a TensorFlow graph",
+        "convert it: python -m tf2onnx.convert --graphdef {file} --inputs INPUT:0 --outputs OUTPUT:0 --output {onnx}",
+    ),
+    "pickle": (
+        "is a Python pickle",
+        "load it in the framework that wrote it and export it to ONNX (torch.onnx.export, skl2onnx.to_onnx)",
+    ),
+    "compiled": ("is a model that another tool has compiled", "give the .onnx file that it was made from"),
+    "data": ("holds samples, not a model", "give the model first: tinytrain-compile model.onnx --data {file}"),
+    "lfs": ("is a git-lfs pointer, not the file itself", "fetch the file: git lfs pull"),
+    "page": ("is a web page, not the file itself", "download the file itself, for example with its raw link"),
+    "empty": ("is empty", "export or copy the model again"),
+    "text": ("is text, not an ONNX file", "give a binary .onnx file; text of ONNX: onnx.parser.parse_model, onnx.save"),
+}
+"""Kind of file -> (what it is, what to do)."""
+_ENDINGS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".pt2", ".ptl"), "torch"),
+    ".safetensors": "safetensors",
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), "keras"),
+    **dict.fromkeys((".tflite", ".lite"), "tflite"),
+    ".pb": "graph",
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickle"),
+    **dict.fromkeys((".ort", ".engine", ".trt", ".pte", ".mlmodel", ".bin", ".xml"), "compiled"),
+    **dict.fromkeys((".npz", ".npy", ".csv"), "data"),
+}
+_STARTS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
+    (lambda start: not start, "empty"),
+    (lambda start: start.startswith(b"version https://git-lfs"), "lfs"),
+    (lambda start: start.lstrip()[:1] == b"<", "page"),
+    (lambda start: start[4:8] == b"TFL3", "tflite"),
+    (lambda start: start.startswith(b"\x89HDF"), "keras"),
+)
+"""Whether a file begins like a kind. These are sure, and so count more than its name."""
+_MAGIC = ((b"\x80", "pickle"), (b"PK", "torch"), (b"\x93NUMPY", "data"))
+"""First bytes that count if the name says nothing."""
+_SAVED_MODEL = "saved_model.pb"
+
+
+def foreign(path: Path, data: bytes) -> tuple[str, str] | None:
+    """Return what a file is and how to make an ONNX model of it; None if nothing tells."""
+    start = data[:64]
+    kind = next((kind for begins, kind in _STARTS if begins(start)), "")
+    kind = kind or ("saved model" if path.name == _SAVED_MODEL else _ENDINGS.get(path.suffix.lower(), ""))
+    kind = kind or next((known for magic, known in _MAGIC if start.startswith(magic)), "")
+    if not kind and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
+        kind = "text"
+    return _said(kind, path) if kind else None
+
+
+def foreign_folder(folder: Path) -> tuple[str, str] | None:
+    """Return the same of a folder; None if it holds no model that is known."""
+    return _said("saved model", folder / _SAVED_MODEL) if (folder / _SAVED_MODEL).is_file() else None
+
+
+def _said(kind: str, path: Path) -> tuple[str, str]:
+    what, way = _WAYS[kind]
+    name = path.parent.name if kind == "saved model" else path.stem
+    return what, way.format(file=path.name, folder=path.parent, onnx=f"{name or 'model'}.onnx")
