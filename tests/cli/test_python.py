@@ -97,7 +97,7 @@ def test_finetune_takes_arrays(tmp_path: Path) -> None:
 SAVED = np.zeros(9)
 REFUSED: list[tuple[str, str, Callable[[], Any]]] = [
     ("E0101", "model: ndarray of shape (9,) is no model", lambda: tt.compile(SAVED)),  # pyright: ignore[reportArgumentType]
-    ("E0213", "model.onnx: this is not an ONNX file", lambda: tt.compile(b"hello")),
+    ("E0213", "model.onnx: is text, not an ONNX file", lambda: tt.compile(b"hello")),
     ("E0201", "none.onnx: cannot read the model", lambda: tt.compile("none.onnx")),
     ("E0201", "cannot read the model (File name too long)", lambda: tt.compile("x" * 5000)),
     ("E0101", "zero byte", lambda: tt.compile("a\0b")),
@@ -111,7 +111,11 @@ REFUSED: list[tuple[str, str, Callable[[], Any]]] = [
     ("E0105", "data: its batches do not fit together: x (12, 1, 8, 8), (12,)", lambda: tt.compile(DIGITS, data=[X, Y])),
     ("E0105", "batch 2 has x, the first has x, y", lambda: tt.compile(DIGITS, data=[(X, Y), X])),
     ("E0105", "y is ndarray of shape (12,) of <U1", lambda: tt.compile(DIGITS, data=(X, np.array(["a"] * 12)))),
-    ("E0105", "data: x is float32 (samples, 1, 8, 7)", lambda: tt.compile(DIGITS, data=(X[..., 1:], Y))),
+    (
+        "E0105",
+        "data: x is float32 of shape (samples, 1, 8, 7), the model takes (samples, 1, 8, 8); resize",
+        lambda: tt.compile(DIGITS, data=(X[..., 1:], Y)),
+    ),
     ("E0105", "calib: x holds NaN", lambda: tt.compile(DIGITS, quant="int8", calib=X * np.nan)),
 ]
 

@@ -17,7 +17,7 @@ DIGITS = ROOT / "examples" / "digits"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("learning_rate = 1", "'learning_rate' is no option"),
+        ("learning_rate = 1", "'learning_rate' is not an option of this command; did you mean lr?"),
         ("lr = 'much'", "give a number"),
         ("[lr]\na = 1", "is a table"),
         ("lr = [1, 2]", "give a number"),

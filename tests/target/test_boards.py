@@ -103,7 +103,11 @@ def test_what_is_left_to_models() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('core_target = "cortex-m7"', 'core_target = "cortex-m8"', "key 'core_target' names no core"),
+        (
+            'core_target = "cortex-m7"',
+            'core_target = "cortex-m8"',
+            "key 'core_target' names the unknown core 'cortex-m8': did you mean cortex-m85",
+        ),
         ('stack = "dtcm"', 'stack = "ccm"', "key 'ram.stack' names no memory of the board"),
         ("reserve_bytes = 16384", "reserve_bytes = 65536", "key 'ram' leaves less than nothing of dtcm"),
         ("origin = 0x2004c000", "origin = 0x20000000", "key 'memories' overlap at 0x20000000"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,12 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
     assert load_target(str(path)).name == "my-board"
 
 
-def test_unknown_name_lists_the_names() -> None:
-    with pytest.raises(CompileError, match="cortex-m7") as caught:
-        load_target("cortex-m8")
+@pytest.mark.parametrize(
+    ("name", "way"), [("cortex-m07", "did you mean cortex-m7?"), ("avr", "name the core of your part (cortex-m0plus, ")]
+)
+def test_an_unknown_name_gets_the_nearest(name: str, way: str) -> None:
+    with pytest.raises(CompileError, match=re.escape(way)) as caught:
+        load_target(name)
     assert caught.value.code == "E0102"
 
 

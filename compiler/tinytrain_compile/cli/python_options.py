@@ -44,7 +44,7 @@ def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOption
 def _check_names(options: Mapping[str, Any]) -> None:
     """Raise E0101 for an argument that is not an option, with the nearest one as Python calls it."""
     flags = (flag for item in command.params if isinstance(item, click.Option) for flag in item.opts)
-    known = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
+    known = ["help", *(flag.removeprefix("--") for flag in flags if flag.startswith("--"))]
     for name in options:
         plain = name.replace("_", "-")
         if plain not in known and f"--{plain}" not in REMOVED:

@@ -44,7 +44,7 @@ _NUMBERS = {"float": "a number", "integer": "a whole number", "integer range": "
 
 def near_option(name: str, known: Container[str], names: Sequence[str]) -> str:
     """Return the long name that another name means, without `--`: of another tool, or misspelt; "" for none."""
-    meant = _OTHER_NAMES.get(name, "")
+    meant = _OTHER_NAMES.get(name.lower().replace("_", "-"), "")
     return meant if meant in known else nearest(name, names)
 
 

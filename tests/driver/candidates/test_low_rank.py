@@ -44,5 +44,8 @@ def test_a_lock_has_the_copies_of_its_plan(place: Path) -> None:
 
 def test_auto_names_the_kinds_that_there_are(place: Path) -> None:
     asked = ("--activations", "auto", "--data", "own.npz", "--arena", "40KB", *EIGHT, "--dry-run")
-    assert "'auto' is not one of 'exact', 'asi', 'subspace'" in run("kinds.onnx", *asked).check_error("E0101", 2).err
+    assert (
+        "unknown value 'auto'; choose one of exact, asi, subspace"
+        in run("kinds.onnx", *asked).check_error("E0101", 2).err
+    )
     assert not (place / "out").exists()
