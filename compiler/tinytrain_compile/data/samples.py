@@ -376,8 +376,8 @@ def _graph_input(where: str, name: str, x: Array, one: DataInput, model: Importe
         raise CompileError("E0105", where, f"{name} is of type {x.dtype}", way_to_numbers(name, x))
     if x.shape[1:] != wanted or not x.ndim:
         # How many there are is no fault: `finetune` splits a file before this looks at it.
-        one = sorted(x.shape) == sorted(wanted)
-        shown = x.shape if one or not x.ndim else shape_of_samples(x.shape)
+        single = sorted(x.shape) == sorted(wanted)
+        shown = x.shape if single or not x.ndim else shape_of_samples(x.shape)
         what = f"{name} is {x.dtype} of shape {shown}, the model takes {shape_of_samples((0, *wanted))}"
         raise CompileError("E0105", where, what, way_to_shape(name, x.shape, wanted))
     if len(x) == 0:
