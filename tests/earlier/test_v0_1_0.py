@@ -53,7 +53,7 @@ def test_a_checkpoint_of_adam_is_refused_and_the_device_keeps_its_weights() -> N
     """Moments are divided by 1 - beta^t now, which was kept as beta^t."""
     with compiled("adam").twin() as twin:
         before = twin.state_dict()
-        with pytest.raises(CompileError, match="of another model, or damaged"):
+        with pytest.raises(CompileError, match="of another model"):
             twin.load(HERE / "adam.ckpt")
         after = twin.state_dict()
     assert all(np.array_equal(before[name], after[name]) for name in before)

@@ -254,7 +254,7 @@ def test_command_and_package(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("", "has to know what the build that trains updates"),
+        ("", "needs the layers that the other build trains"),
         ("--update all --lock plan.json", "not possible with --lock"),
         ("--update all --features on", "not possible with --features"),
         ("--update all --slices on", "not possible with --slices"),

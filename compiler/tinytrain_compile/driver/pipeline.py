@@ -176,7 +176,8 @@ def _plan(read: _Read, progress: Progress, by_data: ByData | None) -> _Planned |
         part.check(candidate.train, candidate.plan)
     if options.flash_budget_bytes is not None:
         candidate = with_prepared_weights(planner, candidate, _lowering(progress))
-    summary = replace(_summarise(model, candidate, options, read.target), notes=(*notes, *option_notes(options)))
+    summary = _summarise(model, candidate, options, read.target)
+    summary = replace(summary, notes=(*notes, *option_notes(options, len(summary.layers))))
     if options.dump_after == "plan":
         return Result(None, dump=json.dumps(plan_json(summary), indent=1))
     _check_target(summary, planner, candidate, asked)

@@ -70,6 +70,34 @@ def checkpoint_of(train: TrainGraph, state: Mapping[str, Array]) -> bytes:
     return head + data + struct.pack("<I", zlib.crc32(head + data))
 
 
+def checkpoint_fault(data: bytes, train: TrainGraph) -> tuple[str, str]:
+    """Return why a build does not take a checkpoint, and what to do. train: of the step that the build trains with."""
+    body = sum(value.size_bytes for value in train.graph.state)
+    if data[:4] != _FORMAT:
+        what = "is not a checkpoint: it does not begin with TTC2" if data else "is empty"
+        return what, "give the bytes that m_save wrote, or a file of twin.save"
+    if len(data) < HEAD_BYTES:
+        return f"ends after {len(data)} bytes", "copy it again"
+    known, size = struct.unpack("<QI", data[4:HEAD_BYTES])
+    if known != int(model_hash(train), 16):
+        what = "is of another model or another build"
+        if size != body:
+            what += f": it has {size:,} B of state, this build {body:,} B"
+            return what, "use the model file, --update, --optimizer and --quant of the build that saved it"
+        way = "use the model file of the build that saved it"
+        if train.integer:
+            way += ", and the same --calib file: its samples decide the scales of int8 numbers"
+        else:
+            way += ", and the same --loss, --optimizer and --update"
+        return f"{what}: its tensors have the same sizes, but another meaning", way
+    whole = HEAD_BYTES + size + CRC_BYTES
+    if len(data) < whole:
+        return f"ends after {len(data):,} of {whole:,} bytes", "copy it again"
+    if struct.unpack("<I", data[whole - CRC_BYTES : whole])[0] != zlib.crc32(data[: whole - CRC_BYTES]):
+        return "is damaged: its checksum does not match", "copy it again, or use an earlier one"
+    return "holds numbers that no training makes", "save it again on the device, or use an earlier one"
+
+
 def contents(train: TrainGraph) -> dict[str, str]:
     """Tell what each tensor of the state may hold, as the kinds of tt_state.h; "ANY" if every pattern of bits is fine.
 

@@ -207,7 +207,8 @@ class Table:
     def _take(self, key: str, kind: type, description: str) -> Any:
         self._used.add(key)
         if key not in self._items:
-            raise self.error(key, "is missing")
+            near = nearest(key, [each for each in self._items if each not in self._used])
+            raise self.error(key, "is missing" + (f" ({near!r} is there: a slip?)" if near else ""))
         item = self._items[key]
         if type(item) is not kind:  # a bool is not an integer here
             raise self.error(key, f"must be {description}")
@@ -257,4 +258,5 @@ class Table:
         """Raise on the first key that was not asked for."""
         for key in self._items:
             if key not in self._used:
-                raise self.error(key, "is not known")
+                near = nearest(key, sorted(self._used))
+                raise self.error(key, "is not known" + (f": did you mean {near}?" if near else ""))

@@ -77,7 +77,9 @@ class Complaints:
         count, total = len(self._lines), len(self._model.nodes)
         what = f"{count} of {total} nodes cannot be imported: {'; '.join(self._operators)}"
         code = "E0503" if self._foreign else "E0501"
-        raise CompileError(code, self._model.name, what, "see the list below for the nearest forms", tuple(self._lines))
+        raise CompileError(
+            code, self._model.name, what, "replace these nodes in the model as listed below", tuple(self._lines)
+        )
 
 
 def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Refused:
@@ -95,4 +97,8 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Refused
     nearest = NEAREST.get(node.op)
     if nearest is None and not defs.has(node.op):  # a name that resembles one: a slip
         nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2, cutoff=0.75))
-    return Refused("", "there is no such operator in the compiler", nearest or "none, see --list-ops")
+    return Refused(
+        "",
+        "there is no such operator in the compiler",
+        nearest or "none, see --list-ops; leave it out or write it with these",
+    )

@@ -82,7 +82,7 @@ def export(options: CompileOptions, scheme: str, checkpoint: Path, place: Place,
         progress("building the device for this machine", 0.6)
         library = build_library(project.bundle, find_tools(), folder)
         with Twin(Instance(library, project.bundle.interface), project.model, project.summary.train) as twin:
-            _load(twin, checkpoint, left_out)
+            _load(twin, checkpoint, left_out, options.calib is not None)
             progress("comparing the file with the device", 0.8)
             done = judged_file(project, twin, options, folder / place.path.name)
     place.write(done.file)
@@ -116,20 +116,31 @@ def _compiled(options: CompileOptions, scheme: Path, progress: Progress) -> Proj
     plain = replace(
         options, update=str(scheme), remat="off", stream="off", verify="none", given=options.given | {"update"}
     )
-    made = make_project(plain, lambda what, share: progress(what, share * 0.6))
+    try:
+        made = make_project(plain, lambda what, share: progress(what, share * 0.6))
+    except CompileError as problem:
+        if problem.code not in ("E0301", "E0302"):
+            raise
+        what = f"is not the model of this project: {problem.where} {problem.what}"
+        way = "give the model file that the project was compiled from, or its project with --project"
+        raise CompileError("E0105", options.model.name, what, way) from problem
     assert not isinstance(made, Result)
     return made
 
 
-def _load(twin: Twin, checkpoint: Path, left_out: bool) -> None:
-    """Load a checkpoint. left_out: whether the project has fixed subspaces and the twin has none."""
+def _load(twin: Twin, checkpoint: Path, left_out: bool, calibrated: bool) -> None:
+    """Load a checkpoint. left_out: whether the project has fixed subspaces and the twin has none.
+
+    calibrated: whether --calib decided its scales.
+    """
     try:
         twin.load(checkpoint)
     except CompileError as problem:
         if problem.code != "E0105" or isinstance(problem.__cause__, OSError):
             raise
-        way = "give a checkpoint of this project, and the model file that it was compiled from"
-        way += ", with --data if that has made its subspaces" if left_out else ""
+        files = ["the model file", *["the same --calib file"] * calibrated]
+        files += ["--data, if that has made its subspaces"] * left_out
+        way = f"give a checkpoint of this project, and {', '.join(files)} that it was compiled from"
         raise CompileError("E0105", str(checkpoint), problem.what, way) from problem
 
 

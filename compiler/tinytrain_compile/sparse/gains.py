@@ -115,7 +115,8 @@ def read_gains(path: Path, graph: Graph) -> GainTable:
     except csv.Error as problem:
         raise _bad(path.name, f"is not CSV ({problem})") from problem
     if not rows or tuple(cell.strip() for cell in rows[0]) != COLUMNS:
-        raise _bad(f"{path.name}, line 1", f"is not the header {','.join(COLUMNS)}")
+        apart = " (cells are separated by commas)" if rows and any(each in rows[0][0] for each in ";\t") else ""
+        raise _bad(f"{path.name}, line 1", f"is not the header {','.join(COLUMNS)}{apart}")
     layers = {name: layer for layer in reversed(layers_of(graph)) for name in layer.names}
     whole: dict[Key, int] = {}
     channels: dict[Key, dict[int, int]] = {}

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import load_toml, read_text
+from tinytrain_compile.near import hint
 
 _KEYS = {"layer", "bias", "weight", "axis", "chosen", "activation", "ranks"}
 _ACTIVATIONS = ("exact", "asi", "subspace")
@@ -42,7 +43,8 @@ def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
     unknown = sorted(set(document) - {"update"})
     entries: Any = document.get("update", [])
     if unknown or not isinstance(entries, list) or not entries:
-        raise _bad(path.name, f"unknown keys {unknown}" if unknown else "has no [[update]] entries")
+        what = f"has the unknown key {unknown[0]!r}: each layer is an entry [[update]]" if unknown else ""
+        raise _bad(path.name, what or "has no [[update]] entries")
     return tuple(_entry(f"{path.name}, entry {i + 1}", raw) for i, raw in enumerate(cast(list[Any], entries)))
 
 
@@ -52,7 +54,7 @@ def _entry(where: str, raw: Any) -> SchemeEntry:
     table = cast(dict[str, Any], raw)
     unknown = sorted(set(table) - _KEYS)
     if unknown:
-        raise _bad(where, f"has the unknown key {unknown[0]!r}")
+        raise _bad(where, f"has the unknown key {unknown[0]!r}: {hint(unknown[0], sorted(_KEYS))}")
     layer, bias, axis = table.get("layer"), table.get("bias", False), table.get("axis", "out")
     if not isinstance(layer, str) or not layer:
         raise _bad(where, "needs `layer`, a node name or glob")

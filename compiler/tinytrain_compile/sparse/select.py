@@ -13,6 +13,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import LowRank
 from tinytrain_compile.ir.stages import ChannelSlice, UpdatePlan
 from tinytrain_compile.ir.types import FileNames, Graph, Node, Value
+from tinytrain_compile.near import nearest
 from tinytrain_compile.ops.base import has_trait
 from tinytrain_compile.ops.conv_form import ConvAttrs, ConvGradInputAttrs
 from tinytrain_compile.ops.linear import GemmAttrs
@@ -232,15 +233,19 @@ def _match(layers: tuple[Layer, ...], pattern: str) -> list[tuple[Layer, tuple[V
         ]
         found = [(layer, values) for layer, values in parts if values]
     if not found:
-        names = [name for layer in layers for name in (layer.name, layer.module) if name]
-        near = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3) or names[-3:]
-        raise CompileError(
-            "E0301",
-            f"--update {pattern}",
-            "matches no node or module with parameters",
-            f"nearest names: {', '.join(near)}",
-        )
+        raise CompileError("E0301", f"--update {pattern}", "matches no layer with parameters", _meant(layers, pattern))
     return found
+
+
+def _meant(layers: tuple[Layer, ...], pattern: str) -> str:
+    """Return what to write in place of a pattern that names no layer."""
+    last = re.fullmatch(r"last[^0-9]?([1-9][0-9]{0,3})", pattern)
+    names = [name for layer in layers for name in (layer.name, layer.module) if name]
+    near = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3)
+    word = f"last:{last[1]}" if last else "" if near else nearest(pattern, ("auto", "all", "bias", "head"))
+    if word:
+        return f"did you mean --update {word}?"
+    return f"nearest names: {', '.join(near or names[-3:])}; or use all, bias, head, last:N"
 
 
 def _by_layer(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> dict[str, SchemeEntry]:

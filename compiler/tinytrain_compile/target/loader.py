@@ -77,6 +77,8 @@ def parse_target(text: str, where: str) -> Target:
 
 def _target(root: Table) -> Target:
     if not root.has(CORE_KEY):
+        if not root.has("gcc_flags"):
+            raise root.error(CORE_KEY, f'is missing: a board names its core, such as {CORE_KEY} = "cortex-m33"')
         return _core_target(root)
     named = root.text(CORE_KEY)
     if named not in list_targets():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from tinytrain_compile.data.samples import (
     labels_of,
     samples_of,
 )
+from tinytrain_compile.emit.checkpoint import checkpoint_fault
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import read_file
 from tinytrain_compile.ir.imported import FileTensor, ImportedModel
@@ -54,7 +57,7 @@ class Twin:
         x, y = self.as_slots(x, y)
         self._check_batch(len(x))
         if lr is not None:
-            self.instance.set_rate(lr)
+            self.instance.set_rate(_rate(lr))
         return self._of_batch(self.instance.train(x, y), y)
 
     def _check_batch(self, samples: int) -> None:
@@ -80,7 +83,7 @@ class Twin:
         y = in_label_type(self.instance.interface, y)
         self._check_batch(len(features))
         if lr is not None:
-            self.instance.set_rate(lr)
+            self.instance.set_rate(_rate(lr))
         return self._of_batch(self.instance.train_features(features, y), y)
 
     def predict(self, x: Array | Mapping[str, Array]) -> Array:
@@ -131,7 +134,12 @@ class Twin:
         except OSError as problem:
             what = f"cannot be read ({problem.strerror or problem})"
             raise CompileError("E0105", str(path), what, "give the bytes that m_save wrote") from problem
-        self.instance.load(checkpoint)
+        try:
+            self.instance.load(checkpoint)
+        except CompileError as problem:
+            if problem.code != "E0105":
+                raise
+            raise CompileError("E0105", str(path), *checkpoint_fault(checkpoint, self._train)) from problem
 
     def delta(self) -> bytes:
         """Return what training has changed since the file, as the device's message (docs/fleet.md).
@@ -192,3 +200,15 @@ def _arrays(where: str, x: Array | Mapping[str, Array]) -> Array | dict[str, Arr
     if isinstance(x, Mapping):
         return {name: as_array(where, name, array) for name, array in x.items()}
     return as_array(where, "x", x)
+
+
+def _rate(value: Any) -> float:
+    """Return a learning rate; E0101 for what is not a finite number of 0 or more."""
+    try:
+        rate = float(value)
+    except (TypeError, ValueError):
+        rate = math.nan
+    if not (math.isfinite(rate) and rate >= 0):
+        what = f"{str(value)[:40]!r} is not a learning rate"
+        raise CompileError("E0101", "lr", what, "give a finite number of 0 or more, such as lr=0.01")
+    return rate

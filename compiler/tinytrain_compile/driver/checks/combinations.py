@@ -194,8 +194,12 @@ def _check_penalty(model: ImportedModel) -> None:
         raise CompileError("E0113", "--quant int8", what, "leave the penalty out, or use --quant fp32")
 
 
-def option_notes(options: CompileOptions) -> tuple[str, ...]:
-    """Return notes on options that do not do what anybody wants."""
+def option_notes(options: CompileOptions, layers: int) -> tuple[str, ...]:
+    """Return notes on options that do not do what anybody wants. layers: of the model, with parameters."""
+    notes = list[str]()
     if options.learning_rate == 0:
-        return ("--lr 0: nothing is learned until m_set_lr gives another learning rate",)
-    return ()
+        notes.append("--lr 0: nothing is learned until m_set_lr gives another learning rate")
+    last = options.update.removeprefix("last:")
+    if options.update.startswith("last:") and last.isdigit() and int(last) > layers:
+        notes.append(f"--update {options.update}: the model has {layers} layers with parameters, so it trains all")
+    return tuple(notes)

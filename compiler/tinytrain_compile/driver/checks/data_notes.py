@@ -63,7 +63,13 @@ class DataNote:
 def data_notes(model: ImportedModel, train: TrainGraph, options: CompileOptions) -> tuple[str, ...]:
     """Return notes on --data and --calib, which have been read without an error before."""
     paths = dict.fromkeys(path for path in (options.data, options.calib) if path is not None)
-    return tuple(note.text for path in paths for note in _of_file(path, model, train))
+    notes = [note.text for path in paths for note in _of_file(path, model, train)]
+    if options.data is not None:
+        count = len(load_inputs(options.data, model))
+        if options.batch > count:
+            what = f"--batch {options.batch}: {options.data.name} has {count} samples, so an update repeats some"
+            notes.append(f"{what}; give more samples, or --batch {count} at most")
+    return tuple(notes)
 
 
 def notes_of(name: str, x: Array, y: Array | None, model: ImportedModel, train: TrainGraph) -> tuple[DataNote, ...]:

@@ -16,7 +16,7 @@ class InferenceOnly(Part):
     flag = "--inference-only"
     not_with = ("lock", "features=on", "slices=on", "runtime", "max_step_ps", "count", "cycles")
     why = "is of training, and "
-    named_update = "has to know what the build that trains updates, which with --update auto follows from its arena"
+    named_update = "needs the layers that the other build trains, and --update auto chooses them by its arena"
 
     def json(self, summary: Summary) -> dict[str, Any] | None:
         """Return what an inference keeps of the state in a checkpoint."""

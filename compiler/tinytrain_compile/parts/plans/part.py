@@ -42,7 +42,7 @@ class Plans(Part):
         *("arena_bytes", "lock", "memories", "input_lines", "features=on", "flash_budget_bytes", "optimise"),
         *("max_step_ps", "inference_only", "count", "cycles", "runtime=delta", "runtime=average"),
     )
-    named_update = "plans share what is trained, and --update auto would follow from the arena"
+    named_update = "all plans train the same layers, and --update auto chooses them by one arena"
 
     def settled(self, options: CompileOptions) -> CompileOptions:
         """Return the options of the largest plan: the rest goes beside it."""
