@@ -263,3 +263,14 @@ def test_random_samples_have_no_word_on_learning(tmp_path: Path) -> None:
     model = write(mlp(), tmp_path)
     said = run(model, "--lr", "1e6", "--verify", "host", "-o", tmp_path / "out").check_success().out
     assert "3 steps on random samples" in said and "explodes" not in said
+
+
+def test_more_than_there_is(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=X, y=Y)
+    given = ("--data", tmp_path / "data.npz", "--verify", "none", "--dry-run")
+    out = run(write(mlp(), tmp_path), *given, "--batch", "1000", "--update", "last:9").check_success().out
+    text = " ".join(out.split())
+    assert f"--batch 1000: data.npz has {len(Y)} samples, so an update repeats some" in text
+    assert "--update last:9: the model has 3 layers with parameters, so it trains all" in text
+    quiet = run(write(mlp(), tmp_path), *given, "--update", "last:3").check_success().out
+    assert "--batch" not in quiet and "last:3: the model" not in quiet

@@ -333,3 +333,29 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         moved = {name: array + 1 for name, array in weights.items()}
         with pytest.raises(tt.CompileError, match="does not train"):
             twin.load_state_dict(moved)
+
+
+def test_a_checkpoint_that_does_not_fit_says_why(tmp_path: Path) -> None:
+    """Another --calib makes other scales of the same tensors; another --update makes other tensors."""
+    with np.load(DIGITS / "calib.npz") as calib:
+        x = calib["x"]
+    flags = {"quant": "int8", "update": "last:1", "head": "int8", "verify": "none"}
+    kept = tmp_path / "kept.bin"
+    tt.compile(DIGITS / "digits.onnx", calib=x, **flags).twin().save(kept)
+    twin = tt.compile(DIGITS / "digits.onnx", calib=3 * x, **flags).twin()
+    with pytest.raises(tt.CompileError, match=r"E0105.*another build: its tensors have the same sizes.*--calib"):
+        twin.load(kept)
+    with pytest.raises(tt.CompileError, match=r"E0105.*this build .* B; use the model file, --update"):
+        tt.compile(DIGITS / "digits.onnx", update="last:1", verify="none").twin().load(kept)
+    twin.save(kept)
+    whole = kept.read_bytes()
+    damaged = whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]
+    for content, said in (
+        (damaged, "checksum"),
+        (whole[:-9], "ends after"),
+        (b"PK", "not a checkpoint"),
+        (b"", "empty"),
+    ):
+        kept.write_bytes(content)
+        with pytest.raises(tt.CompileError, match=said):
+            twin.load(kept)

@@ -1,0 +1,50 @@
+"""A mistyped command line is told what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testing.networks import models
+from tests.e2e.broken import write
+from tests.e2e.command import run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("net.onnx --optimizer mometum", "--optimizer: unknown value 'mometum'; did you mean momentum?"),
+        ("net.onnx --package arduno", "did you mean arduino?"),
+        ("net.onnx --runtime replai=9", "--runtime: unknown part 'replai'; did you mean replay?"),
+        ("net.onnx --report jsn", "did you mean json?"),
+        ("net.onnx --target cortex_m4f", "did you mean cortex-m4?"),
+        ("net.onnx --learning-rate 0.1", "did you mean --lr?"),
+        ("net.onnx --optimiser adam", "did you mean --optimizer?"),
+        ("net.onnx -lr 0.1", "-lr: tinytrain-compile has no such option; write --lr, with two dashes"),
+        ("net.onnx --checkpoint a.bin", "leave it out: it is an option of tinytrain-compile export"),
+        ("contribution net.onnx --arena 9KB", "leave it out: it is an option of tinytrain-compile"),
+        ("net.onnx --zzz", "tinytrain-compile --help lists all options"),
+        ("net.onnx --lr 0,01", "'0,01' is not a number; write a decimal point: --lr 0.01"),
+        ("net.onnx --batch 2.0", "'2.0' is not a whole number; for example --batch 2"),
+        ("net.onnx --verify-steps 0", "--verify-steps: 0 is out of range; use 1 to 100000"),
+        ("net.onnx --arena 64 KB", "64 KB: a size or time is one word; write 64KB"),
+        ("net.onnx --arena", "--arena: needs a value; give --arena SIZE"),
+        ("net.onnx own.npz", "for samples write --data own.npz"),
+        ("net.onnx other.onnx", "a second model"),
+        ("net.onnx spare", "spare: this word belongs to no option"),
+        ("export net.onnx", "--checkpoint is missing; add --checkpoint FILE"),
+        ("finetun net.onnx", "did you mean tinytrain-compile finetune?"),
+        ("--explain E9999", "--explain: there is no error 'E9999'"),
+    ],
+)
+def test_what_was_meant(arguments: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(models.mlp(), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    code = "E0102" if "--target" in arguments else "E0101"
+    failed = run(*arguments.split()).check_error(code, 2)
+    assert said in failed.err and failed.err.count("\n") == 1
+
+
+def test_an_error_is_explained_by_its_number_alone() -> None:
+    assert run("--explain", "401").out == run("--explain", "E0401").out

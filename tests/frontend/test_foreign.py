@@ -1,0 +1,42 @@
+"""Files of other frameworks are told how they become ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import FrontendOptions, load_model
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("net.pt", b"PK\x03\x04", 'torch.onnx.export(net.eval(), (x[:1],), "net.onnx", dynamo=True'),
+        ("net.pth", b"\x80\x02", "torch.onnx.export"),
+        ("net.safetensors", b"\x08\0\0\0\0\0\0\0{}", "safetensors.torch.load_file"),
+        ("net.keras", b"PK\x03\x04", "tf2onnx.convert.from_keras"),
+        ("weights", b"\x89HDF\r\n\x1a\n", "tf2onnx.convert.from_keras"),
+        ("net.bin", b"\x20\0\0\0TFL3", "--tflite net.bin --output net.onnx"),
+        ("net.pb", b"\x08\x01", "--graphdef net.pb"),
+        ("net.pkl", b"\x80\x04", "is a Python pickle"),
+        ("own.npz", b"PK\x03\x04", "tinytrain-compile model.onnx --data own.npz"),
+        ("net.onnx", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("net.onnx", b"<!DOCTYPE html>", "is a web page"),
+        ("net.onnx", b"", "is empty"),
+        ("net.onnx", b"ir_version: 8", "is text"),
+    ],
+)
+def test_the_export_call_is_told(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CompileError, match="E0213") as problem:
+        load_model(tmp_path / name, FrontendOptions())
+    assert said in str(problem.value)
+
+
+def test_a_folder_of_tensorflow(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "saved_model.pb").write_bytes(b"\x08\x01")
+    with pytest.raises(CompileError, match=r"E0213.*--saved-model .*net --output net\.onnx"):
+        load_model(tmp_path / "net", FrontendOptions())
