@@ -119,6 +119,7 @@ def finetune(
     options: of a compilation, as for `compile`. out: a name beside which what was tried is kept until all of it is
     done; nothing else is written. Raises CompileError.
     """
+    _check_counts(epochs=epochs, seeds=seeds, replay=replay, jobs=jobs)
     if schedule not in SCHEDULES:
         raise CompileError("E0101", "schedule", f"{schedule!r} is none of {', '.join(SCHEDULES)}", "give one of them")
     if not warm_ups or not all(0 <= share <= MOST_WARM_UP for share in warm_ups):
@@ -145,3 +146,10 @@ Arrays are a dict by name ({"x": x, "y": y}), (x, y), x alone, or an iterable of
 """
 compile.__doc__ = f"{inspect.cleandoc(compile.__doc__ or '')}\n{_OPTIONS}{options_help()}\n"
 from_torch.__doc__ = f"{inspect.cleandoc(from_torch.__doc__ or '')}\n\noptions: those of `compile`.\n"
+
+
+def _check_counts(**counts: Any) -> None:
+    """Raise E0101 for an argument that is not a whole number."""
+    for name, value in counts.items():
+        if not isinstance(value, int):
+            raise CompileError("E0101", f"{name}=", f"{value!r} is not a whole number", f"for example {name}=3")

@@ -200,8 +200,8 @@ def test_compiles_strictly(standard: str, folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
-        ("--plans 64KB", "E0101", "is not two to eight sizes"),
-        ("--plans 64KB,64KB --update all", "E0101", "is not two to eight sizes"),
+        ("--plans 64KB", "E0101", "is not two to eight different sizes"),
+        ("--plans 64KB,64KB --update all", "E0101", "is not two to eight different sizes"),
         ("--plans 64KB,128KB", "E0113", "all plans train the same layers"),
         ("--plans 64KB,128KB --update all --arena 1MB", "E0113", "not possible with --arena"),
         ("--plans 64KB,128KB --update all --inference-only", "E0113", "not possible with --inference-only"),

@@ -154,7 +154,7 @@ def test_what_cannot_be_is_said() -> None:
     x, y = samples(4)
     with compiled.twin() as twin:
         with pytest.raises(
-            tt.CompileError, match=r"x is float32 \(samples, 8, 8\); expected .* \(samples, 1, 8, 8\)"
+            tt.CompileError, match=r"x is float32 of shape \(1, 8, 8\), .* \(samples, 1, 8, 8\); .* x = x\[None\]"
         ) as caught:
             twin.predict(x[0])
         assert caught.value.code == "E0105"
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_said() -> None:
             twin.train_step(x[:1], y[:1], lr=-1.0)
     with pytest.raises(tt.CompileError, match="closed"):
         twin.predict(x)
-    with pytest.raises(tt.CompileError, match="No such option"):
+    with pytest.raises(tt.CompileError, match=r"updates=: .* did you mean update=\?"):
         digits(updates="all")
     with pytest.raises(tt.CompileError, match="a dry run makes no project"):
         digits(dry_run=True)

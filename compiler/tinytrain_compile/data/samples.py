@@ -67,6 +67,8 @@ def shaped_labels(name: str, y: Array, wanted: tuple[int, ...], classes: int) ->
     what, way = f"y has shape {given}", f"this loss takes {taken}"
     if not same and y.ndim and y.shape[1:] == wanted[1:]:
         what, way = f"y has {len(y)} labels for {wanted[0]} samples", f"give one label for each sample: shape {taken}"
+    elif not classes and len(wanted) == 2 and y.shape == wanted[:1] and y.dtype.kind in "iu":
+        way = f"this loss takes {taken}: np.eye({wanted[1]})[y] of classes, or use --loss cross-entropy"
     elif classes and _is_one_hot(y, wanted, classes):
         what, way = f"y is one-hot, of shape {given}", f"give class indices of shape {taken}: y.argmax(axis=1)"
     elif classes and y.dtype.kind == "f" and y.size == math.prod(wanted) * classes:

@@ -127,7 +127,7 @@ SIZE: Mapping[str, Any] = {"metavar": "SIZE", "read": parse_size}
 def parse_name(text: str, where: str) -> str:
     """Parse a name that C, build systems and folders accept; CompileError E0101 for any other."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,59}", text):
-        what = f"{text!r} is no C name of up to 60 letters, digits and underscores"
+        what = f"{text!r} is no C name: a letter, then up to 59 letters, digits and underscores"
         raise CompileError("E0101", where, what, "for example gesture_left")
     return text
 
@@ -136,7 +136,7 @@ def parse_plans(text: str, where: str) -> tuple[int, ...]:
     """Parse sizes behind commas into increasing order; CompileError E0101 unless they are two to eight."""
     sizes = sorted({parse_size(part, where) for part in text.split(",")})
     if not 2 <= len(sizes) <= 8:
-        raise CompileError("E0101", where, f"{text!r} is not two to eight sizes", "for example 64KB,128KB")
+        raise CompileError("E0101", where, f"{text!r} is not two to eight different sizes", "for example 64KB,128KB")
     return tuple(sizes)
 
 
@@ -145,7 +145,7 @@ def parse_time(text: str, where: str) -> int:
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(us|ms|s)\s*", text)
     time = round(float(match[1]) * _TIMES[match[2]]) if match else 0
     if time <= 0:
-        raise CompileError("E0101", where, f"{text!r} is not a time above 0", "for example 500ms or 2s")
+        raise CompileError("E0101", where, f"{text!r} is not a time in us, ms or s", "for example 500ms or 2s")
     return time
 
 

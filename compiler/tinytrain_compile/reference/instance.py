@@ -24,7 +24,7 @@ SAID = (
 
 
 class ReferenceInstance(Instance):
-    """`Instance` without a library. What only the C has (features, deltas) is E0602."""
+    """`Instance` without a library. What only the C has (features, deltas) is E0114."""
 
     def __init__(self, train: TrainGraph, interface: Interface) -> None:
         self.interface, self._train = interface, train

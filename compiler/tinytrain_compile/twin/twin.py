@@ -63,7 +63,7 @@ class Twin:
     def _check_batch(self, samples: int) -> None:
         if samples != self.batch:
             what = f"{samples} samples, an update takes {self.batch} (batch=)"
-            raise CompileError("E0105", "x", what, "give as many as an update takes")
+            raise CompileError("E0105", "x", what, f"give {self.batch}, or compile with batch={samples}")
 
     def _of_batch(self, losses: Array, y: Array) -> float:
         together = self.instance.interface.micro_batch

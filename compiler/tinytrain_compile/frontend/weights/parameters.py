@@ -27,6 +27,7 @@ from tinytrain_compile.frontend.options import FrontendOptions
 from tinytrain_compile.frontend.weights.known_constants import Case, Use, prepared_inputs, purpose
 from tinytrain_compile.ir.imported import Copy, ParameterChoice
 from tinytrain_compile.ir.types import Array
+from tinytrain_compile.near import hint
 
 if TYPE_CHECKING:
     from tinytrain_compile.frontend.exporters.record import Record
@@ -179,7 +180,7 @@ def _asked(names: Mapping[str, Array], links: Links, options: FrontendOptions) -
             hits = _named(glob, names, links)
             if not hits:
                 what = "no floating-point initializer that is used has such a name, nor its module"
-                raise CompileError("E0101", f"{flag} {glob}", what, "names are in report.json, or shown by --verbose")
+                raise CompileError("E0101", f"{flag} {glob}", what, hint(glob, names, "report.json has all"))
             for name in hits:
                 if found.get(name, flag) != flag:
                     what = f"{name} is named by --trainable and by --frozen"
