@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.checks.project import expected_files
-from tinytrain_compile.driver.pipeline import Progress, Project, Result, silent
+from tinytrain_compile.driver.pipeline import Project, Result
+from tinytrain_compile.driver.progress import Progress, silent
 from tinytrain_compile.files.output_folder import check_place, write_output
 from tinytrain_compile.learn.choice_by_data import choose_by_data
 from tinytrain_compile.options.compile_options import CompileOptions

@@ -23,6 +23,7 @@ from tinytrain_compile.cli import command
 from tinytrain_compile.cli.contribution import contribution
 from tinytrain_compile.cli.export import export
 from tinytrain_compile.cli.finetune import finetune
+from tinytrain_compile.cli.python_options import options_from
 from tinytrain_compile.driver import pipeline
 from tinytrain_compile.driver.pipeline import Result
 from tinytrain_compile.errors import ERRORS, CompileError
@@ -163,15 +164,20 @@ def test_no_arguments() -> None:
 # ---- compiling ------------------------------------------------------------------------------------------------------
 
 
-def test_success_block_and_files(mlp: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    text = run(mlp, "-o", out, "--verify", "host", "--arena", "64KB").check_success().out
+def test_success_block_and_files(mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = Path("out")
+    text = run(Path(mlp).name, "--verify", "host", "--arena", "64KB").check_success().out
     lines = text.splitlines()
-    assert len(lines) <= 25
-    assert re.search(r"^ARENA +[\d,]+ B of 65,536", text, re.MULTILINE)
-    assert re.search(r"^verify +file == reference == host .*$", text, re.MULTILINE) and " PASS\n" in text
+    assert len(list(filter(None, lines))) <= 25
+    assert re.search(r"^RAM +[\d,]+ B of 65,536", text, re.MULTILINE)
+    assert re.search(r"^checks +model file vs numpy reference +max error \S+ +ok$", text, re.MULTILINE)
+    assert re.search(r"^ +C on this machine vs numpy reference +max error \S+ +ok$", text, re.MULTILINE)
     count = sum(path.is_file() for path in out.rglob("*"))
-    assert re.search(rf"^wrote +{re.escape(str(out))}/ \({count} files\)  sha256 [0-9a-f]{{16}}$", lines[-1])
+    assert lines[0] == f"net.onnx for cortex-m7, fp32              PASS on this machine   out/ ({count} files)"
+    assert "\nnext       out/net_train.h " in text and "\n           out/report.html " in text
+    assert lines[-2] == "try        tinytrain-compile finetune net.onnx --data FILE.npz"
+    assert re.fullmatch(r"digest     sha256 [0-9a-f]{16}", lines[-1])
     names = {path.name for path in out.iterdir()}
     assert {"net_train.h", "net_train.c", "net_kernels.c", "net_weights.c", "tt_runtime.h"} <= names
     assert {"CMakeLists.txt", "plan.json", "report.json", "report.html", "verify"} <= names
@@ -181,17 +187,18 @@ def test_success_block_and_files(mlp: str, tmp_path: Path) -> None:
     assert report["memory"]["persistent_bytes"] + report["memory"]["transient_bytes"] == report["memory"]["arena_bytes"]
 
 
-def test_reports_on_request(mlp: str, tmp_path: Path) -> None:
-    quiet = run(mlp, "-o", tmp_path / "out", "--verify", "none", "--report", "json").check_success()
-    assert len(quiet.out.splitlines()) == 1
+def test_reports_on_request(mlp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quiet = run(mlp, "-o", "out", "--verify", "none", "--report", "json").check_success()
+    assert re.fullmatch(r"net\.onnx for cortex-m7, fp32 +NOT CHECKED   out/ \(\d+ files\)\n", quiet.out)
     assert (tmp_path / "out" / "report.json").is_file()
     assert not (tmp_path / "out" / "report.html").exists()
 
 
 def test_dry_run_writes_nothing(mlp: str, tmp_path: Path) -> None:
     text = run(mlp, "-o", tmp_path / "out", "--dry-run").check_success().out
-    assert text.splitlines()[-1] == "wrote      nothing (--dry-run)"
-    assert "ARENA" in text
+    assert text.splitlines()[0].endswith("   nothing written (--dry-run)")
+    assert "\nRAM  " in text and "\nnext  " not in text
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
@@ -231,9 +238,9 @@ def test_dump_after(stage: str, mlp: str, tmp_path: Path) -> None:
 
 def test_automatic_update_says_what_it_chose(mlp: str, tmp_path: Path) -> None:
     everything = run(mlp, "--dry-run", "--verify", "none").out
-    assert re.search(r"^update +auto: all", everything, re.MULTILINE)
+    assert re.search(r"^trains .*--update auto: all", everything, re.MULTILINE)
     some = run(mlp, "--dry-run", "--arena", "1000").out
-    assert re.search(r"^update +auto: update\.toml: \d of 3 layers", some, re.MULTILINE)
+    assert re.search(r"^trains +\d of 3 layers, .*\s+--update auto: update\.toml$", some, re.MULTILINE)
     assert re.search(r"^gain +\d+\.\d \(prior: ", some, re.MULTILINE) and "PROVEN BEST" in some
 
 
@@ -259,6 +266,48 @@ def test_counted_instructions(mlp: str, tmp_path: Path) -> None:
 def test_progress_only_on_a_terminal(mlp: str, tmp_path: Path) -> None:
     outcome = run_process(mlp, "-o", tmp_path / "out", "--verify", "none").check_success()
     assert "\x1b" not in outcome.out
+    assert all("\x1b" not in line and "\r" not in line for line in outcome.stages)
+
+
+def test_a_pipe_gets_one_line_for_each_stage(mlp: str, tmp_path: Path) -> None:
+    """On stderr; counts are for a line that changes, so they are left out."""
+    told = run(mlp, "-o", tmp_path / "out", "--verify", "none").check_success().stages
+    assert [line.partition("] ")[2] for line in told] == [
+        "reading the model",
+        "planning",
+        "comparing the file with what was imported",
+        "comparing a training step with the derivative of the file",
+        "lowering kernels",
+        "writing",
+    ]
+    shares = [int(line[1:5].rstrip("%")) for line in told]
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 100
+
+
+def test_planning_counts_what_it_has_tried(mlp: str) -> None:
+    told = list[str]()
+    options = options_from(mlp, {"dry_run": True, "arena": "1KB"})
+    pipeline.make_project(options, lambda what, _share: told.append(what))
+    counts = [re.fullmatch(r"planning, ([\d,]+) plans?(?:, ([\d,]+) orders?)?.*", text) for text in told]
+    plans, orders = ([int((one[at] or "0").replace(",", "")) for one in counts if one] for at in (1, 2))
+    assert plans == sorted(plans) and plans[-1] > 5 and orders == sorted(orders) and orders[-1] >= plans[-1] // 2
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_progress_is_one_line_of_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts that have no room are left out, the last one first; nothing is cut within a word."""
+    from tinytrain_compile.cli.terminal import Terminal
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    err = TerminalStream()
+    monkeypatch.setattr("sys.stderr", err)
+    terminal = Terminal("never", False)
+    terminal.progress("planning, 123 plans, 4,567 orders, 12.3 M nodes, 45 solver runs", 0.5)
+    terminal.clear()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err.getvalue())
+    assert max(map(len, re.split(r"[\r\n]+", shown))) <= columns
+    assert "planning, 123 plans" in shown or (columns == 40 and "planning" in shown)
+    assert ("12.3 M nodes" in shown) == (columns == 80) and "solver" not in shown
 
 
 def test_no_text_is_taken_for_markup(mlp: str, tmp_path: Path) -> None:
@@ -266,7 +315,7 @@ def test_no_text_is_taken_for_markup(mlp: str, tmp_path: Path) -> None:
     odd = Path(mlp).rename(tmp_path / "[bold]:100:.onnx")
     for color in ("always", "never"):
         said = run(odd, "--update", "last:100", "--dry-run", "-v", "--color", color).check_success().out
-        assert "update     last:100: 3 of 3 layers" in said and "model      [bold]:100:.onnx" in said
+        assert "--update last:100\n" in said and said.startswith("[bold]:100:.onnx for ")
 
 
 def test_progress_shows_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

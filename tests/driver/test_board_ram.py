@@ -28,7 +28,7 @@ from tinytrain_compile.target.loader import load_target
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 NRF, F746 = ("--target", "nrf52840-dk"), ("--target", "nucleo-f746zg")
 LINE = re.compile(r"^    (--.*?) +-> +([\d,]+) B  ", re.MULTILINE)
-ROW = re.compile(r"^RAM +([\d,]+) of ([\d,]+) B", re.MULTILINE)
+ROW = re.compile(r"^all RAM +([\d,]+) of ([\d,]+) B", re.MULTILINE)
 
 
 def number(text: str) -> int:
@@ -88,7 +88,7 @@ def test_a_board_is_no_larger_than_it_is(tmp_path: Path) -> None:
         assert [options for options, _ in ways if options.startswith("--arena")] == [] and len(ways) > 1
         for options, size in ways:
             done = run(path, *NRF, *arena, "--update", "all", "--dry-run", *options.split()).check_success()
-            assert f"ARENA      {size} B" in done.out or "memory     " in done.out, options
+            assert f"\nRAM        {size} B" in done.out or "memory     " in done.out, options
 
 
 def test_constants_that_are_more_than_the_flash_are_refused_before_there_is_code(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def _macro(header: Path, name: str) -> str:
 
 
 def test_a_core_has_no_size_and_a_build_without_parts_no_row_there() -> None:
-    assert "\nRAM " not in run(DIGITS, "--dry-run").check_success().out
+    assert "\nall RAM " not in run(DIGITS, "--dry-run").check_success().out
     said = " ".join(run(DIGITS, "--runtime", "replay=3", "--dry-run").check_success().out.split())
     assert "a core has no RAM size" in said and "3 kept samples 780" in said
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,19 +14,39 @@ from pathlib import Path
 
 from tinytrain_compile.cli import command
 
+STAGE = re.compile(r"^\[ *\d+%\] \S[^\n]*\n", re.MULTILINE)
+"""A line of progress, as the command writes it to a pipe when a stage begins."""
+
+AGREED = re.compile(r"^(?:checks)? +(\S.* vs (?:numpy reference|this machine|derivative of file))\b", re.MULTILINE)
+FILE = "model file vs numpy reference"
+HERE = "C on this machine vs numpy reference"
+STEP = "training step vs derivative of file"
+"""Checks of a build that has been compared with the file and run on this machine."""
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of the command left behind."""
+    """What a run of the command left behind. err: without the lines of progress, which are `stages`."""
 
     exit_code: int
     out: str
     err: str
+    stages: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, exit_code: int, out: str, err: str) -> Outcome:
+        """Tell progress apart from what was said on stderr."""
+        return cls(exit_code, out, STAGE.sub("", err), tuple(line.rstrip("\n") for line in STAGE.findall(err)))
 
     @property
     def error_id(self) -> str:
         """`E0203` of `error[E0203]: ...`, or "" without an error."""
         return self.err[6:11] if self.err.startswith("error[E") else ""
+
+    @property
+    def agreed(self) -> tuple[str, ...]:
+        """What agreed with what by the report: `model file vs numpy reference`, ..."""
+        return tuple(AGREED.findall(self.out))
 
     def check_success(self) -> Outcome:
         """Assert exit code 0 and nothing on stderr."""
@@ -60,7 +81,7 @@ def run(*arguments: str | Path) -> Outcome:
     finally:
         sys.argv = saved
     texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
-    return Outcome(code, *texts)
+    return Outcome.of(code, *texts)
 
 
 def run_process(
@@ -80,7 +101,7 @@ def run_process(
         timeout=timeout_s,
         check=False,
     )
-    return Outcome(finished.returncode, finished.stdout.decode(), finished.stderr.decode())
+    return Outcome.of(finished.returncode, finished.stdout.decode(), finished.stderr.decode())
 
 
 def tree(folder: Path) -> dict[str, str]:

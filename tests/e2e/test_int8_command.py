@@ -13,7 +13,7 @@ import pytest
 from testing.places import ROOT, SHARED
 from tests.e2e import chain
 from tests.e2e.broken import write
-from tests.e2e.command import Outcome, run, tree
+from tests.e2e.command import FILE, HERE, Outcome, run, tree
 from tests.e2e.exact import check_exact, check_on
 from tests.e2e.marks import needs_qemu, needs_shared
 from tests.examples.pages import check_row, figures
@@ -58,7 +58,7 @@ def test_command_on_a_board(calibrated: tuple[str, str], tmp_path: Path) -> None
     model, calib = calibrated
     options = ("--calib", calib, "--head", "int8", "--batch", "2", "--target", "cortex-m55", "--arena", "64KB")
     outcome = int8(model, *options, "--verify-steps", "10", "-o", tmp_path / "out").check_success()
-    assert "file == reference == host == QEMU " in outcome.out
+    assert outcome.agreed[:2] == (FILE, HERE) and outcome.agreed[2].startswith("C in QEMU ")
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["verify"]["max_error"] == 0
     assert report["verify"]["message"].endswith("   host bit-exact   QEMU bit-exact   PASS")
@@ -315,12 +315,12 @@ def test_a_few_bytes_short_sr8_is_a_way_out(calibrated: tuple[str, str], tmp_pat
         "off",
         "--dry-run",
     )
-    needed = int(re.search(r"ARENA\s+([\d,]+) B", int8(*flags).check_success().out)[1].replace(",", ""))  # type: ignore[index]
+    needed = int(re.search(r"\nRAM +([\d,]+) B", int8(*flags).check_success().out)[1].replace(",", ""))  # type: ignore[index]
     short = (*flags, "--arena", str(needed - 8))
     failed = int8(*short).check_error("E0401", 3).err
     way = re.search(r"--weight-store sr8\s+-> ([\d,]+) B  costs some accuracy", failed.split("not enough alone")[0])
     assert way is not None, failed
-    assert f"ARENA      {way[1]} B" in int8(*short, "--weight-store", "sr8").check_success().out
+    assert f"\nRAM        {way[1]} B" in int8(*short, "--weight-store", "sr8").check_success().out
     assert "--weight-store sr8" not in int8(*short[:-1], "100").check_error("E0401", 3).err, "it would not be enough"
 
 

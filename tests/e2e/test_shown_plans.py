@@ -39,7 +39,7 @@ def test_integer_errors_are_backward_and_updates_are_updates(integers: tuple[str
 def test_every_step_is_listed(integers: tuple[str, Path]) -> None:
     text, out = integers
     plan = json.loads((out / "plan.json").read_text())
-    table = text[text.index("\nstep  ") :].partition("\nwrote ")[0].strip("\n")
+    table = text[text.index("\nstep  ") :].partition("\n\nnext ")[0].strip("\n")
     assert max(len(line) for line in table.splitlines()) <= WIDTH
     table = re.sub(r"\n {7,}(?=[^ ])", " ", re.sub(r"\n +frees ", "  frees ", table))  # a step, whole
     listed = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()[1:]]

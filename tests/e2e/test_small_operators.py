@@ -12,7 +12,7 @@ import pytest
 
 from testing.places import SHARED
 from tests.e2e import chain
-from tests.e2e.command import run
+from tests.e2e.command import FILE, HERE, STEP, run
 from tests.e2e.gradients import largest_error
 from tests.e2e.marks import needs_shared
 from tests.frontend.models import parse
@@ -174,7 +174,7 @@ def test_rows_lie_beside_an_integer_network(tmp_path: Path) -> None:
     options = ("--arena", "64KB", "--loss", "cross-entropy", "--verify", "host", "-o", tmp_path / "out")
     for more in ((), ("--quant", "int8", "--head", "int8", "--calib", tmp_path / "calib.npz")):
         outcome = run(tmp_path / "net.onnx", *options, *more).check_success()
-        assert "file == reference == host" in outcome.out and "PASS" in outcome.out
+        assert outcome.agreed[:2] == (FILE, HERE) and "PASS" in outcome.out
     header = next((tmp_path / "out").glob("*_train.h")).read_text()
     assert "int32_t values[NET_INPUT_ELEMENTS]" in header
 
@@ -226,8 +226,9 @@ def test_tokens_with_a_padding_mask(name: str, tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", x=rng.integers(0, 3, (8, 5)), y=rng.integers(0, 3, 8))
     options = ("--data", tmp_path / "data.npz", "--verify", "host", "-o", tmp_path / "out")
-    out = run(tmp_path / "net.onnx", *options).check_success().out
-    assert "file == reference == host" in out and "PASS" in out and re.search(r"(\d) of \1 tensors within", out)
+    done = run(tmp_path / "net.onnx", *options).check_success()
+    assert done.agreed == (FILE, HERE, STEP) and "PASS" in done.out
+    assert re.search(r"(\d) of \1 tensors within", done.out)
 
 
 def test_integers_of_the_input_are_computed_with() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.e2e.command import run
+from tests.e2e.command import FILE, HERE, STEP, run
 from tests.frontend.models import parse
 
 STEPS, FEATURES, HIDDEN, CLASSES = 6, 3, 4, 3
@@ -40,7 +40,8 @@ def test_a_cross_entropy_per_step(start: str, end: str, tmp_path: Path) -> None:
     x, y = rng.normal(size=(8, STEPS, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, (8, STEPS))
     np.savez(tmp_path / "data.npz", x=x, y=y)
     options = ("--loss", "cross-entropy", "--batch", "2", "--data", tmp_path / "data.npz", "--verify", "host")
-    out = run(tmp_path / "net.onnx", *options, "-o", tmp_path / "out").check_success().out
-    assert "file == reference == host" in out and "PASS" in out and "6 of 6 tensors within" in out
+    done = run(tmp_path / "net.onnx", *options, "-o", tmp_path / "out").check_success()
+    out = done.out
+    assert done.agreed == (FILE, HERE, STEP) and "PASS" in out and "6 of 6 tensors within" in out
     assert ("input x holds time first: one sample of 6 steps" in out) == (start == "time first")
     assert f"1x{STEPS}x{FEATURES} -> 1x{STEPS}x{CLASSES}" in out

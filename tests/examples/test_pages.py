@@ -30,7 +30,7 @@ PAGES = sorted(
     for path in (ROOT / folder).glob("*.md")
 )
 
-REPORT = re.compile(r"^model      .*?(?=^wrote |^```|^\.\.\.)", re.MULTILINE | re.DOTALL)
+REPORT = re.compile(r"^RAM        .*?(?=^digest |^```|^\$ |^\.\.\.)", re.MULTILINE | re.DOTALL)
 DEMO = "$ python examples/digits/run.py\n"
 
 CALLER = """#include "digits_train.h"
@@ -203,7 +203,7 @@ def test_quoted_flags_exist() -> None:
 
 
 def test_reports_in_pages_fit_80_columns() -> None:
-    """From `model` to `wrote`, in every page; a command and an error line are one line however long they are."""
+    """From `RAM` to `digest`, in every page; a command and an error line are one line however long they are."""
     texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
     lines = [line for text in texts.values() for report in REPORT.findall(text) for line in report.splitlines()]
     assert len(lines) > 100
@@ -257,9 +257,9 @@ def test_named_folders_and_files_exist() -> None:
 def test_volatile_parts_do_not_count() -> None:
     old, new = "time       1.0 s in QEMU", "time       33.1 s in QEMU"
     assert transcripts.stable(old) == transcripts.stable(new)
-    line = "verify     file == reference == host   file max |err| 3.5e-07   host max |err| 3.5e-07   PASS"
+    line = "checks     model file vs numpy reference         max error 3.5e-07           ok"
     assert transcripts.stable(line) == transcripts.stable(line.replace("3.5e-07", "4.5e-07"))
-    assert transcripts.stable("ARENA      36,912 B") != transcripts.stable("ARENA      36,916 B")
+    assert transcripts.stable("RAM        36,912 B") != transcripts.stable("RAM        36,916 B")
 
 
 def test_a_digest_is_compared_or_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

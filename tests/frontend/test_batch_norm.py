@@ -228,7 +228,7 @@ def test_a_kept_norm_is_a_layer(tmp_path: Path) -> None:
     assert set(resolve_update(graph, "bias").updates) == {"bias", "beta", "head"}
     assert set(resolve_update(graph, "head").updates) == {"head"}
     outcome = run(path, "--batch-norm", "keep", "--update", "last:2", "--dry-run", "--report", "text").check_success()
-    assert "last:2: 2 of 3 layers, 15 of 48 numbers" in outcome.out  # mean and variance count
+    assert "2 of 3 layers, 15 of 48 numbers" in outcome.out and "--update last:2" in outcome.out  # statistics count
 
 
 def test_what_is_frozen_of_a_norm_is_computed_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -176,18 +177,22 @@ def test_an_interrupted_measurement_goes_on(own: Path, tmp_path: Path, monkeypat
 def test_command(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = ("--updates", "4", "--orders", "1", "--jobs", "1", "--groups", "2", "-v")
     done = run("contribution", DIGITS / "digits.onnx", "--data", own, "-o", tmp_path / "g.csv", *few).check_success()
-    assert (
-        "classifier weight" in done.out
-        and "conv3 weight, in channels 8 to 15" in done.out
-        and (tmp_path / "g.csv").is_file()
-    )
+    head, *rows, written = done.out.splitlines()
+    assert head.split("  ") == ["loss saved", "parameters", "accuracy", "layer"]
+    whole = next(row for row in rows if row.endswith("classifier weight"))
+    assert re.fullmatch(r" *\d\.\d{4} +2,560 +\d+\.\d% +classifier weight", whole)
+    assert any(row.endswith("conv3 weight, in channels 8 to 15") for row in rows)
+    saved = [float(row.split()[0]) for row in rows]
+    assert saved == sorted(saved, reverse=True) and len(rows) > 8
+    assert written == f"wrote      {tmp_path / 'g.csv'}" and (tmp_path / "g.csv").is_file()
     assert "\n  --arena" not in run("contribution", "--help").out  # no option; texts of others may name it
     assert "Measure the gain of training" in run("contribution", "--help").out
     run("compile", DIGITS / "digits.onnx", "--dry-run", "--arena", "64KB").check_success()
     model = tmp_path / "contribution"  # a model whose file has the name of a command
     shutil.copyfile(DIGITS / "digits.onnx", model)
     monkeypatch.chdir(tmp_path)
-    assert "model      contribution" in run("./contribution", "--dry-run", "--arena", "64KB").check_success().out
+    said = run("./contribution", "--dry-run", "--arena", "64KB").check_success().out
+    assert said.startswith("contribution for cortex-m7, fp32 ")
 
 
 @pytest.mark.parametrize(

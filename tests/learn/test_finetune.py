@@ -16,6 +16,7 @@ import onnx
 import pytest
 from distributed import Client
 from onnx import TensorProto, helper, numpy_helper
+from rich.cells import cell_len
 
 import tinytrain_compile as tt
 from tests.e2e.command import run
@@ -147,8 +148,9 @@ def test_clipping_by_layer_and_warm_ups_are_compared(tmp_path: Path) -> None:
     assert len(tried) == len(set(tried.values())) == 4 and all(one.clip == 1.0 for one in found.rounds[0])
     found = replace(found, chosen=replace(found.chosen, per_layer=True, warm_up=0.25))
     assert found.worth_it and found.warm_up == found.taken.epochs * 48 // 4
-    said = "\n".join(finding_lines(found))
-    assert "  clipped per layer  warm-up 0.25" in said and " --clip-per layer --batch 1 --epochs 4 --warm-up 48" in said
+    said = words(found)
+    assert "clipped per layer, warm-up 0.25" in said
+    assert " --clip-per layer --batch 1 --epochs 4 --warm-up 48" in said
     write_finding(found, options, {"update": "all", "loss": "cross-entropy"}, tmp_path / "f.toml")
     built = tt.compile(model, config=tmp_path / "f.toml", verify="none")
     assert built.report["options"]["clip_per"] == "layer"
@@ -172,8 +174,8 @@ def test_means_of_epochs_are_compared(tmp_path: Path) -> None:
         for rate in set(plain) & set(mean):
             assert plain[rate][:2] == mean[rate][:2] and plain[rate][2] != mean[rate][2], "the first mean is of one"
     found = replace(found, chosen=replace(found.chosen, average=3))
-    said = "\n".join(finding_lines(found))
-    assert "  mean of 3" in said and "--runtime average=3" in said
+    said = words(found)
+    assert " mean of 3" in said and "--runtime average=3" in said
     assert tomllib.loads(finding_toml(found, {"runtime": "monitor"}))["runtime"] == "monitor,schedule,average=3"
     shifted = {"update": "all", "loss": "cross-entropy", "data": path, "calib": path, "quant": "int8", "rescale": "on"}
     with pytest.raises(CompileError, match="--rescale on"):
@@ -234,6 +236,11 @@ def test_the_same_finding_by_dask(own: Path) -> None:
     assert found == tt.finetune(DIGITS / "digits.onnx", own, jobs=1, **asked)
 
 
+def words(found: Finding) -> str:
+    """What the terminal shows, without its line ends and columns."""
+    return " ".join(" ".join(finding_lines(found)).split())
+
+
 @pytest.mark.parametrize(("batches", "seeds"), [((1, 4), 1), ((), 3)])
 def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> None:
     effort = FinetuneEffort(2, seeds, batches=batches, jobs=1)
@@ -241,7 +248,11 @@ def test_work_is_bounded(batches: tuple[int, ...], seeds: int, own: Path) -> Non
     assert found.trainings <= most_runs(effort, 2 * max(1, len(batches)), 1)
     assert {one.clip for one in found.rounds[0]} == {0.0, 1.0}
     rows = [line.split() for line in finding_lines(found) if line.split()[:1] == ["1"]]
-    assert [row[6] for row in rows] == [str(one.best_epoch) for one in found.rounds[0]]
+    assert [row[5] for row in rows] == [str(one.best_epoch) for one in found.rounds[0]]
+    assert [row[7] for row in rows] == [str(len(one.curve) - 1) for one in found.rounds[0]]
+    for width in (60, 80):
+        lines = finding_lines(found, width)
+        assert max(map(cell_len, lines)) <= width and any("<- taken" in " ".join(pair) for pair in pairwise(lines))
     assert [row[2] for row in rows] == ["-" if one.clip == 0 else "1" for one in found.rounds[0]]
     assert {one.batch for one in found.rounds[0]} == set(batches or (1,))
     assert all(len(one.curve) <= 3 for tried in found.rounds for one in tried)
@@ -312,7 +323,7 @@ def test_a_threshold_is_not_of_samples_that_were_learned_by_heart(tmp_path: Path
     last = found.taken.curve[-1]
     assert last.false_alarms is not None and last.false_alarms < 0.3
     assert found.taken.steps == 30, "a quarter of the samples is kept from training"
-    assert "kept from training" in "\n".join(finding_lines(found))
+    assert "kept from training" in words(found)
 
 
 def test_values_are_judged_by_their_loss(tmp_path: Path) -> None:
@@ -424,7 +435,7 @@ def test_more_samples_are_kept_only_if_they_bring_back_more(after: tuple[float, 
 
 def test_what_is_kept_has_a_price() -> None:
     plain, some = kept(0, 0.9, 0.5), kept(20, 0.9, 0.89)
-    text = "\n".join(finding_lines(finding_of(learned=(plain, some), replay=20, record_bytes=264)))
+    text = words(finding_of(learned=(plain, some), replay=20, record_bytes=264))
     assert "with 20 old samples replayed (5,280 B of RAM beside the arena): accuracy 90.0%" in text
     assert "; keep 20 old samples (5,280 B of RAM beside the arena), replay one after each new one" in text
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.ir.summary import LayerUpdate, Summary, VerifyReport
+from tinytrain_compile.ir.summary import Comparison, LayerUpdate, Summary, VerifyReport
 from tinytrain_compile.ir.types import Graph, Value
 from tinytrain_compile.ops import new_builder
 from tinytrain_compile.ops.activation import ClipAttrs
@@ -23,7 +23,20 @@ RELU = ClipAttrs(0.0, float("inf"))
 NO_BIAS = GemmAttrs(bias=False)
 NOT_VERIFIED = VerifyReport("none", 0, "skipped", "not verified")
 VERIFIED = VerifyReport(
-    "qemu", 3, "pass", "host == reference   QEMU == host   PASS", (1.5, 1.25, 1.0), 480, 400, 2048, 512, 1e-7
+    "qemu",
+    3,
+    "pass",
+    "host == reference   QEMU == host   PASS",
+    (1.5, 1.25, 1.0),
+    480,
+    400,
+    2048,
+    512,
+    1e-7,
+    comparisons=(
+        Comparison("C on this machine", "numpy reference", "max error 1.0e-07"),
+        Comparison("C in QEMU mps2-an500", "this machine", "identical bytes"),
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +15,14 @@ from tests.quantize import nets
 from tests.report.hand import LAYERS, VERIFIED, deep_summary, two_layers_summary
 from tinytrain_compile.ir.cost import Attempt, PlanChoice, RuleTried, StepCost, UpdateChoice
 from tinytrain_compile.ir.stages import MemoryPlan
-from tinytrain_compile.ir.summary import Agreement, BoardUse, LayerUpdate, Suggestion, VerifyReport
+from tinytrain_compile.ir.summary import (
+    Agreement,
+    BoardUse,
+    DerivativeAgreement,
+    LayerUpdate,
+    Suggestion,
+    VerifyReport,
+)
 from tinytrain_compile.report.data import report_json
 from tinytrain_compile.report.layout import macs_text, printable, shorten
 from tinytrain_compile.report.pages.html import report_html
@@ -25,24 +33,64 @@ from tinytrain_compile.target.loader import load_target
 
 
 def test_success_block_of_a_verified_model() -> None:
-    assert success_text(two_layers_summary(verify=VERIFIED)) == [
-        "model      net.onnx   2 fc   44 parameters   1x8 -> 1x3",
-        "loss       cross-entropy (from the options)   sgd, learning rate 0.1   batch 1",
-        "note       loss: cross-entropy, the default for an output of shape (1, 3)",
-        "target     cortex-m7: FPU sp, DSP, fp32",
-        "update     last:1: 1 of 2 layers, 32 of 44 parameters (72.7%)",
-        "           fc1",
-        "ARENA      368 B of 400 (92.0%)   132 persistent + 236 transient",
+    assert success_text(two_layers_summary(verify=VERIFIED), ending="PASS   out/ (22 files)") == [
+        "net.onnx for cortex-m7, fp32                              PASS   out/ (22 files)",
+        "",
+        "RAM        368 B of 400 (92.0%)",
         "           lower bound 336 B, gap 32 B: placement not proven, order proven",
         "           minimal",
-        "  at peak  activations 8 | gradients 144 | optimizer state 8",
-        "           updated weights 128 | i/o 32 | header 16",
-        "stack      static bound 480 B   high-water in the run 400 B",
-        "flash      code 2,048 B + const 512 B = 2,560 B",
-        "peak at    step 9 of 11   d_w (GemmGradWeight of fc1)",
-        "work       44 MAC forward + 44 backward = 88 a step",
-        "verify     host == reference   QEMU == host   3 steps on random samples   PASS",
+        "           144 gradients + 128 updated weights + 32 i/o + 32 in gaps + 16 header",
+        "           + 8 activations + 8 optimizer state",
+        "           at step 9 of 11, d_w (GemmGradWeight of fc1);",
+        "           132 B kept between steps",
+        "stack      480 B                         worst case; 400 B used in QEMU",
+        "flash      2,560 B                       2,048 code + 512 constants",
+        "work       88 MAC a step                 44 forward + 44 backward",
+        "",
+        "model      2 fc   44 parameters   1x8 -> 1x3",
+        "target     FPU sp, DSP",
+        "trains     1 of 2 layers, 32 of 44 parameters (72.7%)   --update last:1",
+        "           fc1",
+        "loss       cross-entropy (from the options)   sgd, lr 0.1, batch 1",
+        "",
+        "note       loss: cross-entropy, the default for an output of shape (1, 3)",
+        "",
+        "checks     C on this machine vs numpy reference  max error 1.0e-07  ok",
+        "           C in QEMU mps2-an500 vs this machine  identical bytes    ok",
+        "           3 steps on random samples: the losses say nothing about learning;",
+        "           --data takes yours",
     ]
+
+
+def test_the_parts_of_the_ram_are_all_of_it() -> None:
+    lines = success_text(two_layers_summary())
+    parts = " ".join(lines[lines.index("           minimal") + 1 :][:2])
+    assert sum(int(size) for size in re.findall(r"\d+", parts)) == 368
+
+
+def test_a_narrow_terminal_gets_checks_in_two_lines() -> None:
+    step = DerivativeAgreement(8, 0, 0.1, "within 0.1%", 9.0)
+    lines = success_text(two_layers_summary(verify=replace(VERIFIED, derivative=step)), 60)
+    assert "work       88 MAC a step   44 forward + 44 backward" in lines, "no column that wastes the room"
+    at = lines.index("checks     C on this machine vs numpy reference")
+    assert lines[at + 1] == "             max error 1.0e-07  ok"
+    assert "             8 of 8 tensors within 0.1%  ok" in lines
+
+
+@pytest.mark.parametrize(
+    ("verify", "word", "row"),
+    [
+        (VERIFIED, "PASS", "C in QEMU mps2-an500 vs this machine  identical bytes    ok"),
+        (replace(VERIFIED, mode="host"), "PASS on this machine", "C on this machine vs numpy reference"),
+        (replace(VERIFIED, left_out=("QEMU check skipped: no qemu",)), "PASS", "QEMU check skipped: no qemu"),
+        (VerifyReport("none", 0, "skipped", "not verified"), "NOT CHECKED", "checks     not verified"),
+        (VerifyReport("qemu", 3, "fail", "w differs"), "FAIL", "checks     w differs   FAIL"),
+    ],
+)
+def test_the_headline_has_the_verdict_and_the_checks_say_why(verify: VerifyReport, word: str, row: str) -> None:
+    lines = success_text(two_layers_summary(verify=verify))
+    assert re.split(r"\s{3,}", lines[0])[-1] == word
+    assert any(row in line for line in lines)
 
 
 def test_losses_of_random_samples_are_not_shown_as_learning() -> None:
@@ -50,32 +98,32 @@ def test_losses_of_random_samples_are_not_shown_as_learning() -> None:
     rising = replace(VERIFIED, losses=(0.5, 3.0, 25.5))
     random, own = (two_layers_summary(verify=rising, own_samples=own) for own in (False, True))
     said = "\n".join(success_text(random))
-    assert "3 steps on random samples" in said and "->" not in said.partition("verify")[2] and "25.5" not in said
+    assert "3 steps on random samples" in said and "->" not in said.partition("checks")[2] and "25.5" not in said
     page = report_html(random)
     assert "Losses of the check on random samples" in page and 'class="curve"' not in page and "0.5, 3, 25.5" in page
     assert report_json(random)["verify"]["samples"] == "random"
-    assert "loss 0.5 -> 25.5 in 3 steps   PASS" in "\n".join(success_text(own))
+    assert "loss 0.5 -> 25.5 in 3 steps on your samples\n" in "\n".join([*success_text(own), ""])
     assert 'class="curve"' in report_html(own) and report_json(own)["verify"]["samples"] == "data"
     peak = two_layers_summary(verify=replace(VERIFIED, losses=(2.0, 9e26, 0.0)), own_samples=True)
-    assert "loss 2 -> 0 in 3 steps, at most 9e+26" in " ".join(" ".join(success_text(peak)).split())
+    assert "loss 2 -> 0 in 3 steps on your samples, at most 9e+26" in " ".join(" ".join(success_text(peak)).split())
 
 
 def test_time_and_energy_are_shown_as_a_model_whenever_they_are_known() -> None:
     """They were shown for --optimise, --max-step-time and further memories alone."""
     known = two_layers_summary(choice=PlanChoice(StepCost(2_000_000_000, 0, 0, 300_000_000, 0)))
     said = " ".join(" ".join(success_text(known)).split())
-    assert "modelled 2 ms 0.3 mJ a step by the target's figures: a model, not measured" in said
-    assert "2 ms, 0.3 mJ a step, by the target&#39;s figures: a model, not measured" in report_html(known)
+    assert "time 2 ms, 0.3 mJ a step by the target's figures, not measured" in said
+    assert "2 ms, 0.3 mJ a step, by the target&#39;s figures, not measured" in report_html(known)
 
 
 def test_what_nobody_measured_is_said_to_be_so() -> None:
     lines = success_text(two_layers_summary())
     assert "stack      not measured" in lines
     assert "flash      not measured" in lines
-    assert "verify     not verified   SKIPPED" in lines
+    assert "checks     not verified" in lines and lines[0].endswith(" NOT CHECKED")
     half = success_text(two_layers_summary(verify=replace(VERIFIED, stack_measured_bytes=None, const_bytes=None)))
-    assert "stack      static bound 480 B   high-water in the run not measured" in half
-    assert "flash      code 2,048 B + const not measured" in half
+    assert "stack      480 B                         worst case; not run on the board" in half
+    assert "flash      code 2,048 B, constants not measured" in half
 
 
 @pytest.mark.parametrize("head", ["fp32", "int8"])
@@ -97,7 +145,7 @@ def test_int8_layers_are_counted_as_the_models(model: Callable[[], onnx.ModelPro
 
 def test_without_a_limit() -> None:
     lines = success_text(two_layers_summary(arena_limit_bytes=None))
-    assert "ARENA      368 B, no limit given   132 persistent + 236 transient" in lines
+    assert "RAM        368 B, no limit given" in lines
 
 
 @pytest.mark.parametrize(
@@ -190,17 +238,18 @@ def test_the_worst_case_keeps_to_its_width_and_loses_no_row(width: int) -> None:
         verify=VerifyReport("qemu", 3, "fail", "first difference " * 30),
     )
     lines = success_text(summary, width)
-    assert all(cell_len(line) <= max(width, 60) for line in [*lines, *does_not_fit_text(summary, width)])
+    assert all(cell_len(line) <= width for line in [*lines, *does_not_fit_text(summary, width)])
     said = " ".join(" ".join(lines).split())
     assert all(note in said for note in notes) and said.count("first difference") == 30
     assert "and 28 more in report.json" in said or "and 27 more in report.json" in said, said
-    keys = [line[:11].strip() for line in lines if line[:11].strip()]
+    keys = [line[:11].strip() for line in lines[lines.index("") :] if line[:11].strip()]
     assert [key for key in keys if key != "note"] == [
-        *("model", "loss", "target", "update", "ARENA", "at peak", "stack", "flash", "peak at", "work", "verify")
+        *("RAM", "stack", "flash", "work", "model", "target", "trains", "loss", "checks")
     ]
-    passed = "file == reference == host == QEMU mps2-an385   file max |err| 6.0e-08   host bit-exact   QEMU bit-exact"
-    summary = replace(summary, verify=VerifyReport("qemu", 3, "pass", passed, (0.82, 0.7, 0.6)))
+    assert "FAIL" in lines[: lines.index("")][-1], "the headline has it even if it takes many lines"
+    summary = replace(summary, verify=VERIFIED)
     assert sum(line.endswith("PASS") for line in success_text(summary, width)) == 1
+    assert sum(line.endswith(" ok") for line in success_text(summary, width)) == 2
 
 
 def test_no_row_gives_way_in_a_long_report() -> None:
@@ -239,7 +288,7 @@ def test_control_characters_cannot_reach_the_terminal() -> None:
     summary = two_layers_summary(model=evil, update_label=evil, verify=replace(VERIFIED, message=evil))
     for lines in (success_text(summary), does_not_fit_text(summary)):
         assert all(line.isprintable() for line in lines)
-    assert "a\\x1b[31mb\\nc\\u202ed\\x00" in success_text(summary)[0]
+    assert success_text(summary)[0].startswith("a\\x1b[31mb\\nc\\u202ed\\x00 for cortex-m7, fp32")
 
 
 def test_words() -> None:

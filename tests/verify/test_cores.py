@@ -13,7 +13,7 @@ import pytest
 from testing.networks import models
 from testing.places import ROOT
 from tests.e2e.broken import write
-from tests.e2e.command import run
+from tests.e2e.command import FILE, HERE, run
 from tests.e2e.marks import needs_qemu
 from tests.verify import tiny_model
 from tinytrain_compile.errors import CompileError
@@ -36,7 +36,7 @@ def test_a_core_that_nobody_has_heard_of_compiles_and_verifies(tmp_path: Path) -
     model = write(models.mlp(), tmp_path)
     done = run(model, "--target", tmp_path / "marvel-9.toml", "--verify", "qemu", "-o", tmp_path / "out")
     done.check_success()
-    assert "host == QEMU mps2-an500" in done.out and "PASS" in done.out
+    assert "C in QEMU mps2-an500 vs this machine" in done.agreed and "PASS" in done.out
     assert "-mcpu=cortex-m4" in (tmp_path / "out" / "verify" / "Makefile").read_text()
 
 
@@ -48,7 +48,8 @@ def test_a_cortex_m23_equals_host_and_reference(quant: tuple[str, ...], tmp_path
     data = ("--data", digits / "data.npz", *(("--calib", digits / "data.npz") if quant else ()))
     flags = ("--target", "cortex-m23", "--verify", "qemu", "-o", tmp_path / "out")
     done = run(digits / "digits.onnx", *data, *quant, *flags).check_success()
-    assert "file == reference == host == QEMU mps2-an505" in done.out and "QEMU bit-exact" in done.out
+    assert done.agreed[:3] == (FILE, HERE, "C in QEMU mps2-an505 vs this machine")
+    assert re.search(r"C in QEMU mps2-an505 vs this machine +identical bytes +ok$", done.out, re.MULTILINE)
 
 
 @needs_qemu

@@ -119,7 +119,7 @@ def main() -> None:
     except UnreadError:
         return
     except CompileError as error:
-        _complain(str(error), *error.details)
+        _complain(str(error), *_details(error))
         sys.exit(error.exit_code)
     except click.ClickException as error:
         _complain(f"error[E0101]: command line: {error.format_message().rstrip('.')}; see tinytrain-compile --help")
@@ -162,6 +162,16 @@ def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
 
         check_command(name, _OTHERS)
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
+
+
+def _details(error: CompileError) -> list[str]:
+    """Return what stands below an error, in lines as wide as the terminal at most."""
+    if not error.details:
+        return []
+    from tinytrain_compile.cli.terminal import terminal_width
+    from tinytrain_compile.report.layout import fitted
+
+    return [piece for line in error.details for piece in fitted(line, terminal_width())]
 
 
 def _complain(*lines: str) -> None:

@@ -23,6 +23,7 @@ from tinytrain_compile.driver.code.generate import generate
 from tinytrain_compile.driver.code.verified import SWITCHED_OFF, verified
 from tinytrain_compile.driver.derivative import check_derivative
 from tinytrain_compile.driver.file_check.check import check_file
+from tinytrain_compile.driver.progress import Counting, Progress, silent
 from tinytrain_compile.driver.search.board import (
     buffers_of,
     check_constants,
@@ -53,6 +54,7 @@ from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions, taken
 from tinytrain_compile.parts.registry import asked_parts, parts_of
+from tinytrain_compile.plan.counted import listening
 from tinytrain_compile.plan.lock import Lock, read_lock
 from tinytrain_compile.plan.price import node_ps
 from tinytrain_compile.quantize import calibrate, prepare, saturated
@@ -61,8 +63,6 @@ from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_tex
 from tinytrain_compile.target.loader import load_target
 from tinytrain_compile.target.model import Target
 
-Progress = Callable[[str, float], None]
-"""(what is being done, share done from 0 to 1)"""
 ByData = Callable[[Planner, Progress], Candidate]
 """Chooses the update by short trainings on the user's samples."""
 
@@ -93,10 +93,6 @@ class Project:
     inputs: tuple[Path, ...]
     model: ImportedModel
     one: TrainGraph
-
-
-def silent(_what: str, _share: float) -> None:
-    """Say nothing of the progress."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +131,11 @@ def make_project(
     by_data: makes the choice of --update auto for labelled samples. It compiles by this function, so it is given.
     """
     read = _read(options, progress)
-    planned = read if isinstance(read, Result) else _plan(read, progress, by_data)
+    if isinstance(read, Result):
+        return read
+    counting = Counting(progress, "planning", 0.1)
+    with listening(counting.add):
+        planned = _plan(read, counting, by_data)
     return planned if isinstance(planned, Result) else _write(planned, progress)
 
 
@@ -348,7 +348,7 @@ def _choose(planner: Planner, progress: Progress, by_data: ByData | None) -> Can
 def _with_pareto(summary: Summary, planner: Planner, progress: Progress) -> Summary:
     if not planner.options.pareto or summary.choice is None:
         return summary
-    points = pareto(planner, lambda done, count: progress(f"choosing for arena {done + 1} of {count}", 0.12))
+    points = pareto(planner, lambda done, count: progress(f"choosing for other arenas, {done + 1} of {count}", 0.12))
     return replace(summary, choice=replace(summary.choice, pareto=points))
 
 

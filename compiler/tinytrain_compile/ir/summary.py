@@ -97,11 +97,21 @@ class DerivativeAgreement:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """Two ways to compute the same thing that agree, and how closely: `max error 1.9e-06`, `identical bytes`."""
+
+    what: str
+    with_what: str
+    closeness: str
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What was checked and what came out.
 
     mode: "qemu", "host" or "none"; result: "pass", "fail" or "skipped".
     message: one line for the user (PASS line, first difference, or why it was skipped).
+    comparisons: each that passed, from the model file to the board; left_out: what was not compared, and why.
     """
 
     mode: str
@@ -121,6 +131,8 @@ class VerifyReport:
     derivative: DerivativeAgreement | None = None
     function_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of every external function of the board's build."""
+    comparisons: tuple[Comparison, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 # ---- driver -> report -----------------------------------------------------------------------------------------------

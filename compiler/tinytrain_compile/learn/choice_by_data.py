@@ -15,7 +15,7 @@ import numpy as np
 
 from tinytrain_compile.driver.candidate import Candidate
 from tinytrain_compile.driver.candidates.planner import Planner
-from tinytrain_compile.driver.pipeline import Progress
+from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.driver.search.choose import search_update
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinytrain_compile.driver.pipeline import Progress
+from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.files.output_folder import replace_file
 from tinytrain_compile.ir.learning import Score, mean_score
 from tinytrain_compile.ir.stages import ChannelSlice

@@ -17,7 +17,8 @@ import numpy as np
 from tinytrain_compile.data.samples import in_input_slot, random_samples
 from tinytrain_compile.driver.file_check.check import batch_with, check_file
 from tinytrain_compile.driver.file_check.imported_values import ImportedValues
-from tinytrain_compile.driver.pipeline import Progress, Project, Result, imported, make_project, stored
+from tinytrain_compile.driver.pipeline import Project, Result, imported, make_project, stored
+from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
 from tinytrain_compile.frontend import EvaluatorLacksError, FileModel

@@ -21,7 +21,8 @@ import numpy as np
 from tinytrain_compile.data.own_data import OwnData, own_data, read_own_data
 from tinytrain_compile.data.samples import graph_inputs, in_slots, names_in
 from tinytrain_compile.driver.checks.data_notes import DataNote, notes_of
-from tinytrain_compile.driver.pipeline import Progress, Project, Result, imported, make_project
+from tinytrain_compile.driver.pipeline import Project, Result, imported, make_project
+from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.driver.search.board import most_samples, with_board
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.output_folder import replace_files
@@ -301,7 +302,7 @@ def _variants(
             more = replace(more, clip_norm=clip, given=given | {"clip_norm"})
         if per_layer:
             more = replace(more, clip_per="layer", given=more.given | {"clip_per"})
-        told = partial(_told, progress, f"batch {batch}, clip {clip:g}: ", index / (len(batches) * len(ways)))
+        told = partial(_told, progress, f", batch {batch}, clip {clip:g}", index / (len(batches) * len(ways)))
         made = make_project(more, told, choose_by_data)
         assert not isinstance(made, Result)
         if made.summary.train.choice is not None:
@@ -322,8 +323,8 @@ def _check_batches(where: str, variants: Sequence[Variant], data: OwnData) -> No
         raise CompileError("E0105", where, what, "give more samples, or smaller batches")
 
 
-def _told(progress: Progress, before: str, share: float, what: str, _share: float) -> None:
-    progress(before + what, 0.1 * share)
+def _told(progress: Progress, which: str, share: float, what: str, _share: float) -> None:
+    progress(what + which, 0.1 * share)
 
 
 def _builds(projects: Sequence[Project], data: OwnData, folder: Path) -> list[Build]:

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from tinytrain_compile.driver.pipeline import Progress, Project
+from tinytrain_compile.driver.pipeline import Project
+from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.ir.learning import Curve, Learned, Score, Tried, curve_of, mean_curve
 from tinytrain_compile.learn.runs import KnownRuns
 from tinytrain_compile.learn.training import CHECK_SHARE, Build, LearningRun, learn_all

@@ -16,7 +16,8 @@ import numpy as np
 
 from tinytrain_compile.data.samples import in_slots, is_written, load_samples
 from tinytrain_compile.driver.checks.data_notes import data_notes
-from tinytrain_compile.driver.pipeline import Progress, Result, make_project
+from tinytrain_compile.driver.pipeline import Result, make_project
+from tinytrain_compile.driver.progress import Progress
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.learning import Score

@@ -15,6 +15,7 @@ from tinytrain_compile.ir.stages import MemoryPlan, Streaming
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
 from tinytrain_compile.plan.options import Effort, PlanOptions
 from tinytrain_compile.plan.order.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
@@ -40,6 +41,7 @@ class QuickPlan:
     """
 
     def __init__(self, graph: Graph, options: PlanOptions) -> None:
+        add_work("plan")
         self._graph, self._options = graph, options
         self.model = build_model(graph, options)
         self.base = persistent_buffers(self.model, options)

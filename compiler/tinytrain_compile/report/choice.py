@@ -102,10 +102,12 @@ def gain_pieces(summary: Summary) -> list[str]:
     return [f"{found.gain:.1f} ({printable(found.gains)});", f"{sure};", plans]
 
 
-def reason_lines(summary: Summary) -> list[str]:
+def reason_lines(summary: Summary, width: int) -> list[str]:
     """Tell why each layer is trained as it is, for -v."""
     found = None if summary.choice is None else summary.choice.update
-    return [] if found is None else [line for one in found.layers for line in wrapped("why        ", reason_text(one))]
+    if found is None:
+        return []
+    return [line for one in found.layers for line in wrapped("why        ", reason_text(one), width)]
 
 
 def reason_text(one: LayerReason) -> str:
@@ -135,12 +137,6 @@ def _tried(one: RuleTried) -> str:
     return f"{printable(one.rule)}: {', '.join([*what, f'loss {one.loss:.3f}', *right, *short])}"
 
 
-def choice_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """Yield modelled time and energy of a step, and what was tried if it was more than one way."""
-    yield row("modelled", cost_pieces(summary), width)
-    yield row("tried", tried_pieces(summary), width, " ")
-
-
 def cost_pieces(summary: Summary) -> list[str]:
     """Return time and energy of a step by the target's figures, called a model; nothing if no plan was priced."""
     choice = summary.choice
@@ -151,7 +147,7 @@ def cost_pieces(summary: Summary) -> list[str]:
     parts = "" if cost.compute_ps == cost.ps else f" ({cost_parts(choice)})"
     what = "an inference" if summary.train.reads_state_of is not None else "a step"
     goal = [GOALS[choice.objective]] if choice.objective else [LEAST] if summary.plan.further else []
-    model = "by the target's figures: a model, not measured"
+    model = "by the target's figures, not measured"
     return [f"{milliseconds(cost.ps)}{limit}{parts}", f"{cost.pj / 1e9:.3g} mJ {what}", model, *goal]
 
 

@@ -11,10 +11,12 @@ from rich.cells import cell_len
 NOT_MEASURED = "not measured"
 KEY_WIDTH = 11
 """Columns of the keys: the longest one, with a space."""
-MIN_WIDTH = 60
+VALUE_WIDTH = 27
+"""Columns of a figure in front of its remark: `182.8 k MAC a step` and most others are shorter."""
+MIN_WIDTH = 40
 """Columns below which nothing is wrapped: names and figures would stand alone in a line."""
 WIDTH = 80
-"""Columns of every block and table, whatever the terminal has: logs and documents look the same."""
+"""Columns of every block and table at most, however wide the terminal is: logs and documents look the same."""
 LONG_LISTS = "report.json"
 """The file that has every list whole."""
 
@@ -60,6 +62,45 @@ def sentence(key: str, text: str, width: int) -> Row:
     return row(key, text.split(), width, " ")
 
 
+def figure(key: str, value: str, remark: str, width: int) -> Row:
+    """Lay out a figure and what it consists of or means: in a second column if that fits, else below it."""
+    room = max(width, MIN_WIDTH) - KEY_WIDTH
+    both = f"{pad(value, VALUE_WIDTH)}   {remark}" if remark else value
+    return Row(key, (both,)) if cell_len(both) <= room else row(key, [value, *([remark] if remark else [])], width)
+
+
+def command(key: str, words: Sequence[str], width: int) -> Row:
+    """Lay out a command for copying: its parts go to further lines as a shell reads them."""
+    room, lines = max(width, MIN_WIDTH) - KEY_WIDTH - 2, [words[0]]
+    for word in words[1:]:
+        if cell_len(f"{lines[-1]} {word}") <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+    return Row(key, tuple(lines))
+
+
+def spread(left: str, right: str, width: int) -> list[str]:
+    """Set two texts at both ends of a line; if they are too long for one, the second is below the first."""
+    room = max(width, MIN_WIDTH)
+    gap = room - cell_len(left) - cell_len(right)
+    return [left + " " * gap + right] if gap >= 3 else [*wrapped("", left, width, 2), *wrapped("  ", right, width)]
+
+
+def fitted(line: str, width: int) -> list[str]:
+    """Wrap a line that is wider than the terminal; what is left of it begins below its own indentation.
+
+    A line with a path that has no room anyway stays whole, for copying.
+    """
+    room, start = max(width, MIN_WIDTH), len(line) - len(line.lstrip())
+    below = " " * min(start + 4, room // 2)
+    longest = max(map(cell_len, line.split()), default=0)
+    if cell_len(line) <= room or longest + cell_len(below) > room:
+        return [line]
+    return wrap(line, room, subsequent_indent=below, break_on_hyphens=False, break_long_words=False)
+
+
 def _words(text: str, room: int) -> list[str]:
     """Break running text into lines; only a word that is wider than a line is shortened."""
     lines: list[str] = []
@@ -77,6 +118,29 @@ def wrapped(start: str, text: str, width: int = WIDTH, indent: int | None = None
     room = max(width, MIN_WIDTH)
     below = " " * min(cell_len(start) if indent is None else indent, room // 2)
     return wrap(start + text, room, subsequent_indent=below, break_on_hyphens=False)  # names have hyphens
+
+
+def table(rows: Sequence[Sequence[str]], width: int, indent: str = "") -> list[str]:
+    """Lay out rows, the heading first: the last column is text that wraps below itself, the others are figures.
+
+    Columns are two spaces apart, or one if the table were wider than the terminal.
+    """
+    wide = [max(cell_len(cells[column]) for cells in rows) for column in range(len(rows[0]))]
+    gap = "  " if len(indent) + sum(wide) + 2 * len(wide) - 2 <= width else " "
+    lines = list[str]()
+    for *figures, text in rows:
+        cells = [" " * (size - cell_len(cell)) + cell for cell, size in zip(figures, wide, strict=False)]
+        start, room = indent + gap.join(cells) + gap, max(width, MIN_WIDTH)
+        if cell_len(start + text) > room and cell_len(start) > room // 2:  # else it would be words below one another
+            lines += [start, *wrapped(" " * (room // 4), text, width)]
+        else:
+            lines += wrapped(start, text, width)
+    return [line.rstrip() for line in lines]
+
+
+def blocks(groups: Iterable[Iterable[Row]]) -> list[str]:
+    """Return the lines of all groups that have some, with an empty line in front of each."""
+    return [line for found in map(block, groups) if found for line in ("", *found)]
 
 
 def block(rows: Iterable[Row]) -> list[str]:

@@ -8,23 +8,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinytrain_compile.ir.learning import ENOUGH, Finding, Learned, Score, Tried
-from tinytrain_compile.report.layout import grouped, plural, printable
+from tinytrain_compile.report.layout import WIDTH, block, grouped, plural, printable, sentence, table
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60
 """Epochs that a line of the terminal shows."""
 
 
-def finding_lines(finding: Finding) -> list[str]:
+Text = tuple[str, str]
+"""A key and running text: a row of the terminal."""
+
+
+def finding_lines(finding: Finding, width: int = WIDTH) -> list[str]:
     """Tell what was tried, what it gives, what it costs and what is recommended."""
-    return [
-        *(f"{'note':<10} {printable(note)}" for note in finding.notes),
-        f"{'update':<10} {printable(finding.update)}",
-        *_rounds(finding),
-        *(line for one in finding.learned for line in _learned(finding, one)),
-        *_costs(finding),
-        *_advice(finding),
-    ]
+    before = [*(("note", printable(note)) for note in finding.notes), ("update", printable(finding.update))]
+    after = [text for one in finding.learned for text in _learned(finding, one)] + _costs(finding) + _advice(finding)
+    return [*_lines(before, width), *_rounds(finding, width), *_lines(after, width)]
+
+
+def _lines(texts: Sequence[Text], width: int) -> list[str]:
+    return block(sentence(key, text, width) for key, text in texts)
 
 
 def score_text(score: Score) -> str:
@@ -34,40 +37,47 @@ def score_text(score: Score) -> str:
     return ", ".join((*right, *area, f"loss {score.loss:.4g}"))
 
 
-def _rounds(finding: Finding) -> list[str]:
-    """Return a table: what each rate gave on samples that were held back."""
-    lines = [f"{'tried':<10} round  batch  clip       rate  seeds  epochs  best after  held back"]
-    for number, tried in enumerate(finding.rounds, 1):
-        for one in tried:
-            failed = f"  ({plural(one.failed, 'run')} ended in NaN or infinity)" if one.failed else ""
-            taken = f"{_ways(one)}  <- taken" if one is finding.chosen else _ways(one)
-            epochs = f"{len(one.curve) - 1:>6}  {one.best_epoch:>10}"
-            clip = f"{one.clip:g}" if one.clip else "-"
-            figures = f"{number:>5}  {one.batch:>5}  {clip:>4}  {one.rate:>9.3g}  {one.seeds:>5}  {epochs}"
-            lines.append(f"{'':<10} {figures}  {score_text(one.best)}{failed}{taken}")
-    return lines
+def _rounds(finding: Finding, width: int) -> list[str]:
+    """Return a table: what each rate gave on samples that were held back, after the best of its epochs."""
+    all_tried = [(number, one) for number, tried in enumerate(finding.rounds, 1) for one in tried]
+    judged = [name for name in ("accuracy", "auc") if all(getattr(one.best, name) is not None for _, one in all_tried)]
+    rows = [("round", "batch", "clip", "rate", "seeds", "epoch", *(_HEADS[name] for name in judged), "loss", "")]
+    for number, one in all_tried:
+        epoch = f"{one.best_epoch} of {len(one.curve) - 1}"
+        start = (str(number), str(one.batch), f"{one.clip:g}" if one.clip else "-", f"{one.rate:.3g}", str(one.seeds))
+        scores = (_FORMATS[name].format(getattr(one.best, name)) for name in judged)
+        rows.append((*start, epoch, *scores, f"{one.best.loss:.4g}", _remark(finding, one)))
+    said = "rates, judged on samples held back, after the best epoch of each"
+    return [*_lines([("tried", said)], width), *table(rows, width, "  ")]
 
 
-def _ways(tried: Tried) -> str:
+_HEADS = {"accuracy": "accuracy", "auc": "AUC"}
+_FORMATS = {"accuracy": "{:.1%}", "auc": "{:.3f}"}
+"""Heading and format of a score, by its name."""
+
+
+def _remark(finding: Finding, one: Tried) -> str:
     """Return what the columns of the table have no room for."""
-    grows = [f"warm-up {tried.warm_up:.3g}"] if tried.warm_up else []
-    grows += [f"mean of {tried.average}"] if tried.average else []
-    return "".join(f"  {way}" for way in (*(["clipped per layer"] if tried.per_layer else []), *grows))
+    ways = ["clipped per layer"] if one.per_layer else []
+    ways += [f"warm-up {one.warm_up:.3g}"] if one.warm_up else []
+    ways += [f"mean of {one.average}"] if one.average else []
+    ways += [f"{plural(one.failed, 'run')} ended in NaN or infinity"] if one.failed else []
+    return ", ".join([*(["<- taken"] if one is finding.chosen else []), *ways])
 
 
-def _learned(finding: Finding, one: Learned) -> list[str]:
+def _learned(finding: Finding, one: Learned) -> list[Text]:
     """Compare before and after, on test samples and on old ones."""
     first, last, how = one.curve[0], one.curve[-1], f", with {one.replay} old samples replayed" if one.replay else ""
     spread = f"{one.spread:.1%}" if last.accuracy is not None else f"{one.spread:.3g}"
     tests = plural(finding.tests, "test sample")
     said = f"{score_text(first)} -> {score_text(last)} (+-{spread} between {plural(finding.chosen.seeds, 'seed')})"
-    lines = [f"{'learned':<10} {tests}{how}: {said}", f"{'':<10} {bars(one.curve)}  epoch 0 to {one.epochs}"]
+    lines = [("learned", f"{tests}{how}: {said}"), ("", f"{bars(one.curve)}  epoch 0 to {one.epochs}")]
     if last.threshold is not None and first.threshold is not None:
-        lines += [f"{'':<10} {text}" for text in (_threshold("before", first), _threshold("after", last))]
+        lines += [("", text) for text in (_threshold("before", first), _threshold("after", last))]
     if one.old:
         price = f" ({_kept(finding, one.replay)})" if one.replay else ""
         before = f"what was known before{how}{price}"
-        lines.append(f"{'old':<10} {before}: {score_text(one.old[0])} -> {score_text(one.old[-1])}")
+        lines.append(("old", f"{before}: {score_text(one.old[0])} -> {score_text(one.old[-1])}"))
     return lines
 
 
@@ -83,7 +93,7 @@ def _threshold(when: str, score: Score) -> str:
     return f"threshold {when}, {which}: {score.threshold:.4g}{alarms}{detected}"
 
 
-def _costs(finding: Finding) -> list[str]:
+def _costs(finding: Finding) -> list[Text]:
     """Tell time and energy on the device, by its figures."""
     taken = finding.taken
     updates = taken.epochs * taken.steps
@@ -92,24 +102,24 @@ def _costs(finding: Finding) -> list[str]:
     cost = "" if found is None else f": {found[0]:.3g} s, {found[1]:.3g} J by the figures of {finding.target}"
     passes = plural(taken.epochs, "epoch")
     return [
-        f"{'device':<10} {passes} of {plural(taken.steps, 'update')}, {grouped(updates)} in all{cost} (a model)",
-        f"{'enough':<10} {ENOUGH:.0%} of the gain after {plural(most, 'epoch')}: {grouped(most * taken.steps)} updates",
+        ("device", f"{passes} of {plural(taken.steps, 'update')}, {grouped(updates)} in all{cost} (a model)"),
+        ("enough", f"{ENOUGH:.0%} of the gain after {plural(most, 'epoch')}: {grouped(most * taken.steps)} updates"),
     ]
 
 
-def _advice(finding: Finding) -> list[str]:
+def _advice(finding: Finding) -> list[Text]:
     if not finding.worth_it:
-        return [f"{'recommend':<10} nothing: no rate made anything better on samples that were held back"]
+        return [("recommend", "nothing: no rate made anything better on samples that were held back")]
     kept = f"; keep {finding.replay} old samples ({_kept(finding, finding.replay)})" if finding.replay else ""
     kept += ", replay one after each new one" if finding.replay else ""
     clip = f" --clip-norm {finding.chosen.clip:g}" if finding.chosen.clip else ""
     clip += " --clip-per layer" if finding.chosen.per_layer else ""
     options = f"--lr {finding.rate:.4g}{clip} --batch {finding.chosen.batch} --epochs {finding.taken.epochs}"
     options += f" --warm-up {finding.warm_up}" if finding.warm_up else ""
-    falling = f"{'':<10} falling to 0 along a cosine over all updates (--runtime schedule, docs/training-loop.md)"
-    mean = f"{'':<10} keeping a mean of the ends of epochs (--runtime average={finding.chosen.average})"
+    falling = ("", "falling to 0 along a cosine over all updates (--runtime schedule, docs/training-loop.md)")
+    mean = ("", f"keeping a mean of the ends of epochs (--runtime average={finding.chosen.average})")
     more = [*([falling] if finding.chosen.settles else []), *([mean] if finding.chosen.average else [])]
-    return [f"{'recommend':<10} {options}{kept}", *more]
+    return [("recommend", f"{options}{kept}"), *more]
 
 
 def bars(curve: Sequence[Score]) -> str:
@@ -153,5 +163,6 @@ def _with_parts(options: Mapping[str, Any], parts: Sequence[str]) -> dict[str, s
 
 def _toml(found: Mapping[str, Any], finding: Finding) -> str:
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in found.items()]
-    said = [f"# {line}" for line in (*_learned(finding, finding.taken)[:1], *_costs(finding), *_advice(finding))]
+    texts = (*_learned(finding, finding.taken)[:1], *_costs(finding), *_advice(finding))
+    said = [f"# {key:<10} {text}" for key, text in texts]
     return "\n".join(("# tinytrain-compile finetune", *said, "", *lines, ""))

@@ -8,22 +8,24 @@ from tinytrain_compile.ir.stages import FurtherMemory, MemoryPlan
 from tinytrain_compile.ir.summary import Summary
 from tinytrain_compile.ops.input_lines import takes_lines
 from tinytrain_compile.report.analysis import CATEGORIES, Analysis, analyse, work_of
-from tinytrain_compile.report.choice import choice_rows, update_choice_rows
+from tinytrain_compile.report.checks import check_rows, losses_texts, saturation_texts, verdict
+from tinytrain_compile.report.choice import cost_pieces, tried_pieces, update_choice_rows
 from tinytrain_compile.report.flash_and_ram import code_bytes, code_pieces, const_bytes, ram_pieces
 from tinytrain_compile.report.layout import (
     NOT_MEASURED,
     WIDTH,
     Row,
-    block,
+    blocks,
     bytes_text,
+    figure,
     grouped,
     listing,
     macs_text,
-    plural,
     printable,
     row,
     sentence,
     share,
+    spread,
 )
 from tinytrain_compile.report.rows import lines_of, pieces_of, remarks_of
 from tinytrain_compile.report.trained import (
@@ -37,36 +39,28 @@ from tinytrain_compile.report.trained import (
 )
 
 
-def success_text(summary: Summary, width: int = WIDTH) -> list[str]:
-    """Return all rows of the block as plain lines, and the tables below it; a figure that nobody measured says so."""
+def success_text(summary: Summary, width: int = WIDTH, ending: str = "") -> list[str]:
+    """Return the headline, and below it all rows in groups of a kind, then tables; unmeasured figures say so.
+
+    ending: of the headline, such as `PASS   out/ (22 files)`; the verdict alone if it is empty.
+    """
     analysis = analyse(summary.train, summary.plan)
-    rows = [
-        *_model_rows(summary, width),
-        sentence("target", _target(summary), width),
-        *_with_remarks("board", summary, width),
-        row("RAM", ram_pieces(summary), width),
-        *update_rows(summary, width),
-        *untrained_rows(summary, width),
-        *update_choice_rows(summary, width),
-        *_arena_rows(summary, analysis, width),
-        row("features", pieces_of("features", summary), width),
-        row("runtime", pieces_of("runtime", summary), width),
-        row("slices", pieces_of("slices", summary), width),
-        row("stack", _stack(summary), width),
-        row("flash", [*_flash(summary), *code_pieces(summary)], width),
-        row("external", pieces_of("external", summary), width),
-        row("peak at", [f"step {summary.plan.peak_step} of {len(summary.plan.order)}", peak_text(analysis)], width),
-        row("work", _work(summary), width),
-        row("low rank", pieces_of("low_rank", summary), width),
-        *_float_rows(summary, width),
-        row("data", pieces_of("agreement", summary), width),
-        row("row by row", pieces_of("streams", summary), width),
-        row("recompute", pieces_of("remat", summary), width),
-        *choice_rows(summary, width),
-        *_verify_rows(summary, width),
-        *_with_remarks("derivative", summary, width),
-    ]
-    return [*block(rows), *lines_of("pareto", summary), *lines_of("kernels", summary)]
+    groups = (
+        _cost_rows(summary, analysis, width),
+        _training_rows(summary, width),
+        _note_rows(summary, width),
+        check_rows(summary, width),
+    )
+    lines = [*headline(summary, width, ending), *blocks(groups)]
+    for table in (lines_of("pareto", summary, width), lines_of("kernels", summary, width)):
+        lines += ["", *table] if table else []
+    return lines
+
+
+def headline(summary: Summary, width: int, ending: str = "") -> list[str]:
+    """Name the model, the target and the format, and at the right end what came out."""
+    what = f"{printable(summary.model)} for {printable(summary.target)}, {summary.quant}"
+    return spread(what, printable(ending) or verdict(summary.verify), width)
 
 
 def fit_verdict(plan: MemoryPlan, limit_bytes: int) -> str:
@@ -104,20 +98,42 @@ def verify_pieces(summary: Summary) -> list[str]:
         message = head.strip()
     pieces = [piece.strip() for piece in message.split("   ") if piece.strip()]
     pieces = pieces if word in pieces else [*pieces, word]
-    losses = summary.verify.losses
-    if len(losses) > 1 and summary.own_samples:
-        most = f", at most {max(losses):.3g}" if max(losses) > 2 * max(losses[0], losses[-1]) else ""
-        said = f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps{most}"
-        pieces.insert(pieces.index(word), said)
-    elif losses:
-        pieces.insert(pieces.index(word), f"{plural(len(losses), 'step')} on random samples")
-    counted = summary.verify.saturations
-    if counted is not None:
-        before = f"{grouped(counted.before)} before"
-        pieces.append(f"{grouped(counted.after)} of {plural(counted.weights, 'int8 weight')} at +-127 ({before})")
-        if counted.rescaled is not None:
-            pieces.append(f"{plural(counted.rescaled, 'channel')} rescaled")
-    return pieces
+    at = pieces.index(word)
+    return [*pieces[:at], *losses_texts(summary), *pieces[at:], *saturation_texts(summary)]
+
+
+def _cost_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Row]:
+    """Yield what the build takes: RAM, stack, flash, work, time."""
+    yield from _arena_rows(summary, analysis, width)
+    yield row("all RAM", ram_pieces(summary), width)
+    yield from _with_remarks("board", summary, width)
+    yield _stack_row(summary, width)
+    yield _flash_row(summary, width)
+    yield row("", code_pieces(summary), width)
+    yield _work_row(summary, width)
+    yield _time_row(summary, width)
+
+
+def _training_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """Yield what is trained and how, and every choice that a build may have made for it."""
+    yield from _model_rows(summary, width)
+    yield from update_rows(summary, width)
+    yield from untrained_rows(summary, width)
+    yield from update_choice_rows(summary, width)
+    yield row("loss", [loss_text(summary), _optimizer(summary)], width)
+    for name in ("features", "runtime", "slices", "external"):
+        yield row(name, pieces_of(name, summary), width)
+    yield row("low rank", pieces_of("low_rank", summary), width)
+    yield from _float_rows(summary, width)
+    yield row("data", pieces_of("agreement", summary), width)
+    yield row("row by row", pieces_of("streams", summary), width)
+    yield row("recompute", pieces_of("remat", summary), width)
+    yield row("tried", tried_pieces(summary), width, " ")
+
+
+def _note_rows(summary: Summary, width: int) -> Iterator[Row]:
+    for index, note in enumerate(summary.all_notes):
+        yield sentence("note" if index == 0 else "", printable(note), width)
 
 
 def _with_remarks(name: str, summary: Summary, width: int) -> Iterator[Row]:
@@ -134,31 +150,18 @@ def _float_rows(summary: Summary, width: int) -> Iterator[Row]:
         yield listing("float32", names, width, head=head)
 
 
-def _verify_rows(summary: Summary, width: int) -> Iterator[Row]:
-    """Yield the verdict at the end of its line; what was left out is a sentence (it says how to)."""
-    pieces = verify_pieces(summary)
-    end = pieces.index(summary.verify.result.upper()) + 1
-    last = "   ".join(pieces[max(end - 2, 0) : end])  # the verdict never stands alone
-    yield row("verify", [*pieces[: max(end - 2, 0)], last], width)
-    for piece in pieces[end:]:
-        yield sentence("", piece, width)
-
-
 def _model_rows(summary: Summary, width: int) -> Iterator[Row]:
     totals = update_totals(summary)
     graph = summary.train.graph
     inputs = " and ".join(_shape(value.shape) for value in graph.data)
     shapes = f"{inputs} -> {_shape(graph.outputs[0].shape)}"
     parameters = f"{grouped(totals['total_parameters'] - left_out(summary))} parameters"
-    yield row("model", [printable(summary.model), layer_counts(summary), parameters, shapes], width)
-    optimizer = f"{summary.optimizer}, learning rate {summary.learning_rate:g}"
-    yield row("loss", [loss_text(summary), optimizer, batch_text(summary.train)], width)
-    for index, note in enumerate(summary.all_notes):
-        yield sentence("note" if index == 0 else "", printable(note), width)
+    yield row("model", [layer_counts(summary), parameters, shapes], width)
+    yield sentence("target", printable(summary.target_summary), width)
 
 
-def _target(summary: Summary) -> str:
-    return f"{printable(summary.target)}: {printable(summary.target_summary)}, {summary.quant}"
+def _optimizer(summary: Summary) -> str:
+    return f"{summary.optimizer}, lr {summary.learning_rate:g}, {batch_text(summary.train)}"
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -166,20 +169,23 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _arena_rows(summary: Summary, analysis: Analysis, width: int) -> Iterator[Row]:
+    """Yield the arena, what is in it when it is fullest, further memories, and what is proven."""
     plan, limit = summary.plan, summary.arena_limit_bytes
     used = bytes_text(plan.arena_bytes)
-    head = (
-        f"{used}, no limit given" if limit is None else f"{used} of {grouped(limit)} ({share(plan.arena_bytes, limit)})"
-    )
-    transient = plan.total_bytes - plan.persistent_bytes
-    pieces = [head, f"{grouped(plan.persistent_bytes)} persistent + {grouped(transient)} transient"]
-    yield row("ARENA", pieces, width)
+    of = "no limit given" if limit is None else f"of {grouped(limit)} ({share(plan.arena_bytes, limit)})"
+    smallest = "" if plan.gap_bytes else "smallest possible for these steps"
+    smallest = smallest if plan.order_proven or not smallest else "smallest possible for this order of steps"
+    yield figure("RAM", f"{used}{',' if limit is None else ''} {of}", smallest, width)
     for memory in plan.further:
         yield row("memory", memory_pieces(memory), width)
+    if plan.gap_bytes:
+        yield sentence("", bound_text(plan), width)
+    first, *rest = breakdown_pieces(analysis)
+    together = f"{bytes_text(plan.total_bytes)} in all memories:" if plan.further else ""
+    yield row("", [*filter(None, [together]), first, *rest], width, " ")
+    peak = f"at step {plan.peak_step} of {len(plan.order)}, {_without_op(peak_text(analysis))};"
+    yield row("", [peak, f"{bytes_text(plan.persistent_bytes)} kept between steps"], width, " ")
     yield row("paging", pieces_of("paging", summary), width)
-    bound = bound_text(plan)
-    yield sentence("", bound, width)
-    yield row("  at peak", breakdown_pieces(analysis), width, " | ")
 
 
 def memory_pieces(memory: FurtherMemory) -> list[str]:
@@ -190,25 +196,36 @@ def memory_pieces(memory: FurtherMemory) -> list[str]:
 
 
 def breakdown_pieces(analysis: Analysis) -> list[str]:
-    """Return `activations 96,512`, ... at the peak step; what is nothing is left out."""
-    parts = analysis.breakdown(analysis.plan.peak_step)
-    return [f"{CATEGORIES[key]} {grouped(size)}" for key, size in parts.items() if size]
+    """Return `96,512 activations`, `+ ...` at the peak step, largest first; their sum is all memory that is used."""
+    plan = analysis.plan
+    parts = {CATEGORIES[key]: size for key, size in analysis.breakdown(plan.peak_step).items() if size}
+    parts |= {"in gaps": plan.gap_bytes} if plan.gap_bytes else {}
+    found = [f"{grouped(size)} {name}" for name, size in sorted(parts.items(), key=lambda part: -part[1])]
+    return [*found[:1], *(f"+ {one}" for one in found[1:])]
 
 
-def _stack(summary: Summary) -> list[str]:
+def _without_op(label: str) -> str:
+    """Leave out the operator behind a node's name that ends with it: `conv3.ConvGradInput (ConvGradInput)`."""
+    name, _, op = label.partition(" (")
+    return name if name.endswith(f".{op.removesuffix(')')}") else label
+
+
+def _stack_row(summary: Summary, width: int) -> Row:
     static, painted = summary.verify.stack_bytes, summary.verify.stack_measured_bytes
     if static is None and painted is None:
-        return [NOT_MEASURED]
-    apart = " but callbacks" if any(map(takes_lines, summary.plan.order)) else ""
-    return [f"static bound {bytes_text(static)}{apart}", f"high-water in the run {bytes_text(painted)}"]
+        return row("stack", [NOT_MEASURED], width)
+    apart = " without callbacks" if any(map(takes_lines, summary.plan.order)) else ""
+    used = "not run on the board" if painted is None else f"{bytes_text(painted)} used in QEMU"
+    return figure("stack", bytes_text(static), f"worst case{apart}; {used}", width)
 
 
-def _flash(summary: Summary) -> list[str]:
+def _flash_row(summary: Summary, width: int) -> Row:
     code, const = code_bytes(summary), const_bytes(summary)
     if code is None and const is None:
-        return [NOT_MEASURED]
-    both = f" = {bytes_text(code + const)}" if code is not None and const is not None else ""
-    return [f"code {bytes_text(code)} + const {bytes_text(const)}{both}"]
+        return row("flash", [NOT_MEASURED], width)
+    if code is None or const is None:
+        return row("flash", [f"code {bytes_text(code)}, constants {bytes_text(const)}"], width)
+    return figure("flash", bytes_text(code + const), f"{grouped(code)} code + {grouped(const)} constants", width)
 
 
 def peak_text(analysis: Analysis) -> str:
@@ -216,10 +233,18 @@ def peak_text(analysis: Analysis) -> str:
     return printable(analysis.node_label(analysis.plan.peak_step))
 
 
-def _work(summary: Summary) -> list[str]:
+def _work_row(summary: Summary, width: int) -> Row:
     forward, backward = work_of(summary.train)
     size = summary.train.micro_batch
     step = f"a step of {size} samples" if size > 1 else "a step"
-    return [
-        f"{macs_text(forward)} MAC forward + {macs_text(backward)} backward = {macs_text(forward + backward)} {step}"
-    ]
+    parts = f"{macs_text(forward)} forward + {macs_text(backward)} backward"
+    return figure("work", f"{macs_text(forward + backward)} MAC {step}", parts, width)
+
+
+def _time_row(summary: Summary, width: int) -> Row:
+    """Return time and energy of a step by the target's figures, and by what the plan was chosen."""
+    found = cost_pieces(summary)
+    if not found:
+        return row("time", [], width)
+    time, energy, model, *goal = found
+    return figure("time", f"{time}, {energy}", ", ".join([model, *goal]), width)

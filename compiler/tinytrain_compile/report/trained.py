@@ -96,7 +96,8 @@ def layer_kind(node: Node, producers: Mapping[str, Node]) -> str:
 def update_rows(summary: Summary, width: int) -> Iterator[Row]:
     """Yield what is trained of how much, and the trained layers if some are not."""
     totals = update_totals(summary)
-    yield row("update", [f"{printable(summary.update_label)}:", update_counts(summary)], width, " ")
+    how = f"--update {printable(summary.update_label)}"
+    yield row("trains", [update_counts(summary), how], width)
     names = [layer_text(layer) for layer in summary.layers if is_updated(layer)]
     if 0 < len(names) < totals["total_layers"]:
         yield listing("", names, width)

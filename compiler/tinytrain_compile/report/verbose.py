@@ -19,24 +19,26 @@ FREED_CELLS, LEAST_NAME = 40, 16
 """Columns of a buffer's name in a list of several, and of a node's name however wide the other columns are."""
 
 
-def verbose_lines(summary: Summary) -> Iterator[str]:
+def verbose_lines(summary: Summary, width: int = WIDTH) -> Iterator[str]:
     """Yield the lines that stand between the report's block and the table of steps, then that table."""
     for layer in summary.layers:
         items = asdict(layer).items()
         facts = " ".join(f"{key}={value}" for key, value in items if key not in ("name", "module"))
-        yield from wrapped("layer      ", f"{printable(layer.shown)}: {facts}")
+        yield from wrapped("layer      ", f"{printable(layer.shown)}: {facts}", width)
     for fate in summary.fates:
         kind = "constant" if fate.kind == "other" else "parameter"
         into = f", trained as one with {printable(fate.into)}" if fate.into else ""
         said = f"{printable(fate.name)}: {plural(fate.elements, 'number')}, {printable(fate.why)}{into}"
-        yield from wrapped(f"{kind:<11}", said)
-    yield from lines_of("low_rank", summary)
-    yield from reason_lines(summary)
+        yield from wrapped(f"{kind:<11}", said, width)
+    yield from lines_of("low_rank", summary, width)
+    yield from reason_lines(summary, width)
     file = summary.verify.file
     if file is not None:
         done = f"{plural(file.tensors, 'tensor')} on {plural(file.samples, 'sample')}"
-        yield from wrapped("file       ", f"compared with the reference: {done}, {file.seconds:.2f} s of CPU time")
-    yield from step_lines(summary)
+        yield from wrapped(
+            "file       ", f"compared with the reference: {done}, {file.seconds:.2f} s of CPU time", width
+        )
+    yield from step_lines(summary, width)
 
 
 def step_lines(summary: Summary, width: int = WIDTH) -> list[str]:

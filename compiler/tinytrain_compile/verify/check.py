@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Interface, Samples, SourceBundle
-from tinytrain_compile.ir.summary import FileAgreement, InstructionCounts, VerifyReport
+from tinytrain_compile.ir.summary import Comparison, FileAgreement, InstructionCounts, VerifyReport
 from tinytrain_compile.target.model import Target
 from tinytrain_compile.verify.build import Compiled, Mode, compile_project, functions_in, link_project
 from tinytrain_compile.verify.compare import (
@@ -238,6 +238,8 @@ def _judge(
         max_error=error,
         counts=done.counts,
         file=job.file,
+        comparisons=tuple(_comparisons(job, host is not None, board is not None, error)),
+        left_out=tuple(_left_out(job.file, skipped)),
     )
 
 
@@ -301,6 +303,28 @@ def _board_name(target: Target) -> str:
     return f"QEMU {target.qemu.machine}" if target.qemu else target.name
 
 
+def _comparisons(job: _Job, host: bool, board: bool, error: float | None) -> Iterator[Comparison]:
+    """Yield what agreed with what, from the model file to the board. error: of the first run against numpy."""
+    file = job.file
+    if error is not None and file is not None and file.tensors:
+        yield Comparison("model file", "numpy reference", _closeness(file, "max error"))
+    here, there = "C on this machine", f"C in {_board_name(job.target)}"
+    same = "identical bytes"
+    if error is not None and (host or board):
+        found = same if job.interface.exact else f"max error {error:.1e}"
+        yield Comparison(here if host else there, "numpy reference", found)
+    if host and board:
+        yield Comparison(there, "this machine", same)
+
+
+def _left_out(file: FileAgreement | None, skipped: str) -> Iterator[str]:
+    """Yield what was not compared, and why."""
+    if file is not None and file.skipped:
+        yield f"not compared with the file: {'; '.join(file.skipped)}"
+    if skipped:
+        yield skipped
+
+
 def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: str) -> str:
     """Return what equals what, how closely, the verdict, and what was left out."""
     file = job.file
@@ -315,17 +339,12 @@ def _message(job: _Job, host: bool, board: bool, error: float | None, skipped: s
     if error is not None:
         parts.append(f"{first} {found}")
     parts += [f"{name} bit-exact" for name in later]
-    parts.append("PASS")
-    if file is not None and file.skipped:
-        parts.append(f"not compared with the file: {'; '.join(file.skipped)}")
-    if skipped:
-        parts.append(skipped)
-    return "   ".join(parts)
+    return "   ".join([*parts, "PASS", *_left_out(file, skipped)])
 
 
-def _closeness(file: FileAgreement) -> str:
+def _closeness(file: FileAgreement, error: str = "max |err|") -> str:
     """Return how far the file and the reference are apart."""
     if file.steps is None:
-        return f"max |err| {file.max_error or 0.0:.1e}"
+        return f"{error} {file.max_error or 0.0:.1e}"
     share = "" if file.equal_bytes is None else f", {100 * file.equal_bytes:.1f} % equal"
     return f"within {file.steps:.0f} step{'' if file.steps == 1 else 's'}{share}"

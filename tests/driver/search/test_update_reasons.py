@@ -80,5 +80,5 @@ def test_a_suffix_deeper_than_the_layers_that_were_looked_at(monkeypatch: pytest
 
     monkeypatch.setattr(update_rounds.Search, "run", only_two)
     told = run(DIGITS, "--arena", "24KB", "--dry-run", "-v").check_success().out
-    assert "update     auto: " in told and "why        conv1: " in told
+    assert "--update auto: " in told and "why        conv1: " in told
     assert "of 4 layers" in told and "1 of 4 layers" not in told

@@ -48,7 +48,7 @@ def ways(text: str) -> list[tuple[str, int, str]]:
 def needed(outcome: Outcome) -> int:
     """What the plan of a dry run needs, whether or not that fits."""
     if outcome.exit_code == 0:
-        return int(re.search(r"ARENA +([\d,]+) B", outcome.out)[1].replace(",", ""))  # type: ignore[index]
+        return int(re.search(r"^RAM +([\d,]+) B", outcome.out, re.MULTILINE)[1].replace(",", ""))  # type: ignore[index]
     assert outcome.error_id == "E0401", outcome.err
     return int(re.search(r"training needs (\d+) B", outcome.err)[1])  # type: ignore[index]
 

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.model import TaskGraph
 from tinytrain_compile.plan.order.order import Cost, Costs, peak
 
@@ -202,6 +203,8 @@ def smallest_peak(tasks: TaskGraph, start: Sequence[int], bound: int, work: int)
         tried_below |= budget == high - 1
         found = order_within(tasks, budget, min(left, int(work * PROBE_SHARE)))
         left -= found.work
+        add_work("order")
+        add_work("node", found.work)
         if found.order is not None:
             best, high = found.order, peak(tasks, found.order)
             if high > budget:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.model import InPlace, TaskGraph, program_order
 
 MOST_KNOWN = 1 << 21
@@ -168,6 +169,7 @@ def list_schedule(tasks: TaskGraph, key: Key, last_first: bool = False) -> list[
 
     last_first: among equals prefer the largest task index (program order, for a reversed task graph).
     """
+    add_work("order")
     costs, done = Costs(tasks), 0
     waiting = [len(edges) for edges in tasks.before]
     ages: dict[int, int] = {}

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.place.placement import Decision, Packing, Placement
 
 NODES_PER_UNIT = 25_000
@@ -251,7 +252,8 @@ def search(packing: Packing, limit: int, units: float) -> Decision:
     budget = int(units * NODES_PER_UNIT / len(_STRATEGIES))
     for strategy in _STRATEGIES:
         tried = _SkylineSearch(packing, limit, strategy)
-        found, _ = tried.run(budget)
+        found, visited = tried.run(budget)
+        add_work("node", visited)
         if found:
             offsets = [0] * len(packing.boxes)
             for position, index in enumerate(tried.order):

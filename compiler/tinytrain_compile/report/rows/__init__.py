@@ -29,12 +29,12 @@ ROWS: Mapping[str, tuple[str, Callable[[Summary], object]]] = {
 """Row -> module of this folder, and whether a build has the row. Parts of a project (parts/) bring their own."""
 
 
-def _ask(name: str, what: str, summary: Summary) -> Any:
+def _ask(name: str, what: str, summary: Summary, *more: int) -> Any:
     module, applies = ROWS.get(name, ("", bool))
     if not (module and applies(summary)):
         return None
     answer = getattr(import_module(f"{__name__}.{module}"), f"{name}_{what}", None)
-    return None if answer is None else answer(summary)
+    return None if answer is None else answer(summary, *more)
 
 
 def pieces_of(name: str, summary: Summary) -> list[str]:
@@ -48,9 +48,9 @@ def remarks_of(name: str, summary: Summary) -> list[str]:
     return _ask(name, "remarks", summary) or []
 
 
-def lines_of(name: str, summary: Summary) -> list[str]:
+def lines_of(name: str, summary: Summary, width: int) -> list[str]:
     """Return a table for the terminal; none if the build does not have it."""
-    return _ask(name, "lines", summary) or []
+    return _ask(name, "lines", summary, width) or []
 
 
 def parts_json(summary: Summary) -> dict[str, Any]:

@@ -25,10 +25,10 @@ def low_rank_pieces(summary: Summary) -> list[str]:
     return [*pieces, f"error of a gradient up to {100 * max(errors):.1f} %"] if errors else pieces
 
 
-def low_rank_lines(summary: Summary) -> list[str]:
+def low_rank_lines(summary: Summary, width: int) -> list[str]:
     """Return what -v says of each such layer."""
     said = (f"{printable(item.layer)}: {_line(item)}" for item in summary.train.low_rank)
-    return [line for each in said for line in wrapped("low rank   ", each)]
+    return [line for each in said for line in wrapped("low rank   ", each, width)]
 
 
 def _line(item: KeptActivation) -> str:

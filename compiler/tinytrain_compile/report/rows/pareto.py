@@ -40,12 +40,13 @@ def _cells(point: ParetoPoint) -> tuple[int | float | str, ...]:
     return point.limit_bytes, point.arena_bytes, *gains, *counts, point.step_ps / 1e6, point.label
 
 
-def pareto_lines(summary: Summary) -> list[str]:
-    """Return the table for the terminal."""
-    return pareto_table(_points(summary))
+def pareto_lines(summary: Summary, width: int) -> list[str]:
+    """Return the table for the terminal, with single spaces between columns if two are too many."""
+    table = pareto_table(_points(summary))
+    return table if max(map(len, table)) <= width else pareto_table(_points(summary), " ")
 
 
-def pareto_table(points: Sequence[ParetoPoint]) -> list[str]:
+def pareto_table(points: Sequence[ParetoPoint], gap: str = "  ") -> list[str]:
     """Lay out a table; each line begins with the option that leads to it."""
     head = ("--arena", "used", "gain", "at most", "layers", "deep", "parameters")
     table = [
@@ -61,5 +62,5 @@ def pareto_table(points: Sequence[ParetoPoint]) -> list[str]:
         for one in points
     ]
     wide = [max(len(row[column]) for row in (head, *table)) for column in range(len(head))]
-    lines = ["  ".join(cell.rjust(size) for cell, size in zip(row, wide, strict=True)) for row in (head, *table)]
-    return ["what --update auto trains in other arenas:", *(f"  {line}" for line in lines)]
+    lines = [gap.join(cell.rjust(size) for cell, size in zip(row, wide, strict=True)) for row in (head, *table)]
+    return ["what --update auto trains in other arenas:", *(f"{gap}{line}" for line in lines)]

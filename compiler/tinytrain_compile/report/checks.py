@@ -1,0 +1,103 @@
+"""Checks of a build as rows of the terminal: what agrees with what, how closely, and what was not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+
+from tinytrain_compile.ir.summary import Comparison, Saturations, Summary, VerifyReport
+from tinytrain_compile.report.layout import (
+    KEY_WIDTH,
+    MIN_WIDTH,
+    Row,
+    grouped,
+    pad,
+    plural,
+    printable,
+    row,
+    sentence,
+)
+from tinytrain_compile.report.rows import pieces_of, remarks_of
+
+VERDICTS = {"pass": "PASS", "fail": "FAIL", "skipped": "NOT CHECKED"}
+"""Word of the headline, by the result of the check."""
+GAP, OK = "  ", "ok"
+
+
+def verdict(verify: VerifyReport) -> str:
+    """Return the word of the headline; a check that did not run on the board says so."""
+    word = VERDICTS[verify.result]
+    return f"{word} on this machine" if (verify.result, verify.mode) == ("pass", "host") else word
+
+
+def check_rows(summary: Summary, width: int) -> Iterator[Row]:
+    """Yield a row for each comparison, then losses, what was not compared, and saturated weights."""
+    texts = [*_derivative(summary), *losses_texts(summary), *summary.verify.left_out, *saturation_texts(summary)]
+    if summary.verify.comparisons:
+        yield from _table([*summary.verify.comparisons, *_step(summary)], width)
+    else:
+        mark = "" if summary.verify.result == "skipped" else f"   {VERDICTS[summary.verify.result]}"
+        yield row("checks", [f"{printable(_message(summary.verify))}{mark}"], width)
+    for text in texts:
+        yield sentence("", printable(text), width)
+
+
+def _message(verify: VerifyReport) -> str:
+    """Return the line of the check without its verdict."""
+    pieces = [piece.strip() for piece in verify.message.split("   ") if piece.strip()]
+    word = verify.result.upper()
+    return ", ".join(piece for piece in pieces if piece != word) or VERDICTS[verify.result]
+
+
+def _table(comparisons: Sequence[Comparison], width: int) -> Iterator[Row]:
+    """Yield a row of columns for each comparison; what was found is below its two sides if the line is too short."""
+    room = max(width, MIN_WIDTH) - KEY_WIDTH
+    sides = [f"{printable(one.what)} vs {printable(one.with_what)}" for one in comparisons]
+    found = [printable(one.closeness) for one in comparisons]
+    left, right = max(map(cell_len, sides)), max(map(cell_len, found))
+    alone = left + right + len(OK) + 2 * len(GAP) > room
+    for index, (side, close) in enumerate(zip(sides, found, strict=True)):
+        key = "" if index else "checks"
+        if alone:
+            yield row(key, [side, f"{GAP}{close}{GAP}{OK}"], width, " " * room)
+        else:
+            yield row(key, [f"{pad(side, left)}{GAP}{pad(close, right)}{GAP}{OK}"], width)
+
+
+def _step(summary: Summary) -> list[Comparison]:
+    """Return the comparison of the training step with the derivative of the file; nothing if none was made."""
+    found = pieces_of("derivative", summary)
+    return [Comparison("training step", "derivative of file", found[1])] if len(found) > 1 else []
+
+
+def _derivative(summary: Summary) -> list[str]:
+    """Return what of the training step was not judged."""
+    found = pieces_of("derivative", summary)
+    none = ["training step not compared with the derivative of the file"] if len(found) == 1 else []
+    return [*none, *remarks_of("derivative", summary)]
+
+
+def losses_texts(summary: Summary) -> list[str]:
+    """Tell what the losses of the check were, if they say something about learning."""
+    losses = summary.verify.losses
+    if not losses:
+        return []
+    if not summary.own_samples:
+        many = plural(len(losses), "step")
+        return [f"{many} on random samples: the losses say nothing about learning; --data takes yours"]
+    if len(losses) == 1:
+        return [f"1 step on your samples, loss {losses[0]:.3g}"]
+    most = f", at most {max(losses):.3g}" if max(losses) > 2 * max(losses[0], losses[-1]) else ""
+    return [f"loss {losses[0]:.3g} -> {losses[-1]:.3g} in {len(losses)} steps on your samples{most}"]
+
+
+def saturation_texts(summary: Summary) -> list[str]:
+    """Count int8 weights at the ends of their range, before and after the steps of the check."""
+    counted: Saturations | None = summary.verify.saturations
+    if counted is None:
+        return []
+    text = f"{grouped(counted.after)} of {plural(counted.weights, 'int8 weight')} at +-127"
+    text += f" ({grouped(counted.before)} before)"
+    more = "" if counted.rescaled is None else f", {plural(counted.rescaled, 'channel')} rescaled"
+    return [text + more]
