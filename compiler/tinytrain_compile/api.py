@@ -61,7 +61,7 @@ class Compiled:
     def library(self) -> Path:
         """Return the generated C as a library of this machine; it lives as long as this object.
 
-        E0602 without a compiler.
+        Errors: E0114 if no C compiler is installed.
         """
         if self._library is None:
             kept = ExitStack()
