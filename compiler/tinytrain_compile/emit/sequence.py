@@ -87,7 +87,8 @@ class Sequencer:
             self._scratch |= inference.plan.scratch_offsets
         self._offsets: dict[str, Label] = {}
         of_nodes = (value for node in (*nodes, *plan.all_nodes) for value in (*node.inputs, *node.outputs))
-        self._values = {value.name: value for value in (*train.graph.inputs, *train.graph.state, *of_nodes)}
+        kept = (*train.graph.inputs, *train.graph.state, *train.graph.accumulators)
+        self._values = {value.name: value for value in (*kept, *of_nodes)}
         self._steps = {node.name: index for index, node in enumerate(plan.order)}
         if inference is not None:
             self._steps |= {node.name: index for index, node in enumerate(inference.plan.order)}
