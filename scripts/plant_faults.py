@@ -4,6 +4,7 @@
     python scripts/plant_faults.py --keep faults.jsonl    # continues where an earlier run with this file stopped
     python scripts/plant_faults.py --only planner,streams
     python scripts/plant_faults.py --whole                # those that are missed: also by the tests of `make test-more`
+    python scripts/plant_faults.py --hints before.jsonl   # first the test that found a fault then: minutes, not hours
     python scripts/plant_faults.py --check                # only say where each fault would be planted
 
 For each fault the script runs the tests of `make test` (`pytest -x --tier fast`) and reports the first test that fails
@@ -136,17 +137,34 @@ def run_tests(tree: Path, tier: str, jobs: int, first: str = "") -> tuple[str, f
     return failed.group(1) if failed else "(" + said.strip().rsplit("\n", 1)[-1][:150] + ")", seconds
 
 
+def still_fails(tree: Path, test: str) -> tuple[bool, float]:
+    """Run one test of `make test`: (whether it ran and failed, CPU seconds).
+
+    A test that is not of the fast tier any more does not run.
+    """
+    command = [str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tier", "fast", "-n", "0", test]
+    path = os.pathsep.join([str(tree / "compiler"), str(tree)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    before = _child_seconds()
+    said = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True).stdout
+    return re.search(r"^FAILED ", said, re.MULTILINE) is not None, _child_seconds() - before
+
+
 def _child_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def try_fault(fault: Fault, tree: Path, jobs: int, whole: bool, near_first: bool) -> Found:
-    """Plant a fault, run the tests, take the fault out again."""
+def try_fault(fault: Fault, tree: Path, jobs: int, whole: bool, near_first: bool, hint: str) -> Found:
+    """Plant a fault, run the tests, take the fault out again. hint: the test to begin with, or ""."""
     path = place_of(fault, tree)
     right = _text(path)
     path.write_text(right.replace(fault.old, fault.new), encoding="utf-8")
     try:
+        if hint:
+            fails, seconds = still_fails(tree, hint)
+            if fails:
+                return Found(fault.name, "fast", hint, round(seconds, 1))
         test, seconds = run_tests(tree, "fast", jobs, nearest(path.relative_to(tree)) if near_first else "")
         found = Found(fault.name, "fast" if test else "", test, round(seconds, 1))
         if whole and not test:
@@ -174,6 +192,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="try the other tests too if `make test` misses a fault")
     parser.add_argument("--jobs", type=int, default=2, help="processes of pytest (default: 2)")
     parser.add_argument("--near", action="store_true", help="begin with the tests of the folder that a fault is in")
+    parser.add_argument("--hints", type=Path, help="file of results of an earlier run: begin with the tests in it")
     parser.add_argument("--skip-clean", action="store_true", help="do not run the tests without a fault first")
     parser.add_argument("--check", action="store_true", help="only say where each fault would be planted")
     flags = parser.parse_args()
@@ -186,6 +205,7 @@ def main() -> None:
     if flags.check:
         return
     known = kept(flags.keep, faults, flags.whole)
+    hints = {name: one.test for name, one in kept(flags.hints, faults, False).items()}
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         tree = copy_tree(Path(folder))
         if not flags.skip_clean:
@@ -197,7 +217,9 @@ def main() -> None:
             begun = time.monotonic()
             found = known.get(fault.name)
             if found is None:
-                found = known[fault.name] = try_fault(fault, tree, flags.jobs, flags.whole, flags.near)
+                found = known[fault.name] = try_fault(
+                    fault, tree, flags.jobs, flags.whole, flags.near, hints.get(fault.name, "")
+                )
                 if flags.keep:
                     with flags.keep.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(asdict(found)) + "\n")
