@@ -1,13 +1,14 @@
 #!/bin/sh
 # Installs the system packages that the compiler's checks and its tests use, if they are missing: g++, cmake and make
-# build generated code, gcc brings the sanitizers, chromium opens the HTML reports. Needs Debian or Ubuntu for that;
-# elsewhere it says what to install and goes on: the compiler works without them and says what it skipped.
+# build generated code, gcc brings the sanitizers, chromium opens the HTML reports, cppcheck counts deviations from
+# MISRA C (scripts/misra.py). Needs Debian or Ubuntu for that; elsewhere it says what to install and goes on: the
+# compiler works without them and says what it skipped.
 set -u
 missing=""
 command -v arm-none-eabi-gcc >/dev/null 2>&1 || missing="$missing gcc-arm-none-eabi libnewlib-arm-none-eabi"
 command -v qemu-system-arm >/dev/null 2>&1 || missing="$missing qemu-system-arm"
 command -v gcc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
-for tool in g++ cmake make chromium; do
+for tool in g++ cmake make chromium cppcheck; do
     command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing="$missing python3-venv"

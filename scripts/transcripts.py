@@ -40,6 +40,7 @@ PAGES = (
     "docs/activations.md",
     "docs/c-api.md",
     "docs/python-api.md",
+    "docs/misra.md",
     "docs/update-schemes.md",
     "docs/checkpoint-format.md",
     "docs/external-kernels.md",

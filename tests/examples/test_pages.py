@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ DOCS = (
     *("finetune", "update-schemes", "checkpoint-format", "external-kernels", "cycles", "fitting", "export", "options"),
     *("on-your-board", "activations", "inference-only", "pt2e", "c-api", "python-api"),
 )
-"""Every page with commands but those below, and those that tests of their examples run."""
+"""Every page with commands but those below, those that tests of their examples run, and misra, which takes minutes."""
 
 
 @pytest.mark.parametrize("page", [f"docs/{name}.md" for name in DOCS])
@@ -123,6 +124,17 @@ def test_generated_pages_are_current() -> None:
     pages = {"docs/ops.md": ops_markdown(operators_by_purpose()), "docs/errors.md": errors_markdown()}
     for path, text in pages.items():
         assert (ROOT / path).read_text(encoding="utf-8") == text.rstrip("\n") + "\n", "`make docs` writes it anew"
+
+
+def test_the_page_of_misra_has_the_reasons_of_its_script() -> None:
+    """`make docs` alone makes the counts, which takes minutes; here they add up, and every reason has its row."""
+    reasons = tomllib.loads((ROOT / "scripts" / "misra.toml").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "misra.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in re.findall(r"^\| \d.*", page, re.MULTILINE)]
+    assert {rule: {"about": about, "why": why} for rule, about, *_, why in rows} == reasons
+    counts = [[int(number.replace(",", "")) for number in numbers] for _, _, *numbers, _ in rows]
+    sums = " | ".join(f"{sum(column):,}" for column in zip(*counts, strict=True))
+    assert f"| all | | {sums} | |\n" in page
 
 
 def test_the_page_of_the_c_api_has_every_function_of_a_header() -> None:
