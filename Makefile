@@ -88,7 +88,8 @@ $(RELEASE)/.stamp: pyproject.toml
 		$$(sed -n 's/^release = \["\(.*\)", "\(.*\)"\].*/\1 \2/p' pyproject.toml)
 	@touch $@
 
-release-check: $(RELEASE)/.stamp ## Build the wheel as it would be published, check it, install it in a fresh environment, and compile with it
+# Builds the wheel as it would be published, checks it, installs it in a fresh environment, and compiles with it.
+release-check: $(RELEASE)/.stamp
 	$(RELEASE)/tools/bin/python scripts/check_release.py --folder $(RELEASE) $(ARGS)
 
 campaign: $(STAMP) ## Mutated files, random graphs, chains by rows, damaged checkpoints: all, or KIND=.. COUNT=.. FIRST=.. SEED=.. JOBS=..

@@ -46,7 +46,7 @@ def test_channels_last_become_channels_first_although_rows_are_as_many_as_column
 
 @pytest.mark.parametrize(
     ("shape", "said"),
-    [((7, 13), "remove 1 column"), ((7, 9), "add the 3 columns"), ((7, 5, 5), "give samples as")],
+    [((7, 13), "remove 1 column"), ((7, 9), "add the missing 3 columns"), ((7, 5, 5), "give samples as")],
 )
 def test_what_no_line_can_mend(shape: tuple[int, ...], said: str) -> None:
     assert said in way_to_shape("x", shape, (12,))

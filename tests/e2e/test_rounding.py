@@ -70,7 +70,7 @@ def scaled(kernel: str, factor: str) -> Change:
     def change(text: str) -> str:
         parts = re.split(r"(?m)^(?=void )", text)
         wrong = [
-            re.sub(r"(?m)^(\s+y\[.*\] = )(.*);$", rf"\g<1>{factor} * (\2);", part)
+            re.sub(r"(?m)^(\s+dw\[.*\] = )(.*);$", rf"\g<1>{factor} * (\2);", part)
             if re.match(rf"void net_{kernel}", part)
             else part
             for part in parts

@@ -101,7 +101,10 @@ def test_what_samples_lack_is_named(model: Path, tmp_path: Path) -> None:
     known = samples()
     for change, what in (
         ({"meta": None}, "meta"),
-        ({"meta": known["meta"][:, :2]}, r"meta is float64 \(samples, 2\)"),
+        (
+            {"meta": known["meta"][:, :2]},
+            r"meta is float64 of shape \(samples, 2\), .*; add the missing column",
+        ),
         ({"meta": known["meta"][:5]}, "24 of image, 5 of meta, 24 of ids"),
         ({"ids": known["ids"] + 5}, "ids has other numbers than 0 to 6"),
     ):

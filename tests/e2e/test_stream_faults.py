@@ -27,11 +27,11 @@ def sound(seed: int, update: str) -> chain.Project:
     return chain.emitted(train, *planned(train, graph, "cortex-m7"), 8, fma=False)
 
 
-def in_stream(comment: str, pattern: str, new: str) -> Change:
-    """The first match inside a function of a stream whose comment begins so."""
+def in_stream(op: str, pattern: str, new: str) -> Change:
+    """The first match inside a function of a stream whose comment names this operator."""
 
     def change(text: str) -> str:
-        for start in re.finditer(rf"/\* {comment}.*?\*/\nvoid {PREFIX}\w+\(.*?\n}}\n", text, re.DOTALL):
+        for start in re.finditer(rf"/\* (?:[^*()]*\()?{op}\)?:.*?\*/\nvoid {PREFIX}\w+\(.*?\n}}\n", text, re.DOTALL):
             if "*/" not in start[0].split("*/\nvoid")[0] and re.search(pattern, start[0]):
                 return text[: start.start()] + re.sub(pattern, new, start[0], count=1) + text[start.end() :]
         return text
@@ -43,7 +43,7 @@ def driver(pattern: str, new: str) -> Change:
     """The first match in the calls and functions of streams."""
 
     def change(text: str) -> str:
-        start = text.index("/* Stream: ")
+        start = text.index("(Stream): ")
         return text[:start] + re.sub(pattern, new, text[start:], count=1)
 
     return change
@@ -54,12 +54,12 @@ FAULTS: dict[str, tuple[int, str, Change]] = {
     "a mask bit shifted, read": (
         1,
         "bias",
-        in_stream("A few rows of ErrorScale", r"\(pixel \* 6 \+ channel\) & 7", "((pixel * 6 + channel) ^ 1) & 7"),
+        in_stream("ErrorScale", r"\(pixel \* 6 \+ channel\) & 7", "((pixel * 6 + channel) ^ 1) & 7"),
     ),
     "a mask bit shifted, written": (
         1,
         "bias",
-        in_stream("A few rows of QClipMask", r"= (tt_passed8\(.*\));", r"= (uint8_t)(\1 << 1);"),
+        in_stream("QClipMask", r"= (tt_passed8\(.*\));", r"= (uint8_t)(\1 << 1);"),
     ),
     "a mask of the row before": (1, "bias", driver(r"mask \+ row \* (\d+),", r"mask + (row ? row - 1 : 0) * \1,")),
     "a running sum forgotten": (1, "bias", in_stream(SUM, r"tt_add\(sum\[i\], rows\[i\]\)", "rows[i]")),

@@ -85,8 +85,10 @@ def _other_size(name: str, shape: Shape, wanted: Shape) -> str:
         return _other_image(name, given, wanted)
     if len(given) == 1 == len(wanted):
         more = given[0] - wanted[0]
-        columns = f"{abs(more)} column{'s' if abs(more) > 1 else ''}"
-        return f"remove {columns} (a label or an index?)" if more > 0 else f"add the {columns} that are missing"
+        columns = f"{abs(more)} columns" if abs(more) > 1 else "column"
+        if more > 0:
+            return f"remove {columns if more > 1 else '1 column'} (a label or an index?)"
+        return f"add the missing {columns}"
     return "give samples as the model was trained on, or export the model for these"
 
 

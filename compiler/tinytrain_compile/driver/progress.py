@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tinytrain_compile.plan.counted import Work
 from tinytrain_compile.report.layout import macs_text
+
+if TYPE_CHECKING:
+    from tinytrain_compile.plan.solver import Work
 
 Progress = Callable[[str, float], None]
 """(what is being done, share done from 0 to 1). Text up to the first comma names the stage; the rest counts."""
@@ -20,7 +23,7 @@ class Counting:
 
     def __init__(self, progress: Progress, what: str, share: float) -> None:
         self._progress, self._what, self._share = progress, what, share
-        self._counts = dict[Work, int]()
+        self._counts: dict[Work, int] = {}
 
     def __call__(self, what: str, share: float) -> None:
         """Tell what is being done now; the counts go on."""

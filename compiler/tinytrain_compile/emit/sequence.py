@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tinytrain_compile.emit.c_text import Names, comment_text
-from tinytrain_compile.emit.places import ACCESS, C_TYPES, Label, Row, places
+from tinytrain_compile.emit.c_text import ACCESS, C_TYPES, Label, Names, Row, comment_text, places
 from tinytrain_compile.emit.watch import Watch
 from tinytrain_compile.ir.kernels import Kernel, KernelSet
 from tinytrain_compile.ir.stages import MemoryPlan, StepPart, StepPieces, TrainGraph
