@@ -21,10 +21,8 @@ HIDDEN = 3.0
 LEAST = 0.3
 """Ratios below this one are compared as closely as this one."""
 SATURATES = 2.0**-12
-"""Factor of a norm below which a velocity is not compared.
-
-The velocity is added in steps of the unclipped gradient, so over the factor, in int32: a gradient of 2**19 steps then
-saturates (campaign, seed 64, case 277: a factor of 1e-5)."""
+"""Factor of --clip-norm below which a velocity is not compared. It is divided by that factor and added in steps of the
+unclipped gradient, in int32: one of 2**19 steps saturates (campaign, seed 64, case 277: a factor of 1e-5)."""
 ROUNDED = 0.05
 """Share of rounding, squared, beyond which an update is not compared."""
 
