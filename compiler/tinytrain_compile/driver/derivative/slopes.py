@@ -33,8 +33,8 @@ SATURATED = 2.0**-19
 What float32 rounds off its result y, 2**-24, is more than its gradient: 1 - y * y is wrong by 2**-23, and the scores in
 front of it are up to 16 times the size at which it saturates (two tests of RNN and LSTM in onnx, a random graph)."""
 LOOSE = 2.0, 5.0
-"""Largest ratio of the file's derivative along a low-rank copy's gradient to that gradient, or its inverse: the first, and
-the second times --rank-error. That is 2.5 at the default of 0.1, and 4 at 0.4, at which a random graph had 2.9
+"""Largest ratio of the file's derivative along a low-rank copy's gradient to that gradient, or its inverse: the first,
+and the second times --rank-error. That is 2.5 at the default of 0.1, and 4 at 0.4, at which a random graph had 2.9
 (campaign, seed 58, case 761)."""
 FEWEST = 4
 """Numbers in a weight at which its gradient by a low-rank copy is judged: the copy's error is a share of the input, and
