@@ -54,9 +54,9 @@ from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.options.compile_options import CompileOptions, taken
 from tinytrain_compile.parts.registry import asked_parts, parts_of
+from tinytrain_compile.plan.counted import listening
 from tinytrain_compile.plan.lock import Lock, read_lock
 from tinytrain_compile.plan.price import node_ps
-from tinytrain_compile.plan.solver import listening
 from tinytrain_compile.quantize import calibrate, prepare, saturated
 from tinytrain_compile.report.data import plan_json, report_json
 from tinytrain_compile.sparse import entries_of_plan, resolve_update, scheme_text

@@ -15,13 +15,13 @@ from tinytrain_compile.ir.stages import MemoryPlan, Streaming
 from tinytrain_compile.ir.types import Graph
 from tinytrain_compile.ops import op_def
 from tinytrain_compile.plan.check.plan import validate_plan
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.model import MemoryModel, TaskGraph, build_model
 from tinytrain_compile.plan.options import Effort, PlanOptions
 from tinytrain_compile.plan.order.exact import EVALUATIONS_PER_UNIT, Optimum, smallest_peak
 from tinytrain_compile.plan.order.near import improve_by_windows
 from tinytrain_compile.plan.order.order import RankedOrder, best_overlap, cut_bound, list_orders, peak_bound
 from tinytrain_compile.plan.place.choose import PlacedOrder, choose
-from tinytrain_compile.plan.solver import add_work
 from tinytrain_compile.plan.views import candidates, with_views
 
 SEARCH_SHARE, WINDOW_SHARE = 0.15, 0.15

@@ -1,40 +1,10 @@
-"""Counted work of searches: what progress shows of it, and CP-SAT as every search here uses it.
-
-No result depends on what progress shows. Searches are deep below whoever shows it, and make each other; so the listener
-is the context's, not an argument.
-"""
+"""CP-SAT as every search here uses it: one worker, a seed, a limit of counted work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Literal
-
 from ortools.sat.python import cp_model
 
-Work = Literal["plan", "order", "solver run", "node"]
-"""Plans that were begun, orders that were made, questions to CP-SAT, and nodes of the searches in Python."""
-Listener = Callable[[Work, int], None]
-
-_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
-
-
-def add_work(what: Work, number: int = 1) -> None:
-    """Tell the listener, if there is one, that so much more was done."""
-    listener = _LISTENER.get()
-    if listener is not None:
-        listener(what, number)
-
-
-@contextmanager
-def listening(listener: Listener) -> Generator[None]:
-    """Have everything counted that is searched inside."""
-    token = _LISTENER.set(listener)
-    try:
-        yield
-    finally:
-        _LISTENER.reset(token)
+from tinytrain_compile.plan.counted import add_work
 
 
 def new_solver(seed: int, deterministic_time: float) -> cp_model.CpSolver:

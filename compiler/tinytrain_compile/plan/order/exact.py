@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.model import TaskGraph
 from tinytrain_compile.plan.order.order import Cost, Costs, peak
-from tinytrain_compile.plan.solver import add_work
 
 EVALUATIONS_PER_UNIT = 300_000
 """Evaluations per unit of deterministic time (measured: about a second in CPython, the rest of the search included)."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.model import InPlace, TaskGraph, program_order
-from tinytrain_compile.plan.solver import add_work
 
 MOST_KNOWN = 1 << 21
 """Words of 64 tasks in the sets whose costs are remembered, at most."""

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tinytrain_compile.plan.counted import add_work
 from tinytrain_compile.plan.place.placement import Decision, Packing, Placement
-from tinytrain_compile.plan.solver import add_work
 
 NODES_PER_UNIT = 25_000
 """States per unit of deterministic time (measured: about a second in CPython)."""
