@@ -15,6 +15,7 @@ from tests.frontend.nets import Net
 from tests.training import nets
 from tinytrain_compile.driver.summary import layer_updates
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend import FrontendOptions
 from tinytrain_compile.ir.imported import ImportedModel
 from tinytrain_compile.ir.stages import ChannelSlice
 from tinytrain_compile.sparse import PRIOR, layer_ways, layers_of, resolve_update
@@ -163,6 +164,17 @@ def test_nearest_names(spotting: ImportedModel) -> None:
     assert failure(spotting, ",").code == "E0101"
 
 
+def test_frozen_layers_are_called_frozen(tmp_path: Path) -> None:
+    proto = models.ds_cnn(8, 2, (12, 6))
+    some = chain.imported(proto, FrontendOptions(frozen=("dw0*",)))
+    for spec in ("dw0/Conv", "dw0_weight", scheme(tmp_path, 'layer = "dw0/Conv"\nweight = "all"')):
+        error = failure(some, spec)
+        assert error.code == "E0301"
+        assert error.what.endswith("matches only frozen layers: dw0/Conv") and "--frozen" in str(error)
+    error = failure(chain.imported(proto, FrontendOptions(frozen=("*",))), "all")
+    assert error.code == "E0303" and "all are frozen" in error.what and "--frozen" in str(error)
+
+
 # ---- schemes --------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +228,7 @@ def test_depthwise_has_no_input_axis(spotting: ImportedModel, tmp_path: Path) ->
 def test_too_many_channels_are_an_error_before_they_take_memory(spotting: ImportedModel, tmp_path: Path) -> None:
     error = failure(spotting, scheme(tmp_path, f'layer = "pw0/Conv"\nweight = {2**62}'))
     assert error.code == "E0302" and f"{2**62} asked" in error.what
+    assert error.where == "scheme.toml, entry 1: pw0/Conv"
 
 
 def test_slices_of_what_has_no_channels(encoder: ImportedModel, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ class SchemeEntry:
     """One [[update]] table. weight: "all", a count of leading channels (0: none), or channel indices.
 
     on_device: the device chooses as many others (chosen = "device").
+    source: the file and number of the entry, for errors ("": made by the compiler).
     activation: how the layer keeps its input ("": as --activations says); ranks: of its modes, none: measured ones.
     """
 
@@ -31,6 +32,7 @@ class SchemeEntry:
     activation: str = ""
     ranks: tuple[int, ...] = ()
     on_device: bool = False
+    source: str = field(default="", compare=False)
 
 
 def load_scheme(path: Path) -> tuple[SchemeEntry, ...]:
@@ -63,7 +65,7 @@ def _entry(where: str, raw: Any) -> SchemeEntry:
     if axis not in ("out", "in"):
         raise _bad(where, '`axis` is "out" or "in"')
     weight = _weight(where, table.get("weight", 0))
-    return SchemeEntry(layer, bias, weight, axis, *_activation(where, table), _on_device(where, table))
+    return SchemeEntry(layer, bias, weight, axis, *_activation(where, table), _on_device(where, table), where)
 
 
 def _on_device(where: str, table: dict[str, Any]) -> bool:

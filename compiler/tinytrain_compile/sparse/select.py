@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NoReturn
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.activations import LowRank
@@ -163,17 +164,20 @@ def resolve_update(graph: Graph, spec: str, files: bool = True) -> UpdatePlan:
     """
     layers = layers_of(graph)
     if not layers:
+        if _frozen_layers(graph):
+            what, way = "none of its weights is trainable: all are frozen", "leave some out of --frozen"
+            raise CompileError("E0303", "model", what, f"{way}, or name some with --trainable")
         raise CompileError(
             "E0303", "model", "it has no parameters", "a trainable model needs Conv, Gemm or MatMul weights"
         )
     chosen = _named_set(layers, spec)
     if chosen is None and files and _is_file(spec):
-        entries = _by_layer(layers, load_scheme(Path(spec)))
+        entries = _by_layer(graph, layers, load_scheme(Path(spec)))
         plan = UpdatePlan(_from_scheme(layers, entries), Path(spec).name, _activations(layers, entries))
-        _check_slices(graph, layers, plan)
+        _check_slices(graph, entries, layers, plan)
         return plan
     if chosen is None:
-        chosen = _match_globs(layers, spec)
+        chosen = _match_globs(graph, layers, spec)
     return UpdatePlan({value.name: None for value in chosen}, spec)
 
 
@@ -210,12 +214,13 @@ def _head(layers: tuple[Layer, ...]) -> Layer:
     return layers[-1]
 
 
-def _match_globs(layers: tuple[Layer, ...], spec: str) -> list[Value]:
+def _match_globs(graph: Graph, layers: tuple[Layer, ...], spec: str) -> list[Value]:
     """Return the parameters of layers, or those alone that are named themselves (`c.weight`)."""
     patterns = [part.strip() for part in spec.split(",") if part.strip()]
     if not patterns:
         raise CompileError("E0101", "--update", "is empty", "use auto, all, bias, head, last:N, a glob list or a file")
-    matched = {value.name for pattern in patterns for _, values in _match(layers, pattern) for value in values}
+    found = [_match(layers, pattern) or _no_match(graph, layers, pattern) for pattern in patterns]
+    matched = {value.name for one in found for _, values in one for value in values}
     return [value for layer in layers for value in layer.parameters if value.name in matched]
 
 
@@ -232,26 +237,49 @@ def _match(layers: tuple[Layer, ...], pattern: str) -> list[tuple[Layer, tuple[V
             for layer in layers
         ]
         found = [(layer, values) for layer, values in parts if values]
-    if not found:
-        raise CompileError("E0301", f"--update {pattern}", "matches no layer with parameters", _meant(layers, pattern))
     return found
 
 
-def _meant(layers: tuple[Layer, ...], pattern: str) -> str:
-    """Return what to write in place of a pattern that names no layer."""
+def _frozen_layers(graph: Graph) -> tuple[Layer, ...]:
+    """Return the layers whose weights are constants of the graph, as --frozen makes them."""
+    trained = {value.name for value in graph.parameters}
+    fixed = {
+        value.name: value
+        for node in graph.nodes
+        if has_trait(node.op, "matrix")
+        for value in node.inputs
+        if value.name in graph.constants and value.name not in trained
+    }
+    names = {name: FileNames((name,), (name.rpartition(".")[0],)) for name in fixed}
+    return layers_of(replace(graph, parameters=tuple(fixed.values()), known_as=names))
+
+
+def _no_match(graph: Graph, layers: tuple[Layer, ...], pattern: str, entry: str = "") -> NoReturn:
+    """Raise E0301 for a pattern that names no layer with parameters. entry: of the scheme file that has it."""
+    where, what = (entry, f"layer {pattern!r} ") if entry else (f"--update {pattern}", "")
+    frozen = [layer.name for layer, _ in _match(_frozen_layers(graph), pattern)]
+    if frozen:
+        way = "leave it out of --frozen; if it is not there, name its weight with --trainable"
+        raise CompileError("E0301", where, f"{what}matches only frozen layers: {', '.join(frozen[:3])}", way)
+    raise CompileError("E0301", where, f"{what}matches no layer with parameters", _meant(layers, pattern, not entry))
+
+
+def _meant(layers: tuple[Layer, ...], pattern: str, words: bool) -> str:
+    """Return what to write in place of a pattern that names no layer. words: whether it may be one like `all`."""
     last = re.fullmatch(r"last[^0-9]?([1-9][0-9]{0,3})", pattern)
     names = [name for layer in layers for name in (layer.name, layer.module) if name]
     near = difflib.get_close_matches(pattern.strip("*"), names, 3, 0.3)
+    known = f"nearest names: {', '.join(near or names[-3:])}"
+    if not words:
+        return known
     word = f"last:{last[1]}" if last else "" if near else nearest(pattern, ("auto", "all", "bias", "head"))
-    if word:
-        return f"did you mean --update {word}?"
-    return f"nearest names: {', '.join(near or names[-3:])}; or use all, bias, head, last:N"
+    return f"did you mean --update {word}?" if word else f"{known}; or use all, bias, head, last:N"
 
 
-def _by_layer(layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> dict[str, SchemeEntry]:
+def _by_layer(graph: Graph, layers: tuple[Layer, ...], entries: tuple[SchemeEntry, ...]) -> dict[str, SchemeEntry]:
     final: dict[str, SchemeEntry] = {}
     for entry in entries:
-        for layer, _ in _match(layers, entry.layer):
+        for layer, _ in _match(layers, entry.layer) or _no_match(graph, layers, entry.layer, entry.source):
             final[layer.name] = entry
     return final
 
@@ -278,7 +306,7 @@ def _activations(layers: tuple[Layer, ...], final: dict[str, SchemeEntry]) -> di
             continue
         if not has_trait(layer.node.op, "layer") or _cuts_groups(layer, entry):
             what = f"has no low-rank form of its input (activation = {entry.activation!r})"
-            raise CompileError("E0302", layer.name, what, "leave activation out, or train all of its weight")
+            raise _bad(layer, entry, what, "leave activation out, or train all of its weight")
         found[layer.weights[0].name] = LowRank(entry.ranks, "asi" if entry.activation == "asi" else "subspace")
     return found
 
@@ -316,27 +344,24 @@ def _other_uses(graph: Graph) -> dict[str, Node]:
     return found
 
 
-def _check_slices(graph: Graph, layers: tuple[Layer, ...], plan: UpdatePlan) -> None:
+def _check_slices(graph: Graph, entries: dict[str, SchemeEntry], layers: tuple[Layer, ...], plan: UpdatePlan) -> None:
     """Raise E0302 for channels of a weight that is also used in a way that has no such channels."""
     for name, node in _other_uses(graph).items():
         if plan.updates.get(name) is not None:
-            owner = next(layer.name for layer in layers for value in layer.parameters if value.name == name)
+            owner = next(layer for layer in layers for value in layer.parameters if value.name == name)
             what = f"its weight {name} is also used by {node.origin or node.name}, in another arrangement"
-            raise CompileError("E0302", owner, what, 'use weight = "all"')
+            raise _bad(owner, entries[owner.name], what, 'use weight = "all"')
 
 
 def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | None:
     axes = channel_axes(layer.node, weight)
     if entry.axis not in axes:
-        raise CompileError(
-            "E0302", layer.name, f"has no {entry.axis!r} channel axis", 'use axis = "out", or weight = "all"'
-        )
+        raise _bad(layer, entry, f"has no {entry.axis!r} channel axis", 'use axis = "out", or weight = "all"')
     total = axes[entry.axis]
     asked = range(entry.weight) if isinstance(entry.weight, int) else [int(c) for c in entry.weight]
     if asked[-1] >= total:
-        raise CompileError(
-            "E0302", layer.name, f"has {total} {entry.axis} channels, {asked[-1] + 1} asked", "ask for fewer"
-        )
+        what = f"has {total} {entry.axis} channels, {asked[-1] + 1} asked"
+        raise _bad(layer, entry, what, "ask for fewer")
     channels = tuple(asked)
     if len(channels) == total:
         return None
@@ -345,5 +370,10 @@ def _slice(layer: Layer, weight: Value, entry: SchemeEntry) -> ChannelSlice | No
     if entry.on_device and (grouped or axis == "in"):
         what = "reads its input in groups" if grouped else f"would have its {entry.axis} channels chosen"
         way = "choose channels that a layer without groups makes, or leave `chosen` out"
-        raise CompileError("E0302", layer.name, f"{what}, which the device cannot", way)
+        raise _bad(layer, entry, f"{what}, which the device cannot", way)
     return ChannelSlice(axis, channels, entry.on_device)
+
+
+def _bad(layer: Layer, entry: SchemeEntry, what: str, way: str) -> CompileError:
+    """Return E0302 for an entry that a layer cannot follow."""
+    return CompileError("E0302", f"{entry.source}: {layer.name}" if entry.source else layer.name, what, way)
