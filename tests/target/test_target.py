@@ -62,7 +62,16 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("cortex-m07", "did you mean cortex-m7?"), ("avr", "name the core of your part (cortex-m0plus, ")]
+    ("name", "way"),
+    [
+        ("cortex-m07", "did you mean cortex-m7?"),
+        ("avr", "name the core of your part (cortex-m0plus, "),
+        ("stm", "name the core of your part (cortex-m0plus, "),
+        ("stm32f746", "choose a board with such a part (nucleo-f746zg), "),
+        ("STM32F746ZGT6", "choose a board with such a part (nucleo-f746zg), "),
+        ("STM32", "(nucleo-f746zg, nucleo-h743zi, nucleo-l4r5zi, nucleo-u575zi), "),
+        ("RP2040", "choose a board with such a part (rpi-pico), "),
+    ],
 )
 def test_an_unknown_name_gets_the_nearest(name: str, way: str) -> None:
     with pytest.raises(CompileError, match=re.escape(way)) as caught:

@@ -34,6 +34,8 @@ TOOLCHAINS = "toolchains"
 _KIND = TableKind("E0102", "E0103", "compare with the files in targets/", "a target name or a readable .toml file")
 _TOOLCHAIN = TableKind("E0102", "E0103", f"compare with the files in targets/{TOOLCHAINS}/", "a readable .toml file")
 _Record = TypeVar("_Record")
+_SHORTEST_PART = 5
+"""Characters of a name that is compared with parts: fewer, such as stm or nrf, name a maker."""
 
 
 def list_targets() -> tuple[str, ...]:
@@ -64,10 +66,22 @@ def load_target(name_or_path: str) -> Target:
 
 def _way(name: str) -> str:
     """Return what to do about an unknown target."""
+    boards = _boards_with(name)
+    if boards:
+        return f"choose a board with such a part ({', '.join(boards)}), or the core of yours (--list-targets)"
     near = nearest(name, (*list_targets(), *list_boards()))
     cores = ", ".join(list_targets())
     listed = "--list-targets lists all cores and boards"
     return f"did you mean {near}? ({listed})" if near else f"name the core of your part ({cores}); {listed}"
+
+
+def _boards_with(part: str) -> list[str]:
+    """Return the boards whose part has a name that begins like this, or an order code of the part does."""
+    plain = re.sub("[^a-z0-9]", "", part.lower())
+    if len(plain) < _SHORTEST_PART:
+        return []
+    parts = {name: board.part.lower() for name in list_boards() if (board := load_target(name).board) is not None}
+    return [name for name, its in parts.items() if its.startswith(plain) or plain.startswith(its)]
 
 
 def parse_target(text: str, where: str) -> Target:
