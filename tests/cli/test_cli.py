@@ -38,7 +38,14 @@ from tinytrain_compile.ops.names import names_of
 from tinytrain_compile.ops.pool import PoolAttrs
 from tinytrain_compile.ops.update import SgdAttrs
 from tinytrain_compile.options.compile_options import OPTIONS, CompileOptions
-from tinytrain_compile.options.option import COMMON_OPTIONS, GROUPS, parse_plans, parse_shapes, parse_size
+from tinytrain_compile.options.option import (
+    COMMON_OPTIONS,
+    GROUPS,
+    meant_kilobytes,
+    parse_plans,
+    parse_shapes,
+    parse_size,
+)
 from tinytrain_compile.target.loader import list_boards, list_targets
 from tinytrain_compile.training import TrainingOptions, fuse_updates
 
@@ -428,6 +435,15 @@ def test_every_exit_code_is_documented() -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text, "--arena") == size
+
+
+def test_a_limit_without_its_unit(tmp_path: Path) -> None:
+    path = write(models.mlp(), tmp_path)
+    for more in ((), ("--inference-only",)):
+        asked = run(path, "--update", "all", "--arena", "64", "--dry-run", *more).check_error("E0401", 3)
+        assert "64 are bytes: did you mean 64KB?" in asked.err
+    assert meant_kilobytes(2, 4096) == "", "2 KB would not do either"
+    assert meant_kilobytes(4096, 8192) == "" and meant_kilobytes(100, 900) == "", "bytes are as likely"
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,13 @@ def parse_size(text: str, where: str) -> int:
     return size
 
 
+def meant_kilobytes(limit: int, needed: int) -> str:
+    """Ask for KB behind a limit that is less than one, if so many KB would do; "" for others."""
+    if not limit < 1 << 10 <= needed <= limit << 10:
+        return ""
+    return f"{limit} are bytes: did you mean {limit}KB?"
+
+
 SIZE: Mapping[str, Any] = {"metavar": "SIZE", "read": parse_size}
 """Settings of an option that is a size."""
 

@@ -16,6 +16,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.stages import Samples, TrainedPart, TrainGraph
 from tinytrain_compile.ir.types import Array
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.options.option import meant_kilobytes
 from tinytrain_compile.reference.rounding import StepwiseReference
 from tinytrain_compile.reference.trainer import Trainer, run_inference
 from tinytrain_compile.sparse import resolve_update
@@ -122,4 +123,5 @@ def check_room(candidate: Candidate, options: CompileOptions, details: Sequence[
     limit, needed = options.arena_bytes, candidate.plan.arena_bytes
     if limit is not None and needed > limit:
         what = f"inference needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
-        raise CompileError("E0401", FLAG, what, f"try --arena {needed}", tuple(details))
+        way = meant_kilobytes(limit, needed) or f"try --arena {needed}"
+        raise CompileError("E0401", FLAG, what, way, tuple(details))

@@ -22,6 +22,7 @@ from tinytrain_compile.errors import CompileError
 from tinytrain_compile.ir.summary import Suggestion, Summary
 from tinytrain_compile.ops.int8.rescale import fractions
 from tinytrain_compile.options.compile_options import CompileOptions
+from tinytrain_compile.options.option import meant_kilobytes
 from tinytrain_compile.plan.remat.stage import share_of
 from tinytrain_compile.report.choice import milliseconds
 from tinytrain_compile.report.ways_out import does_not_fit_text, too_slow_text
@@ -223,6 +224,8 @@ def check_fit(summary: Summary, planner: Planner, candidate: Candidate, asked: C
     if not larger:
         larger = f"--arena {needed}" if arena_is_there(planner, needed) else "a larger board (--list-targets)"
     try_ = f"try {fitting[0]}" if fitting else f"nothing fits into it; try {larger}"
+    if arena_is_there(planner, limit << 10):
+        try_ = meant_kilobytes(limit, needed) or try_
     what = f"training needs {needed} B, the arena is {limit} B (over by {needed - limit} B)"
     raise CompileError("E0401", f"--update {candidate.label}", what, try_, tuple(does_not_fit_text(summary)))
 
