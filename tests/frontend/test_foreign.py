@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,26 @@ def test_a_folder_of_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "net" / "saved_model.pb").write_bytes(b"\x08\x01")
     with pytest.raises(CompileError, match=r"E0213.*--saved-model .*net --output net\.onnx"):
         load_model(tmp_path / "net", FrontendOptions())
+    with pytest.raises(CompileError, match=r"E0201.*there is no such file"):
+        load_model(tmp_path / "net" / "net.onnx", FrontendOptions())
+
+
+def test_another_folder_is_called_one_and_its_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"E0201.*is a folder, not a model; give an \.onnx file"):
+        load_model(tmp_path, FrontendOptions())
+    (tmp_path / "net.onnx").write_bytes(b"")
+    with pytest.raises(CompileError, match=r"E0201.*is a folder, not a model; give the file: .*net\.onnx$"):
+        load_model(tmp_path, FrontendOptions())
+
+
+def test_a_model_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests may run as root, who may read everything: opening fails as it does for others."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(CompileError, match=r"E0201.*\(no permission to read it\); allow it: chmod u\+r .*net\.onnx$"):
+        load_model(path, FrontendOptions())

@@ -293,6 +293,13 @@ def test_external_data_beside_the_model(tmp_path: Path) -> None:
     assert error_of(file).code == "E0220"
 
 
+def test_missing_external_data_is_not_the_model(tmp_path: Path) -> None:
+    model = dense()
+    _external("net.onnx.data")(model)
+    error = error_of(write(model, tmp_path))
+    assert (error.code, error.what.endswith(f"there is no such file in {tmp_path}")) == ("E0220", True)
+
+
 def test_names_of_any_kind_are_accepted(tmp_path: Path) -> None:
     names = {"x": "int", "w": 'a"quoted\\', "b": "line\nbreak", "y": "while"}
     model = dense()

@@ -272,13 +272,15 @@ HINTS: dict[str, tuple[str, str, str]] = {
         "QuantFormat.QDQ",
     ),
     "fused": ("y = com.microsoft.FusedConv (x)", "its domain", "before graph optimisers"),
+    "blocked": ("y = com.microsoft.nchwc.Conv (x)", "its domain", "before graph optimisers"),
+    "private": ("y = com.acme.Relu (x)", "its domain", "in standard operators"),
 }
 
 
 @pytest.mark.parametrize("name", HINTS)
 def test_hint_is_about_the_node(name: str, tmp_path: Path) -> None:
     lines, reason, nearest = HINTS[name]
-    header = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>'
+    header = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1, "com.microsoft.nchwc" : 1, "com.acme" : 1]>'
     model = onnx.parser.parse_model(f"{header} net (float[1, 4] x) => (float[1, 4] y) {{ {lines} }}")
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.1), "s"))
     with pytest.raises(CompileError) as caught:

@@ -16,7 +16,7 @@ Example: tinytrain-compile export model.onnx --checkpoint device.bin --project o
 
 
 def _own_options() -> list[click.Parameter]:
-    path: Any = click.Path(path_type=Path)
+    path: Any = click.Path(readable=False, path_type=Path)
 
     def file(help_: str, *flags: str, **more: Any) -> click.Parameter:
         return GroupedOption("common", *flags, type=path, help=help_, **more)

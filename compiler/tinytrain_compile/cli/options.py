@@ -66,7 +66,7 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_
 
 def model_argument() -> click.Parameter:
     """Return the argument for the file that a command is about."""
-    return click.Argument(["model"], type=click.Path(path_type=Path))
+    return click.Argument(["model"], type=click.Path(readable=False, path_type=Path))
 
 
 def options_for(
@@ -109,7 +109,7 @@ def _type(hint: Any, known: Option) -> Any:
     if get_origin(hint) is tuple:
         return _type(get_args(hint)[0], known)
     if hint is Path:
-        return click.Path(path_type=Path)
+        return click.Path(readable=False, path_type=Path)
     if hint is int and known.limits is not None:
         return click.IntRange(*known.limits)
     return hint if hint in (int, float) else str
@@ -121,7 +121,7 @@ def out_option(name: str, text: str) -> click.Parameter:
         "common",
         "-o",
         "--out",
-        type=click.Path(path_type=Path),
+        type=click.Path(readable=False, path_type=Path),
         default=Path(name),
         show_default=True,
         help=text,
@@ -162,7 +162,7 @@ def config_option(without: Container[str] = ()) -> click.Parameter:
     return GroupedOption(
         "output",
         "--config",
-        type=click.Path(path_type=Path),
+        type=click.Path(readable=False, path_type=Path),
         metavar="FILE.toml",
         is_eager=True,
         expose_value=False,

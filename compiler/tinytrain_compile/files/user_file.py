@@ -86,6 +86,8 @@ def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False,
         state = path.stat()
     except (FileNotFoundError, NotADirectoryError) as problem:
         raise OSError(problem.errno, missing(path)) from problem
+    except PermissionError as problem:
+        raise OSError(problem.errno, f"no permission to look into {path.parent}") from problem
     except ValueError as problem:  # a zero byte, or what the file system cannot write
         raise OSError(errno.EINVAL, "the path cannot be one") from problem
     if stat.S_ISDIR(state.st_mode):
@@ -94,7 +96,10 @@ def open_file(path: Path, most_bytes: int = MOST_DATA_BYTES, pipe: bool = False,
         raise OSError(errno.EINVAL, "it is no regular file")
     if state.st_size > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MB")
-    return path.open("rb")
+    try:
+        return path.open("rb")
+    except PermissionError as problem:
+        raise OSError(problem.errno, "no permission to read it") from problem
 
 
 def missing(path: Path) -> str:

@@ -30,6 +30,8 @@ NEAREST: Mapping[str, str] = {
 """ONNX operators that are not imported -> what comes nearest."""
 _DYNAMIC = ("Dynamic", "MatMulIntegerToFloat")
 """How operators of dynamic quantisation begin, in both domains."""
+_OPTIMISERS = (MICROSOFT, "com.ms.")
+"""How domains begin whose operators graph optimisers put in (com.microsoft.nchwc, com.ms.internal.nhwc)."""
 
 _T = onnx.TensorProto
 _NUMBERS = frozenset((_T.FLOAT, _T.DOUBLE, _T.FLOAT16, _T.BOOL, _T.INT8, _T.UINT8, _T.INT16, _T.INT32, _T.INT64))
@@ -92,8 +94,10 @@ def unknown_operator(node: OnnxNode, handlers: Mapping[str, Handler]) -> Refused
     if node.domain == LEARNED:
         what = "an operator of classical machine learning, which gradients do not train"
         return Refused("", what, "Scaler; for a tree or kernel machine, a network that was trained in its place")
-    if node.domain:
+    if node.domain.startswith(_OPTIMISERS):
         return Refused("", "its domain is not the standard one", "the model before graph optimisers changed it")
+    if node.domain:
+        return Refused("", "its domain is not the standard one", "the same computation in standard operators of ONNX")
     nearest = NEAREST.get(node.op)
     if nearest is None and not defs.has(node.op):  # a name that resembles one: a slip
         nearest = " or ".join(difflib.get_close_matches(node.op, handlers, n=2, cutoff=0.75))

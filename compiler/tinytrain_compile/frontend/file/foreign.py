@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+
+from tinytrain_compile.errors import CompileError
 
 _KERAS = 'import tf2onnx, keras; tf2onnx.convert.from_keras(keras.models.load_model("{file}"), output_path="{onnx}")'
 _TORCH = 'torch.onnx.export(net.eval(), (x[:1],), "{onnx}", dynamo=True, optimize=False)'
@@ -60,6 +63,8 @@ _STARTS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
 _MAGIC = ((b"\x80", "pickle"), (b"PK", "torch"), (b"\x93NUMPY", "data"))
 """First bytes that count if the name says nothing."""
 _SAVED_MODEL = "saved_model.pb"
+_LISTED = 3
+"""Models of a folder that an error lists."""
 
 
 def foreign(path: Path, data: bytes) -> tuple[str, str] | None:
@@ -73,9 +78,13 @@ def foreign(path: Path, data: bytes) -> tuple[str, str] | None:
     return _said(kind, path) if kind else None
 
 
-def foreign_folder(folder: Path) -> tuple[str, str] | None:
-    """Return the same of a folder; None if it holds no model that is known."""
-    return _said("saved model", folder / _SAVED_MODEL) if (folder / _SAVED_MODEL).is_file() else None
+def foreign_folder(folder: Path) -> CompileError:
+    """Return the error for a folder without training artifacts: E0213 for a model of TensorFlow, else E0201."""
+    if (folder / _SAVED_MODEL).is_file():
+        return CompileError("E0213", str(folder), *_said("saved model", folder / _SAVED_MODEL))
+    there = sorted(islice(folder.glob("*.onnx"), _LISTED))
+    way = f"give the file: {' or '.join(map(str, there))}" if there else "give an .onnx file"
+    return CompileError("E0201", str(folder), "is a folder, not a model", way)
 
 
 def _said(kind: str, path: Path) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.user_file import MOST_DATA_BYTES, open_file, read_file
-from tinytrain_compile.frontend.file.foreign import foreign, foreign_folder
+from tinytrain_compile.frontend.file.foreign import foreign
 from tinytrain_compile.frontend.file.model import MICROSOFT
 from tinytrain_compile.ir.types import Array
 
@@ -72,11 +72,9 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise CompileError("E0217", path.name, "the file is larger than 1 GB", "train a smaller model") from error
-        known = foreign_folder(path.parent)
-        if known is not None and error.errno == errno.ENOENT:
-            raise CompileError("E0213", str(path.parent), *known) from error
         reason = error.strerror or "unreadable"
-        raise CompileError("E0201", str(path), f"cannot read the model ({reason})", "check the path") from error
+        way = f"allow it: chmod u+r {path}" if error.errno == errno.EACCES else "check the path"
+        raise CompileError("E0201", str(path), f"cannot read the model ({reason})", way) from error
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------
@@ -176,6 +174,8 @@ def external_array(tensor: onnx.TensorProto, where: str, folder: Path) -> Array:
         with open_file(path, MAX_EXTERNAL_BYTES) as stream:
             stream.seek(offset)
             data = stream.read(size)
+    except FileNotFoundError as error:  # the model says its name: one that is like it would not do
+        raise _missing(where, path.name, f"there is no such file in {path.parent}") from error
     except OSError as error:
         raise _missing(where, path.name, error.strerror or "unreadable") from error
     if len(data) != size:

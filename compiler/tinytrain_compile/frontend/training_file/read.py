@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx
 
 from tinytrain_compile.errors import CompileError
+from tinytrain_compile.frontend.file.foreign import foreign_folder
 from tinytrain_compile.frontend.file.protobuf import is_gradient_graph, read_proto
 from tinytrain_compile.ir.imported import FileTraining
 
@@ -21,11 +22,13 @@ TRAINING_MODEL = "training_model.onnx"
 def read_training_file(path: Path, weights: Path | None = None) -> tuple[onnx.ModelProto, FileTraining | None]:
     """Return the model of a file or folder, up to its loss, and what the file says about training; None: nothing.
 
-    weights: an .npz with weights that the file leaves open. Errors: those of read_proto; E0231 for a training graph
-    that cannot be taken over; E0105 for weights.
+    weights: an .npz with weights that the file leaves open. Errors: those of read_proto, E0201 and E0213 for a folder
+    of something else; E0231 for a training graph that cannot be taken over; E0105 for weights.
     """
-    path = model_file(path)
-    proto = read_proto(path)
+    file = model_file(path)
+    if file != path and not file.exists():
+        raise foreign_folder(path)
+    path, proto = file, read_proto(file)
     if is_gradient_graph(proto):
         from tinytrain_compile.frontend.training_file.gradient_graph import read_gradient_graph
 
