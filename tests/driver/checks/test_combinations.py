@@ -62,7 +62,7 @@ def refused(model: str, flags: str, dry: bool = True, code: str = "E0113") -> st
         ("--lock plan.json --remat off", "--remat: has nothing to choose"),
         ("--lock plan.json --optimise memory", "--optimise: has nothing to choose"),
         ("--lock plan.json --stream min", "--stream: has nothing to choose"),
-        ("--count --target host", "--count: QEMU has no board for host"),
+        ("--count --target host", "--count: QEMU has no board for host; leave --count out"),
         ("--cycles --target host", "--cycles: QEMU has no board"),
         ("--verify qemu --target host", "--verify qemu: QEMU has no board"),
         ("--flash-budget 64KB --target host", "--flash-budget: host is compiled by this machine's compiler"),

@@ -96,8 +96,8 @@ def check_machine(options: CompileOptions, target: Target) -> None:
         host = "" if tools.host_cc is not None else "no C compiler found (apt-get install gcc)"
         emulated = asked or options.verify == "qemu"
         if (asked or wanted) and emulated and target.qemu is None:
-            flag = asked[0] if asked else "--verify qemu"
-            raise CompileError("E0113", flag, f"QEMU has no board for {target.name}", "use --verify host")
+            flag, way = (asked[0], f"leave {asked[0]} out") if asked else ("--verify qemu", "use --verify host")
+            raise CompileError("E0113", flag, f"QEMU has no board for {target.name}", way)
         if options.cycles and not target.cycle_model:
             raise CompileError("E0113", "--cycles", f"{target.name} has no cycle model", "leave --cycles out")
         board = tools.missing_for_qemu() if emulated and target.qemu is not None else ""
