@@ -1,4 +1,4 @@
-"""The nearest known name of a misspelt one, and how an error says it. Only an error asks for it."""
+"""Nearest known names of misspelt ones, and the hints that errors make of them. Used only by errors."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from tinytrain_compile.cli.options import (
     terminal_options,
 )
 from tinytrain_compile.cli.process import UnreadError, guarded_output, interrupted
+from tinytrain_compile.cli.refusals import COMMANDS, check_command
 from tinytrain_compile.errors import ERRORS, EXIT_INPUT, EXIT_INTERNAL, CompileError
 from tinytrain_compile.files.output_folder import WRITTEN
 from tinytrain_compile.files.resources import with_pages
@@ -147,20 +148,14 @@ def _run() -> None:
         raise UnreadError from problem
 
 
-_OTHERS = ("contribution", "finetune", "export")
-"""Commands beside `compile`: each is a function in the module of its name."""
-
-
 def _command(arguments: list[str]) -> tuple[click.Command, str, list[str]]:
     """Split arguments into the command that is named first (`compile` if none is), how it is called, and the rest."""
     name = arguments[0] if arguments else ""
-    if name in _OTHERS:  # imported when it is asked for: --help of a compilation has no use for it
+    if name in COMMANDS:  # imported when it is asked for: --help of a compilation has no use for it
         module = import_module(f"tinytrain_compile.cli.{name}")
         return getattr(module, name), f"tinytrain-compile {name}", arguments[1:]
     if re.fullmatch("[a-z]+", name) and name != "compile" and not Path(name).exists():
-        from tinytrain_compile.cli.refusals import check_command
-
-        check_command(name, _OTHERS)
+        check_command(name)
     return command, "tinytrain-compile", arguments[1:] if arguments[:1] == ["compile"] else arguments
 
 

@@ -40,7 +40,7 @@ def read_settings(path: Path, command: click.Command, without: Container[str]) -
         if f"--{key}" in REMOVED:
             raise CompileError("E0101", where, f"key {key!r} {REMOVED[f'--{key}']}", "delete that line")
         if item is None:
-            near = near_option(key, known, tuple(known))
+            near = near_option(key, known)
             way = f"did you mean {near}?" if near else "docs/options.md lists all options"
             raise CompileError("E0101", where, f"key {key!r} is not an option of this command", way)
         wanted = _wanted(item)

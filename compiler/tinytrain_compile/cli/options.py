@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 import click
 from click.core import ParameterSource
 
+from tinytrain_compile.cli.refusals import refusal
 from tinytrain_compile.driver.checks.combinations import check_options
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.files.resources import with_pages
@@ -41,8 +42,6 @@ class GroupedCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as problem:
-            from tinytrain_compile.cli.refusals import refusal
-
             raise refusal(problem, self, typed) from problem
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -19,7 +19,7 @@ from tinytrain_compile.cli.command import command
 from tinytrain_compile.cli.config import long_name
 from tinytrain_compile.cli.options import options_of
 from tinytrain_compile.cli.python_inputs import ARRAYS
-from tinytrain_compile.cli.refusals import near_option
+from tinytrain_compile.cli.refusals import long_names, near_option
 from tinytrain_compile.data.samples import said
 from tinytrain_compile.errors import CompileError
 from tinytrain_compile.options.compile_options import OPTIONS, REMOVED, CompileOptions
@@ -43,12 +43,11 @@ def options_from(model: Path | str, options: Mapping[str, Any]) -> CompileOption
 
 def _check_names(options: Mapping[str, Any]) -> None:
     """Raise E0101 for an argument that is not an option, with the nearest one as Python calls it."""
-    flags = (flag for item in command.params if isinstance(item, click.Option) for flag in item.opts)
-    known = ["help", *(flag.removeprefix("--") for flag in flags if flag.startswith("--"))]
+    known = ["help", *long_names(command)]
     for name in options:
         plain = name.replace("_", "-")
         if plain not in known and f"--{plain}" not in REMOVED:
-            near = near_option(plain, known, known).replace("-", "_")
+            near = near_option(plain, known).replace("-", "_")
             way = f"did you mean {near}=?" if near else "help(tt.compile) lists all options"
             raise CompileError("E0101", f"{name}=", "compile has no such option", way)
 

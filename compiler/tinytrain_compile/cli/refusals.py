@@ -1,4 +1,4 @@
-"""What is wrong with a command line, as CompileError E0101: the option, the fault and the nearest thing that works.
+"""Errors of the command line, as CompileError E0101: the option, the fault and the nearest thing that works.
 
 Click finds the faults, but its messages do not say what to type instead.
 """
@@ -6,7 +6,7 @@ Click finds the faults, but its messages do not say what to type instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 
 import click
@@ -16,7 +16,7 @@ from tinytrain_compile.near import hint, nearest
 from tinytrain_compile.options.compile_options import REMOVED
 
 COMMANDS = ("contribution", "finetune", "export")
-"""Commands beside `compile`, by the names of their modules."""
+"""Commands beside `compile`: each is a function in the module of its name."""
 EXAMPLE = "tinytrain-compile model.onnx --arena 256KB --target cortex-m7"
 _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("learning-rate", "rate", "step-size"), "lr"),
@@ -42,10 +42,10 @@ _NUMBERS = {"float": "a number", "integer": "a whole number", "integer range": "
 """Kinds of click's types in its messages -> as an error says them."""
 
 
-def near_option(name: str, known: Container[str], names: Sequence[str]) -> str:
+def near_option(name: str, known: Collection[str]) -> str:
     """Return the long name that another name means, without `--`: of another tool, or misspelt; "" for none."""
     meant = _OTHER_NAMES.get(name.lower().replace("_", "-"), "")
-    return meant if meant in known else nearest(name, names)
+    return meant if meant in known else nearest(name, known)
 
 
 def refusal(problem: click.UsageError, command: click.Command, arguments: Sequence[str]) -> CompileError:
@@ -71,16 +71,16 @@ def _no_option(flag: str, name: str, command: click.Command, arguments: Sequence
     typed = next((text for text in arguments if text.startswith(flag)), flag).split("=")[0]
     if flag in REMOVED:
         return CompileError("E0101", "command line", f"{flag} {REMOVED[flag]}", f"see {name} --help")
-    own = _long_names(command)
+    own = long_names(command)
     plain = typed.lstrip("-")
     what = f"{name} has no such option"
     if plain in own:
         return CompileError("E0101", typed, what, f"write --{plain}, with two dashes")
-    others = [other for other in ("compile", *COMMANDS) if plain in _long_names(_command(other))]
+    others = [other for other in ("compile", *COMMANDS) if plain in long_names(_command(other))]
     if others:
         whole = "tinytrain-compile" if others[0] == "compile" else f"tinytrain-compile {others[0]}"
         return CompileError("E0101", typed, what, f"leave it out: it is an option of {whole}")
-    near = near_option(plain, own, own)
+    near = near_option(plain, own)
     way = f"did you mean --{near}?" if near else f"{name} --help lists all options"
     return CompileError("E0101", typed, what, way)
 
@@ -91,7 +91,8 @@ def _command(name: str) -> click.Command:
     return getattr(import_module(f"tinytrain_compile.cli.{name}"), name)
 
 
-def _long_names(command: click.Command) -> list[str]:
+def long_names(command: click.Command) -> list[str]:
+    """Return the long names of the options of a command, without `--`."""
     options = [item for item in command.params if isinstance(item, click.Option)]
     return [flag.removeprefix("--") for item in options for flag in item.opts if flag.startswith("--")]
 
@@ -142,9 +143,9 @@ def _extra(word: str, arguments: Sequence[str]) -> CompileError:
     return CompileError("E0101", word, what, "put quotes around a value with spaces or *, or leave it out")
 
 
-def check_command(word: str, commands: Sequence[str]) -> None:
+def check_command(word: str) -> None:
     """Raise E0101 for a word in place of the model, which is no file, that is nearly a command."""
-    near = nearest(word, commands)
+    near = nearest(word, COMMANDS)
     if near:
         what = "is neither a command nor a model file"
         raise CompileError("E0101", word, what, f"did you mean tinytrain-compile {near}?")

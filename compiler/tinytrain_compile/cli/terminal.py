@@ -1,4 +1,4 @@
-"""What the terminal shows: progress on stderr while long stages run, and the report at the end on stdout."""
+"""Output on the terminal: progress on stderr while long stages run, and the report at the end on stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to change in an array whose shape or type a model does not take: the line of numpy, where one does it."""
+"""Advice on arrays whose shape or type does not fit the model: the line of numpy, if one line is enough."""
 
 from __future__ import annotations
 

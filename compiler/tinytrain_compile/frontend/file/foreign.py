@@ -1,4 +1,4 @@
-"""What a file is that is not an ONNX model, and how its framework exports one. Only an error asks for it."""
+"""Files that are not ONNX models: their kind, and how its framework exports ONNX. Used only by errors."""
 
 from __future__ import annotations
 
