@@ -101,9 +101,9 @@ def install_and_compile(wheel: Path, folder: Path) -> list[str]:
     command = programs / "tinytrain-compile"
     version = run([command, "--version"], folder)
     plan = run([command, EXAMPLE, "--arena", "24KB", "--dry-run"], folder)
-    if wheel.name.split("-")[1] not in version or "ARENA" not in plan:
+    if wheel.name.split("-")[1] not in version or "\nRAM " not in plan:
         sys.exit(f"the installed command prints something else:\n{version}{plan}")
-    return [version.strip(), next(line for line in plan.splitlines() if line.startswith("ARENA"))]
+    return [version.strip(), next(line for line in plan.splitlines() if line.startswith("RAM "))]
 
 
 def _metadata(wheel: Path) -> Message:

@@ -111,7 +111,7 @@ def test_the_packages_can_be_published_but_for_what_is_listed(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout.splitlines()
     assert f"installed  tinytrain-compile, version {__version__}" in said
-    assert any(line.strip().startswith("ARENA") for line in said)
+    assert any(line.strip().startswith("RAM ") for line in said)
     reasons = [line for line in said if line.startswith("not ready  ")]
     assert ("development version" in reasons[0]) == (".dev" in __version__)
     refused = _make(f"RELEASE={tmp_path}", "ARGS=--publish --no-install")
