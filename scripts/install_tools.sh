@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the system packages that the compiler's checks and its tests use, if they are missing: g++, cmake and make
 # build generated code, gcc brings the sanitizers, chromium opens the HTML reports, cppcheck counts deviations from
-# MISRA C (scripts/misra.py). Needs Debian or Ubuntu for that; elsewhere it says what to install and goes on: the
+# MISRA C (make test-more, make docs). Needs Debian or Ubuntu for that; elsewhere it says what to install and goes on: the
 # compiler works without them and says what it skipped.
 set -u
 

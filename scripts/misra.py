@@ -3,17 +3,14 @@
     python scripts/misra.py                  # the table
     python scripts/misra.py --places 15.5    # the places of a rule
 
-Either takes minutes. Two outputs of examples/digits are checked: float32 and int8. cppcheck reports a rule once for
-each line. scripts/misra.toml has for each rule a few words of ours and a reason. A rule that it lacks ends the script:
-a new deviation has to be judged.
+Either takes minutes. The script checks two outputs of examples/digits: float32 and int8. cppcheck reports a rule once
+for each line. scripts/misra.toml has for each rule a few words of ours and a reason. A rule that it lacks ends the
+script: a new deviation has to be judged.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -24,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tinytrain_compile as tt
+from testing.cppcheck import CPPCHECK, deviations, rule_order
 from testing.places import ROOT
 
 DIGITS = ROOT / "examples" / "digits"
@@ -32,31 +30,19 @@ OUTPUTS: dict[str, dict[str, Any]] = {
     "float32": {},
     "int8": {"quant": "int8", "calib": DIGITS / "data.npz"},
 }
-_FOUND = re.compile(r"^(?P<place>[^:]+:\d+:\d+):misra-c2012-(?P<rule>\d+\.\d+)$", re.MULTILINE)
 
 
-def deviations(options: dict[str, Any], folder: Path) -> set[tuple[str, str]]:
+def found_in(options: dict[str, Any], folder: Path) -> set[tuple[str, str]]:
     """Write an output and check all of its C files; return rule and place of each deviation, once."""
     tt.compile(DIGITS / "digits.onnx", verify="none", **options).save(folder)
-    sources = sorted(path.name for path in folder.glob("*.c"))
-    command = ["cppcheck", "--addon=misra", "--std=c11", "--enable=style", "--quiet", "--inline-suppr"]
-    command += ["--platform=unix32", "--template={file}:{line}:{column}:{id}", "-I.", *sources]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode or "addon" in done.stderr.lower():
-        sys.exit(f"cppcheck failed:\n{done.stdout}{done.stderr}")
-    return {(found["rule"], found["place"]) for found in _FOUND.finditer(done.stdout + done.stderr)}
-
-
-def order(rule: str) -> tuple[int, ...]:
-    """Sort rules by number."""
-    return tuple(map(int, rule.split(".")))
+    return deviations(folder, sorted(path.name for path in folder.glob("*.c")))
 
 
 def table(found: dict[str, set[tuple[str, str]]]) -> str:
     """Return the deviations of each output as Markdown: a line for each rule, and their sums."""
     known = tomllib.loads(RULES.read_text(encoding="utf-8"))
     counts = {name: Counter(rule for rule, _ in each) for name, each in found.items()}
-    rules = sorted({rule for each in counts.values() for rule in each}, key=order)
+    rules = sorted({rule for each in counts.values() for rule in each}, key=rule_order)
     if unknown := [rule for rule in rules if rule not in known]:
         sys.exit(f"scripts/misra.toml has no reason for {', '.join(unknown)}")
     lines = [f"| rule | in our words | {' | '.join(counts)} | why |", f"|---|---|{'---:|' * len(counts)}---|"]
@@ -72,10 +58,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--places", metavar="RULE", help="list the places of this rule instead")
     asked = parser.parse_args()
-    if shutil.which("cppcheck") is None:
+    if CPPCHECK is None:
         sys.exit("cppcheck is not installed: sh scripts/install_tools.sh")
     with tempfile.TemporaryDirectory() as place:
-        found = {name: deviations(each, Path(place) / name) for name, each in OUTPUTS.items()}
+        found = {name: found_in(each, Path(place) / name) for name, each in OUTPUTS.items()}
     if asked.places:
         for name, each in found.items():
             print("\n".join(f"{name}: {where}" for rule, where in sorted(each) if rule == asked.places))
