@@ -108,10 +108,13 @@ def nearest(place: Path) -> str:
     return ",".join(dict.fromkeys((*names, *CHAIN)))
 
 
-def run_tests(tree: Path, tier: str, jobs: int, first: str = "") -> tuple[str, float]:
-    """Run a tier of tests until one fails: ("" or the name of that test, CPU seconds). first: folders to begin with."""
+def run_tests(tree: Path, tier: str, jobs: int, *, first: str = "", only: str = "") -> tuple[str, float]:
+    """Run a tier of tests until one fails: ("" or the name of that test, CPU seconds).
+
+    first: folders to begin with. only: the one test to run; it is not found if it is not of this tier.
+    """
     command = [str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tier", tier, "--first", first]
-    command += ["-n", str(jobs)]
+    command += ["-n", str(jobs), *filter(None, [only])]
     path = os.pathsep.join([str(tree / "compiler"), str(tree)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     before = _child_seconds()
@@ -137,19 +140,6 @@ def run_tests(tree: Path, tier: str, jobs: int, first: str = "") -> tuple[str, f
     return failed.group(1) if failed else "(" + said.strip().rsplit("\n", 1)[-1][:150] + ")", seconds
 
 
-def still_fails(tree: Path, test: str) -> tuple[bool, float]:
-    """Run one test of `make test`: (whether it ran and failed, CPU seconds).
-
-    A test that is not of the fast tier any more does not run.
-    """
-    command = [str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tier", "fast", "-n", "0", test]
-    path = os.pathsep.join([str(tree / "compiler"), str(tree)])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    before = _child_seconds()
-    said = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True).stdout
-    return re.search(r"^FAILED ", said, re.MULTILINE) is not None, _child_seconds() - before
-
-
 def _child_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -162,10 +152,10 @@ def try_fault(fault: Fault, tree: Path, jobs: int, whole: bool, near_first: bool
     path.write_text(right.replace(fault.old, fault.new), encoding="utf-8")
     try:
         if hint:
-            fails, seconds = still_fails(tree, hint)
-            if fails:
+            test, seconds = run_tests(tree, "fast", 0, only=hint)
+            if test == hint:
                 return Found(fault.name, "fast", hint, round(seconds, 1))
-        test, seconds = run_tests(tree, "fast", jobs, nearest(path.relative_to(tree)) if near_first else "")
+        test, seconds = run_tests(tree, "fast", jobs, first=nearest(path.relative_to(tree)) if near_first else "")
         found = Found(fault.name, "fast" if test else "", test, round(seconds, 1))
         if whole and not test:
             test, seconds = run_tests(tree, "more", jobs)
