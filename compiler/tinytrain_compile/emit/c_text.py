@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tinytrain_compile.ir.buffers import Buffer
 from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph
-from tinytrain_compile.ir.types import Value
+from tinytrain_compile.ir.types import ELEMENT_BYTES, Value
 
 WIDTH = 120
 """Columns of generated C (.clang-format)."""
@@ -291,12 +291,10 @@ def _harmless(text: str) -> str:
 
 # ---- offsets: each with the size and the type of what is there, and the steps that need it -------------------------
 
+C_TYPES = {"float32": "float", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t"}
+"""Element type -> type in C; "bits" are packed in uint8_t."""
 ACCESS = {"float32": "F32", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bits": "U8"}
 """Element type -> macro of generated C that makes a pointer of an offset."""
-C_TYPES = {"F32": "float", "I32": "int32_t", "I16": "int16_t", "I8": "int8_t", "U8": "uint8_t"}
-"""Macro -> type that it points to."""
-WIDTHS = {"F32": 4, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
-"""Macro -> bytes of such an element."""
 PERSISTENT = "Persistent: kept between calls."
 TRANSIENT = "Transient: valid inside a call, in these steps."
 OF_INFERENCE = "Transient, in an inference of one sample."
@@ -307,14 +305,17 @@ Row = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Label:
-    """One named offset in a memory. value: what is there; None: scratch of a kernel, with elements of type `access`."""
+    """One named offset in a memory.
+
+    value: the value that is there; None: scratch of a kernel. scratch: element type of that, "" if it is not known.
+    """
 
     name: str
     memory: int
     offset: int
     key: str
     value: Value | None
-    access: str = ""
+    scratch: str = ""
 
 
 def places(train: TrainGraph, plan: MemoryPlan, labels: Iterable[Label]) -> list[tuple[str, list[Row]]]:
@@ -347,10 +348,10 @@ def _said(label: Label, buffer: Buffer | None) -> str:
     value, size = label.value, 0 if buffer is None else buffer.size_bytes
     what = "scratch"
     if value is not None:
-        kind = "bits" if value.dtype == "bits" else C_TYPES[ACCESS[value.dtype]]
+        kind = C_TYPES.get(value.dtype, value.dtype)
         size, what = value.size_bytes, f"{kind}[{'x'.join(map(str, value.shape))}]" if value.shape else kind
-    elif label.access:
-        what = f"{C_TYPES[label.access]}[{size // WIDTHS[label.access]}], scratch"
+    elif label.scratch:
+        what = f"{C_TYPES[label.scratch]}[{size // ELEMENT_BYTES[label.scratch]}], scratch"
     parts = [f"{size:,} B", what]
     if buffer is not None:
         first, last = buffer.first_step, buffer.last_step

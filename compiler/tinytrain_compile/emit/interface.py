@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tinytrain_compile.emit.c_text import comment_text
+from tinytrain_compile.emit.c_text import C_TYPES, comment_text
 from tinytrain_compile.emit.sequence import Sequencer
-from tinytrain_compile.emit.tables import C_TYPES, float_text
+from tinytrain_compile.emit.tables import float_text
 from tinytrain_compile.ir.stages import InputSlot, Interface, MemoryPlan, StateSlot, TrainGraph, Velocity
 from tinytrain_compile.ir.types import Value
 from tinytrain_compile.ops.loss import NllAttrs, classes_of

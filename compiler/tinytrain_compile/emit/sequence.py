@@ -104,7 +104,7 @@ class Sequencer:
 
     def accesses(self, further: bool = False) -> list[tuple[str, str]]:
         """Return (macro, C type) of those that make pointers of offsets, as far as they are used."""
-        return [(name, ctype) for name, ctype in C_TYPES.items() if (name, further) in self._accesses]
+        return [(ACCESS[t], ctype) for t, ctype in C_TYPES.items() if (ACCESS[t], further) in self._accesses]
 
     def at(self, value_name: str) -> str:
         """Return the C name of a value's offset."""
@@ -127,9 +127,9 @@ class Sequencer:
         """Return the number of the memory that holds a value; 0 is the arena."""
         return self._plan.place(self._places[value_name])[0]
 
-    def _label(self, key: str, offset: int, access: str = "") -> str:
+    def _label(self, key: str, offset: int, scratch: str = "") -> str:
         name = self._labels.of(key)
-        self._offsets[name] = Label(name, *self._plan.place(offset), key, self._values.get(key), access)
+        self._offsets[name] = Label(name, *self._plan.place(offset), key, self._values.get(key), scratch)
         return name
 
     def scratch(self, node: Node, offset: int = 0) -> str:
@@ -293,9 +293,8 @@ class Sequencer:
         arguments += self._turns_of_piece(node, piece)
         if kernel.scratch_dtype:
             offset = self._scratch[node.name]
-            access = ACCESS[kernel.scratch_dtype]
-            label = self._label(f"{node.name}.scratch", offset, access)
-            arguments.append(self._typed(access, self._plan.place(offset)[0], label))
+            label = self._label(f"{node.name}.scratch", offset, kernel.scratch_dtype)
+            arguments.append(self._typed(ACCESS[kernel.scratch_dtype], self._plan.place(offset)[0], label))
         if node.name in self._numbers:
             arguments.append(self._numbers[node.name])
         return wrap_call(f"{kernel.name}{ending}", [*arguments, *_calls_of_piece(node, piece), *more])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tinytrain_compile.emit.c_text import Names, comment_text
+from tinytrain_compile.emit.c_text import C_TYPES, Names, comment_text
 from tinytrain_compile.emit.checkpoint import contents, pieces
 from tinytrain_compile.emit.sequence import Sequencer, transposed_name
 from tinytrain_compile.ir.kernels import KernelSet
@@ -15,8 +15,6 @@ from tinytrain_compile.ir.stages import MemoryPlan, TrainGraph, flash_constants
 from tinytrain_compile.ir.types import Array, Node
 from tinytrain_compile.ops.int8.prepared import prepared_table, same_table
 from tinytrain_compile.ops.names import is_prepared, operand
-
-C_TYPES = {"float32": "float", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t"}
 
 _ALIGNED = {"int16_t": "_Alignas(8) "}
 """Tables of pairs of weights are read by several words at a time (tt_dot4)."""
