@@ -14,7 +14,7 @@ from typing import Any
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 """The browser; scripts/install_tools.sh installs it. None: there is none."""
 DARK = "@media (prefers-color-scheme: dark)"
-"""In a style: what holds in dark mode."""
+"""Beginning of the part of a style that applies in dark mode."""
 LOAD_MILLISECONDS = 20_000
 """Virtual time that pages may take; Chromium ends as soon as they are idle."""
 
@@ -40,7 +40,7 @@ class Framed:
 
 
 def dark(page: str) -> str:
-    """Return a page as dark mode shows it; its style is another one then, so its policy of hashes goes."""
+    """Return a page as dark mode shows it, without its policy of hashes, which the changed style would not match."""
     assert DARK in page, "the page has no dark mode"
     head, _, rest = page.partition('<meta http-equiv="Content-Security-Policy"')
     return (head + rest.partition(">")[2]).replace(DARK, "@media all")

@@ -105,7 +105,7 @@ static digits_status time_calls(digits_t *model, uint32_t *seed)
     return DIGITS_OK;
 }
 
-/* After the timed steps, since painting would disturb the caches; the state that it leaves is not used. */
+/* Runs after the timed steps, because painting would disturb the caches. The state that it leaves is not used. */
 static digits_status measure_stacks(digits_t *model, uint32_t *seed)
 {
     digits_output_t output;

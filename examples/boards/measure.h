@@ -43,7 +43,7 @@ static inline uint32_t cycles_now(void)
 }
 #endif
 
-/* From one reading to a later one. */
+/* Returns the cycles between two readings. */
 static inline uint32_t cycles_between(uint32_t before, uint32_t after)
 {
 #if defined(__arm__) && __ARM_ARCH_ISA_THUMB != 2

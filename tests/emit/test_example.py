@@ -127,7 +127,7 @@ def test_it_trains(name: str, share: float, tmp_path: Path) -> None:
 
 
 def test_another_main_takes_its_place(tmp_path: Path) -> None:
-    """For an IDE that compiles every file of a folder."""
+    """An IDE may compile every file of a folder."""
     written("float32", None, tmp_path)
     (tmp_path / "own.c").write_text("int main(void)\n{\n    return 7;\n}\n")
     files = ["example/main.c", "own.c", *sources(bundle_of("float32"))]

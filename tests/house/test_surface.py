@@ -1,4 +1,4 @@
-"""What a visitor of the repository meets first: the workflow, the forms, the citation, the security page."""
+"""The first files that a visitor of the repository meets: workflow, forms, citation, security page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def makes() -> set[str]:
 
 
 def unknown_commands(line: str) -> list[str]:
-    """Parts of a step's command that this repository does not have: targets of make, scripts."""
+    """Return the parts of a step's command that this repository does not have: targets of make, scripts."""
     unknown: list[str] = []
     for part in re.split(r"&&|\|\||;|\n", line):
         words = part.split()

@@ -71,7 +71,7 @@ def checkpoint_of(train: TrainGraph, state: Mapping[str, Array]) -> bytes:
 
 
 def checkpoint_fault(data: bytes, train: TrainGraph) -> tuple[str, str]:
-    """Return why a build does not take a checkpoint, and what to do. train: of the step that the build trains with."""
+    """Return why a build does not take a checkpoint, and what to do. train: the training step of the build."""
     body = sum(value.size_bytes for value in train.graph.state)
     if data[:4] != _FORMAT:
         what = "is not a checkpoint: it does not begin with TTC2" if data else "is empty"

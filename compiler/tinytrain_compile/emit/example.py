@@ -1,4 +1,4 @@
-"""Example of a project: a program for this very model, to be copied, which no build of the library compiles."""
+"""Example of a project: a program for this model, to copy. Builds of the library do not compile it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from tinytrain_compile.emit.part import PlanCode, Render
 from tinytrain_compile.emit.render import environment
 
 MOST_LINES = 60
-"""Of the program, so that it is read at once."""
+"""Largest number of lines of the example program."""
 _ENOUGH_UPDATES, _ENOUGH_SAMPLES, _EPOCHS = 10, 100, 10
-"""Of an epoch, at least, and passes if --epochs does not say: the loss of all models in tests/ falls in so many."""
+"""Least updates and samples of an epoch, and number of epochs without --epochs. They are enough for the loss to fall in
+tests/emit/test_example.py."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a package has its example, and how it begins there.
+    """Place of the example in a package, and its form there.
 
-    program: its path, beside which hardware.h is; {p} is the prefix, {does} is train or predict. how: to build it, in
-    words. entry: the function that the system calls. sections: whether the project's link script places memories.
-    builds: path and template of each file that builds it.
+    program: its path, beside which hardware.h is; {p} is the prefix, {does} is train or predict. how: the words that
+    tell how to build it. entry: the function that the system calls. sections: whether the project's link script places
+    memories. builds: path and template of each file that builds it.
     """
 
     program: str
@@ -32,7 +33,7 @@ class _Place:
 
     @property
     def sketch(self) -> bool:
-        """Tell whether it is C++ behind Arduino.h."""
+        """Tell whether it is C++ after Arduino.h."""
         return self.program.endswith(".ino")
 
 
@@ -70,13 +71,14 @@ _PLACES: Mapping[str | None, _Place] = {
         ),
     ),
 }
-"""Package, None for the flat output -> its example, at the place that the system's documents name for examples."""
+"""Package -> its example, in the folder that the system's documentation names for examples; None: output without a
+package."""
 
 
 def example_files(package: str | None, code: PlanCode, model: Mapping[str, Any], render: Render) -> dict[str, str]:
     """Write the example of a package: path in the output folder -> text.
 
-    code, model: of the largest plan, and what its public header knows.
+    code: of the largest plan. model: values of the templates, as for the public header.
     """
     place, trains = _PLACES[package], model["i"].trains
     names = _names(model["p"], trains)
@@ -90,7 +92,7 @@ def example_files(package: str | None, code: PlanCode, model: Mapping[str, Any],
 
 
 def example_paths(package: str | None, prefix: str, trains: bool) -> tuple[str, ...]:
-    """Name the files of a package's example. trains: whether the project does, or is an inference alone."""
+    """Name the files of a package's example. trains: False for a project that only infers."""
     place = _PLACES[package]
     paths = (place.program, f"{place.program.rpartition('/')[0]}/hardware.h", *(path for path, _ in place.builds))
     return tuple(path.format(**_names(prefix, trains)) for path in paths)
@@ -110,9 +112,10 @@ def _short(text: str) -> str:
 def _sample(code: PlanCode, model: Mapping[str, Any]) -> dict[str, Any]:
     """Tell the template how to fill a sample.
 
-    together: how many samples a call takes, as C; "" for one. x, y: elements of a sample's input and label, as C, and
-    x_at, y_at: element i of them. kinds: of samples that the stand-in for a sensor makes up. update_calls: a batch,
-    as C; "" for one. passes, samples: of the training.
+    All but `kinds`, `samples` and `y_array` are C. together: number of samples in a call; "" for one. x, y: numbers of
+    elements of a sample's input and label. x_at, y_at: their elements i. y_array: whether a label has several elements.
+    kinds: number of kinds of samples that the stand-in for a sensor makes up. update_calls: number of calls in an
+    update; "" for one. samples: number of samples in an epoch. passes: number of epochs.
     """
     face, train, several = model["i"], code.train, model["i"].micro_batch > 1
     prefix = face.prefix

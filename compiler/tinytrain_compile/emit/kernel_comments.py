@@ -1,4 +1,4 @@
-"""Comments of kernels: which layers call each of them, in front of what it computes."""
+"""Comments of kernels: the layers that call a kernel, then its operator and what that computes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tinytrain_compile.ops.describe import comment
 from tinytrain_compile.ops.stream import StreamAttrs
 
 MOST_NAMES = 4
-"""Layers that a comment names; of more it gives the number, so that the comment stays a line or two."""
+"""Largest number of layers that a comment names, so that it stays a line or two; beyond it the comment counts them."""
 
 Call = tuple[Node, str, str]
-"""A node, what it is of a layer's gradient ("bias gradient of ", or nothing), and the layer."""
+"""A node, its part in the gradient of a layer ("bias gradient of ", or ""), and the layer."""
 
 
 def with_layers(kernels: KernelSet, plans: Sequence[tuple[TrainGraph, MemoryPlan]]) -> list[Kernel]:
@@ -34,7 +34,7 @@ def with_layers(kernels: KernelSet, plans: Sequence[tuple[TrainGraph, MemoryPlan
 
 
 def _calls(train: TrainGraph, plan: MemoryPlan) -> Iterable[Call]:
-    """Yield every node with the layer that it is of."""
+    """Yield every node with the layer that it belongs to."""
     layers = {node.origin for node in plan.order if has_trait(node.op, "layer")}
     after_loss = False
     for node in plan.order:
@@ -56,7 +56,7 @@ def _role(node: Node) -> str:
 
 
 def _labelled(kernel: Kernel, calls: Sequence[Call]) -> Kernel:
-    """Put the layers in front of a kernel's comment, and those behind it whose shapes it does not give."""
+    """Begin a kernel's comment with its layers, and end it with the layers that have other shapes."""
     if not calls or not calls[0][2]:
         return kernel
     first, operator = comment(calls[0][0]), shown_name(calls[0][0])

@@ -1,7 +1,7 @@
-"""One line about a node for people who read its kernel: what it computes, in the names of the C function's parameters.
+"""Comments of kernels: what a node computes, in the names of the C function's parameters.
 
-An operator whose line depends on shapes or attributes has a rule (OpDef.says), next to its definition. All others show
-their doc, with the values of the attributes that it names.
+An operator whose comment depends on shapes or attributes has a rule (OpDef.says), next to its definition. All others
+show their doc, with the values of the attributes that it names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tinytrain_compile.ops.base import alias_of, form_doc, input_names, op_def, 
 _OPERANDS = re.compile(r"[;:] operands \(.*?\)(?=[.,]|$)")
 """Part of a doc that lists operands: a comment lists them with their shapes."""
 _LONGEST = 4
-"""Numbers of an attribute that a comment lists: one for each axis of a map."""
+"""Largest number of an attribute's elements that a comment lists: one for each axis of a map."""
 
 
 def parameter_names(node: Node) -> list[str]:
@@ -48,17 +48,17 @@ def comment(node: Node, names: list[str] | tuple[str, ...] = ()) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as short as it is true to six digits."""
+    """Return a number with at most six significant digits."""
     return f"{value:g}"
 
 
 def times(sizes: tuple[int, ...]) -> str:
-    """Return sizes as in 3x3."""
+    """Return sizes as "3x3"."""
     return "x".join(map(str, sizes))
 
 
 def window(kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[int, ...], dilations: tuple[int, int]) -> str:
-    """Return a window as in "3x3, stride 1, pad 1"; pads: (top, left, bottom, right)."""
+    """Return a window as "3x3, stride 1, pad 1"; pads: (top, left, bottom, right)."""
     parts = [times(kernel), f"stride {_one(strides)}"]
     if any(pads):
         parts.append(f"pad {_one(pads)}" if len(set(pads)) == 1 else "pads {}, {}, {}, {}".format(*pads))
@@ -68,7 +68,7 @@ def window(kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[int, .
 
 
 def padding(top: int, left: int, shape: tuple[int, ...], name: str) -> str:
-    """Say how far before a map of this shape (sample, height, width, channels) the first window begins, if it does."""
+    """Say how far before a map (sample, height, width, channels) the first window begins; "" if it does not."""
     before = (max(top, 0) * shape[2] + max(left, 0)) * shape[3]
     return f" Padding: the first window begins {before} elements before {name}." if before else ""
 

@@ -143,7 +143,7 @@ def _shown(attrs: FusedUpdateAttrs) -> tuple[str, str]:
 
 
 def _says(node: Node) -> str:
-    """Describe both operators: the update, and g, which it takes."""
+    """Describe both operators: the update, and the gradient g that it uses."""
     gradient, *squares, own = taken_apart(node)
     added = " Its squares are added to rows." if squares else ""
     what = description(gradient).rstrip(".").partition("= ")[2]

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an error does: it is printed, and the program ends. */
+/* Prints an error and ends the program. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -10,7 +10,7 @@ static inline void check(own_status status, const char *what)
 {
     if (status != OWN_OK) {
         port_print(what);
-        port_print(status == OWN_ERR_NAN ? " failed: the loss is no number\n" : " failed\n");
+        port_print(status == OWN_ERR_NAN ? " failed: the loss is not a number\n" : " failed\n");
         port_exit(1);
     }
 }

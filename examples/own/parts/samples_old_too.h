@@ -9,7 +9,7 @@
 static _Alignas(OWN_REPLAY_ALIGNMENT) unsigned char past[OWN_REPLAY_BYTES];
 static own_replay_t replay;
 
-/* What the factory leaves in the device: samples that the network knows. */
+/* Stores the samples that the factory leaves in the device, which the network knows. */
 static void fill_replay(own_t *model)
 {
     static own_label_t label;
