@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
+
 from testing.networks.zoo import ABSOLUTE, RELATIVE, ZOO3, Network, networks, networks3, trained, trained_in_integers
 from testing.networks.zoo_verdicts import OTHERWISE, judged
 from tinytrain_compile.compilation import compile_model
@@ -38,38 +40,58 @@ CLOSE, SHARE = 0.05, 0.9
 
 _PAGE = """# Networks of other frameworks
 
-For users who want to know whether a network of their framework compiles and trains correctly. Look up a similar layer
-in the table.
+For users who want to know whether a network of their framework compiles and trains correctly. Search the page for an
+operator of yours (`GRU`, `Resize`, ...): the rows that name it are small networks that use it.
 
 **Result:** {counts}. int8: {near} of {count} within {close:.0%}.
 
-Made by `python -m benchmarks zoo --write docs/zoo.md`. With `--verify host` the C of each network also runs on the
-host; `--int8` prints the int8 column. The networks are small and have random weights. PyTorch's two exporters and
-tf2onnx wrote them, and their framework computed five losses for each (SGD, one sample a step).
+PyTorch 1.13 (torch-ts), PyTorch 2 (torch-dynamo) and Keras 3 with tf2onnx (keras) wrote the files. The networks have
+random weights. Each framework trained its networks for five steps (SGD, one sample a step) and wrote down the losses.
+The compiler's training has to give the same ones.
 
-* **equal**: losses within {relative:g} (relative) and, if they are given, final weights within {absolute:g}.
-* **imports**: the framework gives no losses. **changed**: the file differs from the network that the framework trained.
-* **noted**: the exporter has lost a parameter, and the compiler's note names the tensor that trains instead.
-* **refused**: the compiler rejects it with an error that names the reason.
-* **int8**: the difference of the first loss with `--quant int8 --calib` from the float32 loss.
+| result | meaning |
+|---|---|
+| equal | losses within {relative:g} (relative) and, if the framework gives them, final weights within {absolute:g} |
+| imports | trains, but the framework gives no losses to compare with |
+| changed | the file differs from the network that the framework trained |
+| noted | the exporter has lost a parameter, and the compiler's note names the tensor that trains instead |
+| refused | the compiler rejects it, with an error that names the reason |
 
-| network | | int8 | remark |
-|---|---|---|---|
-{rows}
+The column int8 shows by how much the first loss with `--quant int8 --calib` differs from the float32 loss.
 
-## int8 further away
+## What needs attention
+
+{attention}
+
+### int8 further away than {close:.0%}
 
 {far}
 
 The cause in `vit_timm`: the row of its class token varies by 0.02, the others by 0.4 to 0.8. An activation has one
 scale for all rows, with a step of 0.013. The LayerNorm after it divides every row by its own deviation, so half of its
 result for that row is rounding. If the class token is as large as the other rows, there is no such error.
+
+## Equal without any option
+
+{plain}
+
+The page was made by `python -m benchmarks zoo --write docs/zoo.md`. With `--verify host` the C of each network also
+runs on the host.
 """
+
+PLUMBING = frozenset(("Constant", "Identity", "Cast", "Shape", "Unsqueeze", "Squeeze", "Gather", "Concat", "Slice"))
+"""Operators that exporters put into most files to move data: a reader does not look for a network by them."""
+
+
+def operators(network: Network) -> str:
+    """Name the operators of the file, each once, in the order of their first use and without data movement."""
+    names = dict.fromkeys(node.op_type for node in onnx.load(network.path, load_external_data=False).graph.node)
+    return ", ".join([name for name in names if name not in PLUMBING] or list(names))
 
 
 def page() -> str:
-    """docs/zoo.md: every network with its verdict, what int8 makes of it, and a remark."""
-    rows, far = list[str](), list[str]()
+    """Write docs/zoo.md: networks that need attention with their remarks, then the others with their operators."""
+    attention, plain, far = list[str](), list[str](), list[str]()
     counts: Counter[str] = Counter()
     near = count = 0
     for network in networks():
@@ -78,13 +100,14 @@ def page() -> str:
         more, why = OTHERWISE.get(network.name, ({}, ""))
         said = why if verdict == "equal" else remark.partition(": ")[2] if verdict in ("changed", "noted") else remark
         found = trained_in_integers(network, **more) if network.trains and verdict != "refused" else None
-        integers = "" if found is None else "refused" if found.error else f"{found.apart:.1%}"
+        integers = "-" if found is None else "refused" if found.error else f"{found.apart:.1%}"
         if found is not None and found.error is None:
             count, near = count + 1, near + (found.apart <= CLOSE)
             if found.apart > CLOSE:
                 where = f"`{found.worst[0]}` ({found.worst[1]:.0%} of its range)" if found.worst else "none"
                 far.append(f"* {network.name}: {found.loss:.4f} for {found.expected:.4f}; beyond 10 %: {where}")
-        rows.append(f"| {network.name} | {verdict} | {integers} | {said} |")
+        row = f"| {network.name} | {verdict} | {integers} |"
+        (attention if said else plain).append(f"{row} {said or operators(network)} |")
     return _PAGE.format(
         relative=RELATIVE,
         absolute=ABSOLUTE,
@@ -92,8 +115,9 @@ def page() -> str:
         near=near,
         count=count,
         close=CLOSE,
-        rows="\n".join(rows),
+        attention="\n".join(["| network | result | int8 | remark |", "|---|---|---|---|", *attention]),
         far="\n".join(far) or "None.",
+        plain="\n".join(["| network | result | int8 | operators |", "|---|---|---|---|", *plain]),
     )
 
 

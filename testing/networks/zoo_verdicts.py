@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from textwrap import shorten
 from typing import Any
 
 from testing.networks.zoo import ABSOLUTE, RELATIVE, Network, Outcome, loss_error, trained, weight_errors
@@ -12,27 +11,30 @@ from testing.networks.zoo import ABSOLUTE, RELATIVE, Network, Outcome, loss_erro
 OTHERWISE: Mapping[str, tuple[Mapping[str, Any], str]] = {
     **dict.fromkeys(
         ("torch-ts/x_fresh_norms", "torch-ts/prelu_chan", "torch-ts/act_prelu", "torch-dynamo/act_prelu"),
-        ({"untie": True}, "equal values that the exporter wrote once: --untie"),
+        ({"untie": True}, "give --untie: the exporter wrote equal values only once"),
     ),
     **dict.fromkeys(
         ("torch-dynamo/shufflenetv2", "torch-dynamo/dyn_shuffle", "torch-dynamo/bn_trainmode"),
-        ({"frozen": ("*.weight_bias",)}, "PyTorch's folding freezes beta: --frozen '*.weight_bias'"),
+        ({"frozen": ("*.weight_bias",)}, "give --frozen '*.weight_bias': PyTorch's folding freezes beta"),
     ),
-    **dict.fromkeys(("zoo3/gmlp_sgu.ts", "zoo3/gmlp_sgu.dyn"), ({"untie": True}, "equal values: --untie")),
-    "zoo3/bn_mlp.ts": ({"batch_norm": "keep"}, "gamma and weight train apart: --batch-norm keep"),
-    "zoo3/siren_fourier.ts": ({"frozen": ("B",)}, "a buffer that the file does not tell: --frozen B"),
-    "torch-ts/features_also_out": ({"model_output": "output"}, "several outputs: --model-output"),
-    "torch-ts/dyn_hw": ({"input_shapes": {"input": (1, 3, 16, 16)}}, "dynamic: --input-shape"),
+    **dict.fromkeys(("zoo3/gmlp_sgu.ts", "zoo3/gmlp_sgu.dyn"), ({"untie": True}, "give --untie: equal values")),
+    "zoo3/bn_mlp.ts": ({"batch_norm": "keep"}, "give --batch-norm keep: gamma and weight train apart"),
+    "zoo3/siren_fourier.ts": ({"frozen": ("B",)}, "give --frozen B: a buffer that the file does not mark"),
+    "torch-ts/features_also_out": ({"model_output": "output"}, "give --model-output: the file has several outputs"),
+    "torch-ts/dyn_hw": (
+        {"input_shapes": {"input": (1, 3, 16, 16)}},
+        "give --input-shape: the sizes in the file are dynamic",
+    ),
 }
 """Options that a network needs to train as in its framework, and why."""
 
 CHANGED: Mapping[str, str] = {
-    "torch-ts/circularpad": "the exporter pads otherwise: onnxruntime's first loss is not the framework's, and is ours",
+    "torch-ts/circularpad": "the exporter pads differently: onnxruntime's first loss equals ours, not the framework's",
 }
 """Networks whose file is not what the framework trained."""
 
 NOT_ASKED: Mapping[str, str] = {
-    "torch-dynamo/conv3d": "Conv3D",
+    "torch-dynamo/conv3d": "three-dimensional convolutions are not supported",
 }
 """Networks that are refused for a stated limit."""
 
@@ -68,7 +70,7 @@ def judge(network: Network, outcome: Outcome) -> tuple[str, str]:
     notes = [note for note in outcome.notes if NOTED.search(note)]
     lost = [note for note in notes if "tf2onnx" in note]
     if lost:
-        return "noted", f"{text}: {shorten(lost[-1], 160, placeholder=' ...')}"
+        return "noted", f"{text}: {lost[-1]}"
     return ("noted" if network.zoo3 and notes else "DIFFERENT"), text
 
 

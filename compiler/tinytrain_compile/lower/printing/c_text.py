@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -173,17 +174,15 @@ class If:
 
 Statement = Line | Declaration | Loop | If
 
+_WORD = re.compile(r"\w+")
+
 
 def initialised(body: list[Statement]) -> list[Statement]:
-    """Fold the assignments that follow a declaration of register variables into it, six to a line."""
+    """Declare register variables in front of their first use, with the values assigned there, six to a line."""
     result: list[Statement] = []
     position = 0
-    body = list(body)
+    body = _late(body)
     while position < len(body):
-        if position + 1 < len(body) and isinstance(body[position + 1], Declaration) and _is_declaration(body[position]):
-            body[position : position + 2] = body[position + 1], body[position]  # the first is initialised next
-            result.append(_guarded(body[position], body[position + 1 :]))
-            position += 1
         statement = body[position]
         position += 1
         if not isinstance(statement, Declaration):
@@ -201,14 +200,21 @@ def initialised(body: list[Statement]) -> list[Statement]:
     return result
 
 
-def _guarded(statement: Statement, behind: list[Statement]) -> Statement:
-    """Return a declaration with 0 for what only a condition sets."""
-    if not isinstance(statement, Declaration):
-        return statement
-    zero = statement.zero
-    return replace(
-        statement, names=[f"{name} = {zero}" if _conditional(name, behind) else name for name in statement.names]
-    )
+def _late(body: list[Statement]) -> list[Statement]:
+    """Move each declaration down to the first statement that names one of its variables."""
+    result: list[Statement] = []
+    waiting: list[Declaration] = []
+    for statement in body:
+        if isinstance(statement, Declaration):
+            waiting.append(statement)
+            continue
+        if waiting:
+            words = frozenset(_WORD.findall("\n".join(render([statement]))))
+            used = [declaration for declaration in waiting if not words.isdisjoint(declaration.names)]
+            waiting = [declaration for declaration in waiting if declaration not in used]
+            result += used
+        result.append(statement)
+    return [*result, *waiting]
 
 
 def _conditional(name: str, body: list[Statement]) -> bool:
@@ -227,10 +233,6 @@ def _sets(name: str, statement: Statement) -> bool:
         return False
     inner = [*statement.body, *(statement.otherwise if isinstance(statement, If) else [])]
     return any(_sets(name, one) for one in inner)
-
-
-def _is_declaration(statement: Statement) -> bool:
-    return isinstance(statement, Declaration)
 
 
 def _start(statement: Statement, declaration: Declaration, known: dict[str, str]) -> tuple[str, str] | None:

@@ -212,7 +212,7 @@ class Printer:
         if isinstance(node, tirx.SeqStmt):
             return [s for item in kept_sums(node.seq) for s in self._body(item)]
         if isinstance(node, tirx.For):
-            return [(self._unroll_moves and in_one_call(node, self._element, self._expr)) or self._loop(node)]
+            return [self._in_one_call(node) or self._loop(node)]
         if isinstance(node, tirx.BufferStore):
             return [self._store(node)]
         if isinstance(node, tirx.AllocBuffer):
@@ -230,6 +230,14 @@ class Printer:
         if isinstance(node, tirx.Evaluate):
             return [] if isinstance(node.value, tirx.IntImm) else [Line(f"{self._expr(node.value).text};")]
         raise NotImplementedError(f"TIR statement {kind_of(node)}")
+
+    def _in_one_call(self, node: tirx.For) -> Statement | None:
+        """Return a loop that only moves data as one call; names that the attempt gave to its loops are free again."""
+        used = set(self._used)
+        call = in_one_call(node, self._element, self._expr) if self._unroll_moves else None
+        if call is not None:
+            self._used = used
+        return call
 
     def _loop(self, node: tirx.For) -> Loop:
         low, extent = self._expr(node.min), self._expr(node.extent)
@@ -287,8 +295,12 @@ class Printer:
             return []
         self._scalars[buffer] = True
         # Only the elements that are used: a partitioned tail of a tile touches a part of it.
-        names = [f"{self._name(buffer)}_{i}" for i in sorted(self._constant_indices(buffer))]
+        names = [self._register(buffer, i) for i in sorted(self._constant_indices(buffer))]
         return [Declaration(C_TYPES[str(buffer.dtype)], names)]
+
+    def _register(self, buffer: Buffer, index: int) -> str:
+        """Return the C variable of one element of a register tile; a single one needs no number."""
+        return self._name(buffer) if elements(buffer) == 1 else f"{self._name(buffer)}_{index}"
 
     _inside: Callable[[Tir], list[Tir]] = staticmethod(children)
 
@@ -309,7 +321,7 @@ class Printer:
     def _element(self, buffer: Buffer, index: ir.Expr) -> str:
         root = self._root(buffer)
         if root in self._scalars:
-            return f"{self._name(root)}_{int(index)}"
+            return self._register(root, int(index))
         return f"{self._name(root)}[{self._expr(index).text}]"
 
     def _expr(self, node: ir.Expr) -> Expr:
@@ -319,7 +331,8 @@ class Printer:
             text = float_literal(float(node.value))
             return Expr(text, UNARY if text.startswith("-") else ATOM)
         if type(node) is ir.Var:
-            name = self._name(node)
+            # A variable without a name is that of a loop inside what is tried as one call.
+            name = self._name(node, "" if node in self._names else self._loops.of(node))
             return Expr(name, ATOM, frozenset([name]))
         if type(node) is ir.TensorLoad:
             index = self._expr(node.indices[0])
